@@ -1,0 +1,76 @@
+# Every target sets up what it needs, in .venv, and does so again only when pyproject.toml or constraints.txt changed.
+#   make train                     PPO on CartPole-v1, with its learning curve as a picture
+#   make test PYTHON=python3.12 VENV=.venv312     another Python beside the first
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: setup train test test-slow lint format docs bench constraints clean
+
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+# -qq leaves errors only. The extras differ by a factor of two in time, so `make train` gets the small set.
+PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+REQUIREMENTS := pyproject.toml constraints.txt
+
+train: $(VENV)/.train
+	@run=runs/cartpole-$$(date +%Y%m%d-%H%M%S); \
+	$(BIN)/runnel train ppo CartPole-v1 --stop-at-return 475 --steps 1000000 --seed 1 --run-dir "$$run"; \
+	$(BIN)/runnel plot "$$run" --out "$$run/curve.png"; \
+	echo "learning curve: $$run/curve.png"
+
+test: lint docs
+	$(BIN)/pytest -n $(JOBS)
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow --timeout 3600
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+BENCH ?= $(sort $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))))
+bench: $(VENV)/.bench
+	$(BIN)/runnel bench $(BENCH)
+
+setup: $(VENV)/.dev
+
+# Needs every interpreter that constraints.txt speaks of.
+PYTHONS ?= python3.11 python3.12
+constraints:
+	$(PYTHON) tools/constraints.py $(PYTHONS)
+
+clean:
+	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH: name one of 3.11 or later, as in \`make PYTHON=python3.12\`" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: $(REQUIREMENTS) | $(BIN)/pip
+	@echo "installing runnel into $(VENV) (about a minute)"
+	@$(PIP_INSTALL) -e ".[classic]"
+	@touch $@
+
+$(VENV)/.dev: $(REQUIREMENTS) | $(BIN)/pip
+	@echo "installing runnel and what its development needs into $(VENV) (one or two minutes)"
+	@$(PIP_INSTALL) -e ".[dev]"
+	@touch $(VENV)/.train $@
+
+$(VENV)/.bench: $(REQUIREMENTS) | $(BIN)/pip
+	@echo "installing runnel and the peers it is measured against into $(VENV) (a few minutes)"
+	@$(PIP_INSTALL) -e ".[classic,gymnax,bench]"
+	@touch $(VENV)/.train $@

@@ -1,0 +1,136 @@
+"""Claim: fused PPO is faster than PureJaxRL's method at equal settings, at every size.
+
+Both sides train from scratch, in turns, in this process: the reference written from PureJaxRL's description
+(`reference/purejaxrl_ppo.py`) and PPO under `fused`. Same network, same settings, same number of updates; a run
+includes initialisation and first resets, and excludes compilation, which is reported.
+
+    python benchmarks/fused_ppo.py                                   # sizes for the device that is there
+    python benchmarks/fused_ppo.py CartPole-v1:2048:100 --runs 5     # environment : environments : updates
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import jax
+
+from benchmarks import machine
+from benchmarks.reference import purejaxrl_ppo
+from runnel.algorithms.ppo import PPO
+from runnel.envs.gymnax import GymnaxEnvironment
+from runnel.flow import trace
+from runnel.runtime import compiled
+from runnel.runtime.compiled import CompiledProgram
+from runnel.runtime.loop import Loop
+
+UNROLL = 128
+CPU_CASES = ("CartPole-v1:64:60", "CartPole-v1:512:10", "Breakout-MinAtar:64:15")
+GPU_CASES = (
+    "CartPole-v1:2048:500", "CartPole-v1:16384:60", "CartPole-v1:65536:30", "Breakout-MinAtar:2048:500",
+    "Breakout-MinAtar:16384:30",
+)  # fmt: skip
+
+
+class Reference:
+    """PureJaxRL's method."""
+
+    def __init__(self, environment: str, envs: int, updates: int, learning_rate: float):
+        train = purejaxrl_ppo.make_train(environment, envs, UNROLL, updates, learning_rate=learning_rate)
+        started = time.perf_counter()
+        self.compiled = jax.jit(train).lower(jax.random.key(0)).compile()
+        self.compile_s = time.perf_counter() - started
+
+    def run(self, seed: int) -> None:
+        out = jax.block_until_ready(self.compiled(jax.random.key(seed)))
+        self.info = out["info"]
+
+    def mean_return(self) -> float:
+        return purejaxrl_ppo.mean_return(self.info)
+
+
+class Ours:
+    """PPO under `fused`, at the settings of the reference."""
+
+    def __init__(self, environment: str, envs: int, updates: int, learning_rate: float):
+        algorithm = PPO(
+            learning_rate=learning_rate, anneal_steps=updates * UNROLL * envs, discount=0.99, gae_lambda=0.95,
+            unroll=UNROLL, epochs=4, minibatches=4, clip=0.2, value_clip=0.2, value_cost=0.5, entropy_cost=0.01,
+            max_grad_norm=0.5, hidden=(64, 64), activation="tanh",
+        )  # fmt: skip
+        world = GymnaxEnvironment(environment)
+        self.updates = updates
+        started = time.perf_counter()
+        loop = Loop(trace(algorithm, world.spec, envs), 0, world)
+        self.program = CompiledProgram(loop, jax.devices()[:1])
+        self.program.run(1, 0.0, float("inf"), lambda: False)
+        self.compile_s = time.perf_counter() - started
+        self.program.iterations_per_call = updates
+
+    def run(self, seed: int) -> None:
+        del seed  # part of the program
+        self.program.carry = self.program.fresh()
+        self.progress = self.program.run(self.updates, 0.0, float("inf"), lambda: False)
+        assert self.progress.iterations == self.updates
+
+    def mean_return(self) -> float | None:
+        return self.progress.mean_return
+
+
+def measure(case: str, runs: int, learning_rate: float) -> dict[str, Any]:
+    environment, envs, updates = case.split(":")
+    steps = int(envs) * int(updates) * UNROLL
+    sides = {"reference": Reference, "ours": Ours}
+    made = {name: side(environment, int(envs), int(updates), learning_rate) for name, side in sides.items()}
+    rates: dict[str, list[float]] = {name: [] for name in made}
+    for run in range(-1, runs):  # the first warms up
+        for name, side in made.items():
+            started = time.perf_counter()
+            side.run(run + 1)
+            if run >= 0:
+                rates[name].append(steps / (time.perf_counter() - started))
+    result: dict[str, Any] = {"environment": environment, "envs": int(envs), "updates": int(updates)}
+    for name, side in made.items():
+        result[name] = {
+            "steps_per_second": rates[name],
+            "compile_s": round(side.compile_s, 2),
+            "mean_return": side.mean_return(),
+        }
+    result["ratio_of_medians"] = statistics.median(rates["ours"]) / statistics.median(rates["reference"])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--chunk", type=int, default=compiled.CHUNK, help="steps compiled side by side on a GPU")
+    parser.add_argument("--out", help="directory for the raw results")
+    args = parser.parse_args()
+    compiled.CHUNK = args.chunk
+    cases = args.cases or (CPU_CASES if jax.default_backend() == "cpu" else GPU_CASES)
+    results = []
+    for case in cases:
+        results.append(result := measure(case, args.runs, args.learning_rate))
+        medians = {name: statistics.median(result[name]["steps_per_second"]) for name in ("reference", "ours")}
+        print(
+            f"{case}: reference {medians['reference']:,.0f}, ours {medians['ours']:,.0f} steps/s, "
+            f"{result['ratio_of_medians']:.2f}x; returns {result['reference']['mean_return']}, "
+            f"{result['ours']['mean_return']}; compile {result['reference']['compile_s']}, "
+            f"{result['ours']['compile_s']} s",
+            flush=True,
+        )
+    about = machine.describe("flax", "optax", "gymnax", "rlax")
+    settings = {"unroll": UNROLL, "learning_rate": args.learning_rate, "chunk": args.chunk}
+    print(machine.save("fused_ppo", {"machine": about, "settings": settings, "cases": results}, args.out))
+
+
+if __name__ == "__main__":
+    main()

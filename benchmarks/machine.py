@@ -1,0 +1,45 @@
+"""What a result was measured on, and where results are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def describe(*packages: str) -> dict[str, Any]:
+    """The machine, the date and the versions of what was measured."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "device": getattr(device, "device_kind", device.platform),
+        "devices": jax.device_count(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("jax", *packages)},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def save(name: str, result: dict[str, Any], directory: str | None = None) -> Path:
+    """Writes raw results beside the script that made them, or into another directory."""
+    target = Path(directory) if directory else RESULTS
+    target.mkdir(parents=True, exist_ok=True)
+    device = "".join(c if c.isalnum() else "-" for c in str(result["machine"]["device"])).lower()
+    path = target / f"{name}-{device}-{result['machine']['date']}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path

@@ -1,0 +1,32 @@
+"""Two distributions of one's own."""
+
+from dataclasses import dataclass
+
+from runnel.plan import REST, Barrier, Distribution, Fragment, Layout
+
+
+@dataclass(frozen=True)
+class Staged(Distribution):
+    """Actors, one worker that prepares and replays what they played, and learners."""
+
+    actors: int = 2
+    learners: int = 1
+
+    def layout(self, graph):
+        return Layout(
+            (
+                Fragment("actor", ("environment", "act", "rollout"), replicas=self.actors),
+                Fragment("store", ("map", "replay")),
+                Fragment("learner", (REST,), replicas=self.learners, devices="one"),
+            ),
+            Barrier(every="unroll"),
+            needs=("replay",),
+        )
+
+
+@dataclass(frozen=True)
+class FusedOnOne(Distribution):
+    """One XLA program, on one device only."""
+
+    def layout(self, graph):
+        return Layout((Fragment("program", (REST,), devices="one", compiled=True),))

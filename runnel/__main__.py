@@ -1,0 +1,7 @@
+"""`python -m runnel`."""
+
+import sys
+
+from runnel.cli import main
+
+sys.exit(main())

@@ -1,0 +1,33 @@
+"""Settings that make no sense are refused when they are given, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runnel.errors import UserError
+
+
+def one_of(settings: Any, name: str, *wanted: str) -> None:
+    _refuse_unless(settings, name, getattr(settings, name) in wanted, " or ".join(wanted))
+
+
+def at_least_one(settings: Any, *names: str) -> None:
+    for name in names:
+        _refuse_unless(settings, name, getattr(settings, name) >= 1, "1 or more")
+
+
+def positive(settings: Any, *names: str) -> None:
+    """Above 0, or None where a setting may be off."""
+    for name in names:
+        value = getattr(settings, name)
+        _refuse_unless(settings, name, value is None or value > 0, "a number above 0")
+
+
+def fraction(settings: Any, *names: str) -> None:
+    for name in names:
+        _refuse_unless(settings, name, 0 <= getattr(settings, name) <= 1, "a number from 0 to 1")
+
+
+def _refuse_unless(settings: Any, name: str, right: bool, wanted: str) -> None:
+    if not right:
+        raise UserError(f"{type(settings).__name__}: {name}={getattr(settings, name)!r}; it must be {wanted}")

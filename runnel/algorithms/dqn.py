@@ -1,0 +1,135 @@
+"""Deep Q-learning (Mnih et al., 2015) with Double estimates, n-step returns and a choice of replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import distrax
+import jax
+import jax.numpy as jnp
+import optax
+import rlax
+
+from runnel.algorithm import Algorithm
+from runnel.algorithms import check
+from runnel.flow import Flow
+from runnel.nn import ActionValues, networks
+from runnel.ops.n_step import Transition, n_step_transitions
+from runnel.replay import Prioritised, PrioritisedReplay, UniformReplay
+from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, zeros
+
+
+class Params(NamedTuple):
+    """What acting needs."""
+
+    values: Any  # ActionValues; `Any`, for optax knows no such tree of arrays
+    updates: Array  # [] what epsilon falls by
+
+
+class State(NamedTuple):
+    """What learning needs."""
+
+    params: Params
+    target: Any  # ActionValues
+    optimiser: optax.OptState
+
+
+class Out(NamedTuple):
+    """Metrics of one update, and the priorities of what it learnt from."""
+
+    loss: Array
+    mean_value: Array
+    epsilon: Array
+    priorities: Array  # [batch]
+
+
+@dataclass(frozen=True)
+class DQN(Algorithm):
+    """Learns the value of each action from replayed transitions."""
+
+    learning_rate: float = 5e-4
+    discount: float = 0.99
+    unroll: int = 4  # steps of every environment per iteration
+    n_step: int = 1
+    batch: int = 64
+    capacity: int = 50_000  # transitions
+    min_size: int = 1_000  # transitions before learning begins
+    samples_per_insert: float = 8.0  # how often each transition is drawn, on average
+    prioritised: bool = False
+    importance_exponent: float = 0.4  # of the correction for priorities
+    double: bool = True
+    target_period: int = 250  # updates
+    epsilon_start: float = 1.0
+    epsilon_end: float = 0.05
+    epsilon_steps: int = 10_000  # environment steps, from the first update on
+    max_grad_norm: float = 10.0
+    hidden: tuple[int, ...] = (128, 128)
+    activation: Literal["tanh", "relu"] = "relu"
+    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+
+    actions: ClassVar = (Discrete,)
+    max_staleness: ClassVar[int] = 1_000  # replayed transitions are old in any case
+
+    def __post_init__(self) -> None:
+        check.one_of(self, "activation", "tanh", "relu")
+        check.at_least_one(self, "unroll", "n_step", "batch", "capacity", "min_size", "target_period", "epsilon_steps")
+        check.positive(self, "learning_rate", "samples_per_insert", "max_grad_norm")
+        check.fraction(self, "discount", "epsilon_start", "epsilon_end", "importance_exponent")
+
+    def loop(self, flow: Flow) -> None:
+        trajectory = flow.rollout(self.act, steps=self.unroll)
+        replay = flow.replay(PrioritisedReplay(self.capacity) if self.prioritised else UniformReplay(self.capacity))
+        replay.insert(flow.map(self.transitions, trajectory))
+        batch = replay.sample(self.batch, self.min_size, self.samples_per_insert)
+        out = flow.learn(self.learn, batch)
+        if self.prioritised:
+            replay.update(out.priorities)
+
+    def init(self, key: Array, spec: AgentSpec) -> State:
+        assert isinstance(spec.action, Discrete)
+        network = networks.resolve(self.network, spec.observation, self.hidden, self.activation)
+        values: Any = ActionValues.create(key, network, spec.action.n, zeros(spec.observation))
+        return State(Params(values, jnp.int32(0)), values, self._optimiser().init(values))
+
+    def act(self, params: Params, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
+        q = params.values(observation)
+        policy = distrax.EpsilonGreedy(q, self.epsilon(params) if explore else 0.0, dtype=jnp.int32)
+        return Act(policy.sample(seed=key))
+
+    def epsilon(self, params: Params) -> Array:
+        """The probability of a random action."""
+        steps = params.updates * (self.batch / self.samples_per_insert)
+        return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)(steps)
+
+    def transitions(self, trajectory: Trajectory) -> Transition:
+        return n_step_transitions(trajectory, self.n_step, self.discount)
+
+    def gradient(self, state: State, batch: Transition | Prioritised, key: Array) -> tuple[ActionValues, Out]:
+        items, weights = batch, jnp.ones(())
+        if isinstance(batch, Prioritised):
+            items = batch.items
+            weights = batch.probability**-self.importance_exponent
+            weights = weights / weights.max()
+        (loss, (td_errors, mean_value)), grads = jax.value_and_grad(self._loss, has_aux=True)(
+            state.params.values, state.target, items, weights
+        )
+        return grads, Out(loss, mean_value, self.epsilon(state.params), jnp.abs(td_errors) + 1e-6)
+
+    def apply(self, state: State, grads: Any) -> State:
+        changes, optimiser = self._optimiser().update(grads, state.optimiser)
+        values = optax.apply_updates(state.params.values, changes)
+        updates = state.params.updates + 1
+        target = optax.periodic_update(values, state.target, updates, self.target_period)
+        return State(Params(values, updates), target, optimiser)
+
+    def _loss(self, values: ActionValues, target: ActionValues, items: Transition, weights: Array) -> Any:
+        q_tm1, q_t = jax.vmap(values)(items.s_tm1), jax.vmap(target)(items.s_t)
+        q_t_selector = jax.vmap(values)(items.s_t) if self.double else q_t
+        td_errors = jax.vmap(rlax.double_q_learning)(
+            q_tm1, items.a_tm1, items.r_t, items.discount_t, q_t, jax.lax.stop_gradient(q_t_selector)
+        )
+        return (weights * rlax.huber_loss(jnp.asarray(td_errors))).mean(), (td_errors, q_tm1.mean())
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.adam(self.learning_rate))

@@ -1,0 +1,184 @@
+"""The command line's grammar: what can be asked for, in one place. `cli` does it.
+
+argparse, not tyro: tyro's errors are boxes of many lines where people and scripts want one, and it would
+import every algorithm to know its settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from runnel import __version__, settings
+from runnel.catalog import FLAGS
+from runnel.errors import UserError, nearest
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """What a command line asks for; ends the process with status 2 and a line where it cannot be read."""
+    parser = _parser()
+    args, unknown = parser.parse_known_args(_one_setting_each(argv))
+    if unknown:
+        # argparse would say this in the name of `runnel`, without a suggestion.
+        known = args.parser._option_string_actions if unknown[0].startswith("-") else ()
+        args.parser.error(f"found '{unknown[0]}', which it does not take{nearest(unknown[0], known)}")
+    return args
+
+
+def _one_setting_each(argv: Sequence[str]) -> list[str]:
+    """`--set a=1 b=2` as `--set=a=1 --set=b=2`: argparse would take names that follow for settings."""
+    words: list[str] = []
+    setting = False
+    for word in argv:
+        setting = setting and "=" in word and not word.startswith("-")
+        if setting and words[-1] == "--set":
+            words[-1] = f"--set={word}"
+        else:
+            words.append(f"--set={word}" if setting else word)
+        setting = setting or word == "--set"
+    return words
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with errors of one line."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see `{self.prog} --help`)\n")
+
+
+class _HelpWithSettings(argparse.Action):
+    """`runnel train ppo --help`: the flags, and the settings of the algorithm named before."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show this, and an algorithm's settings")
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: Any) -> None:
+        parser.print_help()
+        name = getattr(namespace, "algorithm", None)
+        if name is not None:
+            from runnel import catalog
+
+            print(f"\n{catalog.described(catalog.find(name))}")
+        parser.exit()
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    """A whole number of `least` or more; 1_000_000 and 1e6 are such."""
+
+    def read(text: str) -> int:
+        wanted = f"a whole number of {least} or more"
+        try:
+            value = settings.convert("", text, int)
+        except UserError:
+            raise argparse.ArgumentTypeError(f"found '{text}', wanted {wanted}") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"found {value}, wanted {wanted}")
+        return value
+
+    return read
+
+
+def _number(text: str) -> float:
+    try:
+        return settings.convert("", text, float)
+    except UserError:
+        raise argparse.ArgumentTypeError(f"found '{text}', wanted a finite number") from None
+
+
+def _seconds(text: str) -> float:
+    value = _number(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"found {text}, wanted more than 0 seconds")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="runnel", description="Distributed reinforcement learning: say it once, run it anywhere.")
+    parser.add_argument("--version", action="version", version=f"runnel {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, help: str, **kwargs: Any) -> _Parser:
+        added = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", **kwargs)
+        added.set_defaults(parser=added)
+        return added
+
+    what = "ALGORITHM ENVIRONMENT [flags]"
+    train = command("train", "train an algorithm on an environment", add_help=False, usage=f"runnel train {what}")
+    _add_what_to_train(train)
+    _add_distribution(train)
+    train.add_argument("--envs", type=_whole(1), metavar="N", help="environments in all")
+    train.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps to train for")
+    train.add_argument("--seed", type=_whole(0), metavar="N", help="of every random number (0)")
+    train.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (a new one under runs/)")
+    train.add_argument("--stop-at-return", type=_number, metavar="X", help="end at this mean of 100 episodes")
+    train.add_argument("--launcher", choices=("local", "ray"), default="local", help="what starts the workers")
+    train.add_argument("--wandb", action="store_true", help="show the run at Weights & Biases too")
+    train.add_argument(
+        "--checkpoint-every",
+        dest="checkpoint_every_s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="write one this often (60)",
+    )
+    _add_running(train)
+
+    resume = command("resume", "go on with a run from its newest checkpoint")
+    resume.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    resume.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps in all, if more or fewer")
+    _add_distribution(resume)
+    _add_running(resume)
+
+    evaluate = command("eval", "play a run's newest checkpoint without exploration")
+    evaluate.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    evaluate.add_argument("--episodes", type=_whole(1), default=10, metavar="N", help="how many to play (10)")
+    evaluate.add_argument("--seed", type=_whole(0), metavar="N", help="of the episodes (not those of training)")
+    evaluate.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .mp4 or .gif")
+    evaluate.add_argument("--json", action="store_true", help="every return and length, for programs")
+
+    about = "show what would run where, and what would travel"
+    plan = command("plan", about, add_help=False, usage=f"runnel plan {what}")
+    _add_what_to_train(plan)
+    _add_distribution(plan)
+    plan.add_argument("--envs", type=_whole(1), metavar="N", help="environments in all")
+    plan.add_argument("--format", choices=("text", "json", "svg"), default="text", help="(text)")
+
+    plot = command("plot", "draw the returns of runs over their steps")
+    plot.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR")
+    plot.add_argument("--out", type=Path, required=True, metavar="FILE", help=".png, .svg or .pdf")
+
+    bench = command("bench", "run benchmarks of a source checkout, or name them")
+    bench.add_argument("names", nargs="*", metavar="NAME")
+
+    listing = command("list", "name algorithms, distributions and environments")
+    listing.add_argument("name", nargs="?", metavar="NAME", help="an algorithm or distribution, to see its settings")
+    listing.add_argument("--json", action="store_true", help="all of it, for programs")
+    return parser
+
+
+def _add_what_to_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--help", "-h", action=_HelpWithSettings)
+    parser.add_argument("algorithm", metavar="ALGORITHM", help="a name of `runnel list`, or your package.module:Class")
+    parser.add_argument("environment", metavar="ENVIRONMENT", help="CartPole-v1, gymnax:CartPole-v1, package.module:f")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="key=value ...",
+        help="settings of the algorithm; env.key=value and distribution.key=value are of those",
+    )
+
+
+def _add_distribution(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--distribution", metavar="NAME", help="(fused on a JAX environment, else inline)")
+    for flag, what in zip(FLAGS, ("actors or environment workers", "inference workers", "learners"), strict=True):
+        parser.add_argument(f"--{flag}", type=_whole(1), metavar="N", help=what)
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--deterministic", action="store_true", help="bitwise the same again, on a GPU too")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")

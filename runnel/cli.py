@@ -1,0 +1,247 @@
+"""The command line: `runnel train`, `resume`, `eval`, `plan`, `plot`, `bench`, `list`.
+
+Everything is imported when a command needs it, so that `runnel --help` and `runnel list` answer without JAX.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runnel import arguments, settings
+from runnel.catalog import FLAGS
+from runnel.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from runnel.plan import Distribution
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and gives its exit status: 2 for a user's mistake, told in a line or two."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    # A user's own `package.module:name` stands where the user does; what is installed goes before it.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())
+    command = "runnel"
+    try:
+        args = arguments.parse(argv)
+        command = f"runnel {args.command}"
+        return COMMANDS[args.command](args)
+    except UserError as error:
+        # A line or two, whatever a library put into its reason.
+        print(f"{command}: " + "\n".join(str(error).strip().splitlines()[:2]), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has gone (`runnel list | head`); Python must not complain of it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+# Commands
+
+
+def _train(args: argparse.Namespace) -> int:
+    from runnel.metrics import check_wandb
+    from runnel.training import train
+
+    if args.deterministic:
+        _ask_for_determinism()
+    if args.wandb:
+        check_wandb()
+    run = train(
+        args.algorithm,
+        args.environment,
+        launcher=args.launcher,
+        quiet=args.quiet,
+        wandb=args.wandb,
+        **_settings(args),
+        **_given(args, "envs", "steps", "seed", "run_dir", "stop_at_return", "checkpoint_every_s"),
+    )
+    return 0 if run.result["status"] in ("finished", "interrupted") else 1
+
+
+def _resume(args: argparse.Namespace) -> int:
+    from runnel.building import read_config
+    from runnel.training import resume
+
+    if args.deterministic:
+        _ask_for_determinism()
+    distribution = _distribution(args, (), read_config(args.run_dir))
+    run = resume(args.run_dir, steps=args.steps, distribution=distribution, quiet=args.quiet)
+    return 0 if run.result["status"] in ("finished", "interrupted") else 1
+
+
+def _eval(args: argparse.Namespace) -> int:
+    from runnel.evaluate import evaluate
+    from runnel.report import short
+
+    def note(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    found = evaluate(args.run_dir, args.episodes, args.seed, args.video, note)
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    low, high, deviation = (short(found[f"{what}_return"]) for what in ("min", "max", "std"))
+    print(f"{found['algorithm']} on {found['environment']}, checkpoint {found['checkpoint']}")
+    print(f"  return      {short(found['mean_return'])}, mean of {found['episodes']} episodes")
+    print(f"  spread      from {low} to {high}, standard deviation {deviation}")
+    for group, value in found.get("group_returns", {}).items():
+        print(f"    {group:<10}{short(value)}")
+    print(f"  length      {short(found['mean_length'])} steps")
+    if found["video"]:
+        print(f"  video       {found['video']}")
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from runnel.building import build
+
+    plan = build(args.algorithm, args.environment, envs=args.envs, **_settings(args)).plan
+    if args.format == "json":
+        print(json.dumps(plan.json(), indent=2))
+    elif args.format == "svg":
+        from runnel.draw import svg
+
+        print(svg(plan), end="")
+    else:
+        print(plan.text())
+    return 0
+
+
+def _plot(args: argparse.Namespace) -> int:
+    from runnel.plot import plot
+
+    print(plot(args.run_dirs, args.out))
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    import ast
+    import subprocess
+
+    from runnel import catalog
+
+    scripts = {path.stem: path for path in sorted(BENCHMARKS.glob("*.py")) if not path.stem.startswith("_")}
+    if not scripts:
+        raise UserError(f"{BENCHMARKS} has no benchmarks; they come with a source checkout, not with the package")
+    if not args.names:
+        docs = {name: ast.get_docstring(ast.parse(path.read_bytes())) or "" for name, path in scripts.items()}
+        print("\n".join(catalog.table([(name, doc.partition("\n")[0]) for name, doc in docs.items()])))
+        return 0
+    for name in args.names:
+        if name not in scripts:
+            raise UserError(f"there is no benchmark '{name}'{nearest(name, scripts)}")
+    commands = [[sys.executable, str(scripts[name])] for name in args.names]
+    statuses = [subprocess.run(command, check=False).returncode for command in commands]
+    return next((status for status in statuses if status), 0)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from runnel import catalog
+
+    if args.name is not None:
+        entry = catalog.find(args.name)
+        print(json.dumps(catalog.plain(entry), indent=2) if args.json else catalog.described(entry))
+        return 0
+    if args.json:
+        print(json.dumps(catalog.as_json(), indent=2))
+        return 0
+    algorithms = [(a.name, a.summary, ", ".join(a.actions)) for a in catalog.algorithms()]
+    distributions = [(d.name, d.summary, " ".join(f"--{f}" for f in d.flags)) for d in catalog.distributions()]
+    environments = [(scheme.name, scheme.summary) for scheme in catalog.environments()]
+    lines = ["algorithms (`runnel list NAME` shows the settings)", *catalog.table(algorithms)]
+    lines += ["", "distributions", *catalog.table(distributions)]
+    lines += ["", "environments", *catalog.table(environments)]
+    print("\n".join(lines))
+    return 0
+
+
+COMMANDS = {
+    "train": _train,
+    "resume": _resume,
+    "eval": _eval,
+    "plan": _plan,
+    "plot": _plot,
+    "bench": _bench,
+    "list": _list,
+}
+
+
+# What they share
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What `--distribution` and `--set` ask for, as `train` and `build` take it."""
+    from runnel import algorithms
+
+    own: list[str] = []
+    others: dict[str, list[str]] = {"env": [], "distribution": []}
+    for pair in args.set:
+        prefix, dot, rest = pair.partition(".")
+        others[prefix].append(rest) if dot and prefix in others else own.append(pair)
+    return {
+        "distribution": _distribution(args, others["distribution"]),
+        "settings": settings.parse(algorithms.load(args.algorithm), own, args.algorithm),
+        "env_settings": {key: settings.literal(text) for key, text in map(settings.split, others["env"])},
+    }
+
+
+def _distribution(
+    args: argparse.Namespace, pairs: Sequence[str], config: dict[str, Any] | None = None
+) -> Distribution | None:
+    """The distribution that the flags ask for; without a name, that of a run's `config`, or None."""
+    numbers = _given(args, *FLAGS)
+    if args.distribution is not None:
+        from runnel import distributions
+
+        cls: Any = distributions.load(args.distribution)
+        _check_flags(args.distribution, cls, numbers)
+        return cls(**{**settings.parse(cls, pairs, args.distribution), **numbers})
+    if not numbers and not pairs:
+        return None
+    if config is None:
+        flag = f"--{next(iter(numbers))}" if numbers else f"--set distribution.{pairs[0]}"
+        raise UserError(f"{flag} needs a --distribution that has it{_those_with(next(iter(numbers), None))}")
+    from runnel import portable
+    from runnel.plan import Distribution
+
+    before = portable.from_json(config.get("distribution") or {}, Distribution)
+    _check_flags(type(before).__name__.lower(), type(before), numbers)
+    return dataclasses.replace(before, **numbers)  # type: ignore[type-var]
+
+
+def _check_flags(name: str, cls: type, numbers: dict[str, Any]) -> None:
+    fields = [field.name for field in dataclasses.fields(cls)]
+    for flag in numbers:
+        if flag not in fields:
+            raise UserError(f"distribution {name} has no --{flag}{_those_with(flag)}")
+
+
+def _those_with(flag: str | None) -> str:
+    from runnel import catalog
+
+    names = [entry.name for entry in catalog.distributions() if flag in entry.flags]
+    return f"; those that have: {', '.join(names)}" if names else ""
+
+
+def _given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The flags that were given: what was not has its default where it is used."""
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def _ask_for_determinism() -> None:
+    """On a GPU some of XLA's fast operations add in any order. Read when JAX starts its first device."""
+    flag = "--xla_gpu_deterministic_ops=true"
+    if flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()

@@ -1,0 +1,23 @@
+"""Workers compute gradients on their own environments; a parameter server applies them as they come."""
+
+from dataclasses import dataclass
+
+from runnel.graph import Graph
+from runnel.plan import REST, Distribution, Fragment, Free, Layout
+
+
+@dataclass(frozen=True)
+class Central(Distribution):
+    """N workers that compute gradients and one that applies them."""
+
+    actors: int = 2
+
+    def layout(self, graph: Graph) -> Layout:
+        return Layout(
+            (
+                Fragment("worker", (REST,), replicas=self.actors),
+                Fragment("server", ("apply",), devices="one"),
+            ),
+            Free(graph.algorithm.max_staleness),
+            needs=("gradient", "apply"),
+        )

@@ -1,0 +1,25 @@
+"""Environment workers, inference workers and learners, each scaled alone."""
+
+from dataclasses import dataclass
+
+from runnel.graph import Graph
+from runnel.plan import REST, Distribution, Fragment, Free, Layout
+
+
+@dataclass(frozen=True)
+class Decoupled(Distribution):
+    """N environment workers, M inference workers and L learners."""
+
+    actors: int = 2
+    inference: int = 1
+    learners: int = 1
+
+    def layout(self, graph: Graph) -> Layout:
+        return Layout(
+            (
+                Fragment("environment", ("environment",), replicas=self.actors),
+                Fragment("inference", ("act",), replicas=self.inference, devices="one"),
+                Fragment("learner", (REST,), replicas=self.learners, devices="one"),
+            ),
+            Free(graph.algorithm.max_staleness),
+        )

@@ -1,0 +1,22 @@
+"""Environment workers step, one learner acts for all of them; all meet every step."""
+
+from dataclasses import dataclass
+
+from runnel.graph import Graph
+from runnel.plan import REST, Barrier, Distribution, Fragment, Layout
+
+
+@dataclass(frozen=True)
+class Fine(Distribution):
+    """N environment workers and one learner that also acts; an exchange every step."""
+
+    actors: int = 2
+
+    def layout(self, graph: Graph) -> Layout:
+        return Layout(
+            (
+                Fragment("environment", ("environment",), replicas=self.actors),
+                Fragment("learner", (REST,), devices="one"),
+            ),
+            Barrier(every="step"),
+        )

@@ -1,0 +1,14 @@
+"""The whole loop in one process: the reference for all others."""
+
+from dataclasses import dataclass
+
+from runnel.graph import Graph
+from runnel.plan import REST, Distribution, Fragment, Layout
+
+
+@dataclass(frozen=True)
+class Inline(Distribution):
+    """One process runs everything, on host or JAX environments."""
+
+    def layout(self, graph: Graph) -> Layout:
+        return Layout((Fragment("process", (REST,), devices="one"),))

@@ -1,0 +1,23 @@
+"""The one exception that means "the user can mend this".
+
+Its text says what was found, what was wanted and what to do, in a line or two; the command line prints
+it without a traceback and exits with status 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake of the user's, told in words the user can act on."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'ppo'?`, or the whole list where nothing is near."""
+    known = sorted(known)
+    by_lower = {k.lower(): k for k in known}
+    originals = [by_lower[k] for k in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    if originals:
+        return "; did you mean " + " or ".join(f"'{k}'" for k in originals) + "?"
+    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return f"; known: {shown}" if known else ""

@@ -1,0 +1,158 @@
+"""A policy and the value of following it, with or without memory.
+
+An `ActorCritic` is a pytree: its parameters are the leaves, and how they are applied is part of its
+structure, which is what lets `act` and `learn` use it without being told the spaces again.
+
+    actor_critic = ActorCritic.create(key, network, head_for(spec.action), zeros(spec.observation))
+    distribution, value, memory = actor_critic.step(observation, memory)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from runnel.nn.gru import GRU, GRUParams
+from runnel.nn.heads import Distribution, Head
+from runnel.nn.networks import dense
+from runnel.ops.hardware import launch_bound
+from runnel.types import Array, PyTree
+
+
+class Prediction(NamedTuple):
+    """What an `ActorCritic` says of one step, or of `[T]` steps."""
+
+    distribution: Any  # over what the policy draws
+    value: Array  # [] of the observation
+    memory: PyTree  # after the observation
+
+
+class Trunk(NamedTuple):
+    """Parameters of what lies between an observation and the two heads."""
+
+    network: PyTree
+    core: Any  # GRUParams, or () where there is no memory
+
+
+class ActorCritic(struct.PyTreeNode):
+    """Parameters of a policy and its value, and how to apply them.
+
+    With `towers` the policy and the value each have a trunk of their own, of one kind; their parameters and
+    memories are stacked, `[2, ...]`.
+    """
+
+    trunk: Trunk
+    policy: PyTree
+    critic: PyTree
+    network: Any = struct.field(pytree_node=False)
+    head: Head = struct.field(pytree_node=False)
+    gru: GRU | None = struct.field(pytree_node=False)
+    towers: bool = struct.field(pytree_node=False)
+
+    @classmethod
+    def create(
+        cls, key: Array, network: Any, head: Head, observation: PyTree, gru: GRU | None = None, towers: bool = True
+    ) -> ActorCritic:
+        trunk_key, policy_key, critic_key = jax.random.split(key, 3)
+
+        def init_trunk(key: Array) -> tuple[Trunk, Array]:
+            network_key, core_key = jax.random.split(key)
+            params = network.init(network_key, observation)
+            features = network.apply(params, observation)
+            if gru is None:
+                return Trunk(params, ()), features
+            return Trunk(params, gru.init(core_key, features)), gru.initial_memory()
+
+        if towers:
+            trunk, features = jax.vmap(init_trunk)(jax.random.split(trunk_key))
+            features = features[0]
+        else:
+            trunk, features = init_trunk(trunk_key)
+        policy, critic = head.init(policy_key, features), dense(1, scale=1.0).init(critic_key, features)
+        return cls(trunk, policy, critic, network, head, gru, towers)
+
+    def step(self, observation: PyTree, memory: PyTree) -> Prediction:
+        """Of one observation, given the memory of those before it."""
+
+        def one(trunk: Trunk, memory: PyTree) -> tuple[Array, PyTree]:
+            features = self.network.apply(trunk.network, observation)
+            if self.gru is None:
+                return features, ()
+            memory = self.gru.step(trunk.core, memory, features)
+            return memory, memory
+
+        features, memory = self._each(one, memory)
+        return Prediction(*self._read(features), memory)
+
+    def unroll(self, observation: PyTree, first: Array | tuple[()], memory: PyTree) -> Prediction:
+        """[T] of a sequence, as `step` would have said them one by one."""
+
+        def one(trunk: Trunk, memory: PyTree) -> tuple[Array, PyTree]:
+            features = jax.vmap(self.network.apply, (None, 0))(trunk.network, observation)
+            if self.gru is None:
+                return features, ()
+            memory = self.gru.unroll(trunk.core, memory, features, first)
+            return memory, memory
+
+        features, memory = self._each(one, memory, axis=1)
+        if self._joint():
+            return Prediction(*self._read_jointly(features), memory)
+        return Prediction(*jax.vmap(self._read)(features), memory)
+
+    def batch(self, observation: PyTree) -> Prediction:
+        """[N] of any N observations, where there is no memory."""
+        return self.unroll(observation, (), ())
+
+    def _joint(self) -> bool:
+        """Whether two towers are computed as one batched product, which halves the kernels to launch.
+
+        On a CPU that gains a tenth at acting, but its gradient takes 1.2 times as long at batch 256 and 1.5 times
+        at 2,048.
+        """
+        return self.towers and launch_bound()
+
+    def _each(
+        self, function: Callable[[Trunk, PyTree], tuple[Array, PyTree]], memory: PyTree, axis: int = 0
+    ) -> tuple[Any, PyTree]:
+        """Features of the policy and of the value, and the memory after, whose towers go on the given axis."""
+        if not self.towers:
+            features, memory = function(self.trunk, memory)
+            return (features, features), memory
+        if self._joint():
+            return jax.vmap(function, out_axes=(0, axis))(self.trunk, memory)
+        (one, one_memory), (other, other_memory) = (
+            function(*jax.tree.map(itemgetter(tower), (self.trunk, memory))) for tower in (0, 1)
+        )
+        return (one, other), jax.tree.map(lambda *x: jnp.stack(x, axis), one_memory, other_memory)
+
+    def _read(self, features: Any) -> tuple[Distribution, Array]:
+        """From the features of the policy and of the value."""
+        if self._joint():
+            distribution, value = self._read_jointly(features[:, None])
+            return jax.tree.map(itemgetter(0), distribution), value[0]
+        policy_features, value_features = features
+        value: Any = dense(1).apply(self.critic, value_features)
+        return self.head.apply(self.policy, policy_features), jnp.squeeze(value, -1)
+
+    def _read_jointly(self, features: Array) -> tuple[Distribution, Array]:
+        """[T] from features `[2, T, f]`: both heads as one batched product, the critic's filled up with zeros."""
+        policy, critic = self.policy["params"]["Dense_0"], self.critic["params"]
+        missing = policy["kernel"].shape[-1] - 1
+        kernel = jnp.stack([policy["kernel"], jnp.pad(critic["kernel"], ((0, 0), (0, missing)))])
+        bias = jnp.stack([policy["bias"], jnp.pad(critic["bias"], (0, missing))])
+        outputs = jnp.einsum("htf,hfk->htk", features, kernel) + bias[:, None]
+        distribution = jax.vmap(lambda row: self.head.read(self.policy["params"], row))(outputs[0])
+        return distribution, outputs[1, :, 0]
+
+
+def initial_memory(gru: GRU | None, towers: bool) -> PyTree:
+    """The memory of an `ActorCritic` at the start of an episode."""
+    if gru is None:
+        return ()
+    memory = gru.initial_memory()
+    return jnp.stack([memory, memory]) if towers else memory

@@ -1,0 +1,188 @@
+"""From one observation to a vector of features.
+
+A network is any object with these two functions: a linen module is one, and so are a user's own two,
+`Network(init, apply)`.
+
+    params = network.init(key, observation)
+    features = network.apply(params, observation)
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen
+
+from runnel.errors import UserError
+from runnel.types import Array, Box, Discrete, Leaf, MultiDiscrete, PyTree, Space
+
+Activation = Literal["tanh", "relu"]
+
+SMALLEST_IMAGE = 36
+"""Pixels on a side below which the three convolutions of `NatureCNN` have nothing left to see."""
+
+
+class Network(NamedTuple):
+    """A user's own network: two functions of one observation."""
+
+    init: Callable[[Array, PyTree], PyTree]
+    apply: Callable[[PyTree, PyTree], Array]
+
+
+def default_float() -> Any:
+    """The dtype of parameters: float32, or float64 under `jax_enable_x64`."""
+    return jnp.result_type(float)
+
+
+def dense(size: int, scale: float = math.sqrt(2.0), name: str | None = None) -> linen.Dense:
+    """A layer with orthogonal weights, which keep the size of what passes through them."""
+    dtype = default_float()
+    return linen.Dense(
+        size, kernel_init=linen.initializers.orthogonal(scale), dtype=dtype, param_dtype=dtype, name=name
+    )
+
+
+class MLP(linen.Module):
+    """Layers of `hidden` sizes, each followed by its activation; flattens what it is given."""
+
+    hidden: Sequence[int] = (64, 64)
+    activation: Activation = "tanh"
+
+    @linen.compact
+    def __call__(self, x: Array) -> Array:
+        activation = jnp.tanh if self.activation == "tanh" else jax.nn.relu
+        x = jnp.ravel(x).astype(default_float())
+        for size in self.hidden:
+            x = activation(dense(size)(x))
+        return x
+
+
+class NatureCNN(linen.Module):
+    """The three convolutions and one layer of Mnih et al. (2015). Takes an image `[H, W, C]`."""
+
+    features: int = 512
+
+    @linen.compact
+    def __call__(self, image: Array) -> Array:
+        dtype = default_float()
+        x = image.astype(dtype)
+        for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            convolution = linen.Conv(
+                channels, (kernel, kernel), (stride, stride), padding="VALID",
+                kernel_init=linen.initializers.orthogonal(math.sqrt(2.0)), dtype=dtype, param_dtype=dtype,
+            )  # fmt: skip
+            x = jax.nn.relu(convolution(x))
+        return jax.nn.relu(dense(self.features)(jnp.ravel(x)))
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """Whole numbers, each as a vector with a single one in it."""
+
+    sizes: tuple[int, ...]
+
+    def __call__(self, x: Array) -> Array:
+        numbers = jnp.atleast_1d(x)
+        parts = [jax.nn.one_hot(numbers[i], n, dtype=default_float()) for i, n in enumerate(self.sizes)]
+        return jnp.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Numbers as they are, in one row; bytes scaled to [0, 1]."""
+
+    scale: float = 1.0
+
+    def __call__(self, x: Array) -> Array:
+        return jnp.ravel(x).astype(default_float()) * self.scale
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image as `[H, W, C]`; bytes scaled to [0, 1]."""
+
+    channels_first: bool
+    scale: float
+
+    def __call__(self, x: Array) -> Array:
+        x = x[..., None] if x.ndim == 2 else x
+        x = jnp.moveaxis(x, 0, -1) if self.channels_first else x
+        return x.astype(default_float()) * self.scale
+
+
+Encoding = OneHot | Flat | Image
+
+
+def encoding_of(leaf: Leaf) -> Encoding:
+    """How the values of one part of an observation enter a network."""
+    if isinstance(leaf, Discrete):
+        return OneHot((leaf.n,))
+    if isinstance(leaf, MultiDiscrete):
+        return OneHot(tuple(leaf.sizes))
+    scale = 1.0 / float(np.max(leaf.high)) if leaf.dtype == np.uint8 else 1.0
+    if len(leaf.shape) in (2, 3):
+        if min(leaf.shape[:2]) >= SMALLEST_IMAGE:
+            return Image(False, scale)
+        if len(leaf.shape) == 3 and min(leaf.shape[1:]) >= SMALLEST_IMAGE:
+            return Image(True, scale)
+    return Flat(scale)
+
+
+class SpaceNetwork(linen.Module):
+    """Encodes each part of an observation by its kind, and joins them.
+
+    Images pass through a `NatureCNN`. An observation that is one image is done then; everything else goes
+    on, joined, through an `MLP`.
+    """
+
+    encodings: tuple[Encoding, ...]  # one for each leaf of the observation, in JAX's order
+    hidden: Sequence[int] = (64, 64)
+    activation: Activation = "tanh"
+
+    @linen.compact
+    def __call__(self, observation: PyTree) -> Array:
+        leaves = jax.tree.leaves(observation)
+        encoded = [encoding(x) for encoding, x in zip(self.encodings, leaves, strict=True)]
+        pairs = zip(self.encodings, encoded, strict=True)
+        parts = [NatureCNN()(x) if isinstance(encoding, Image) else x for encoding, x in pairs]
+        if len(parts) == 1 and isinstance(self.encodings[0], Image):
+            return parts[0]
+        return MLP(self.hidden, self.activation)(jnp.concatenate(parts))
+
+
+def network_for(space: Space, hidden: Sequence[int] = (64, 64), activation: Activation = "tanh") -> SpaceNetwork:
+    """The built-in network for observations of this space."""
+    encodings = tuple(encoding_of(leaf) for leaf in jax.tree.leaves(space))
+    return SpaceNetwork(encodings, tuple(hidden), activation)
+
+
+def is_image(space: Space) -> bool:
+    """Whether an observation is one image and nothing else."""
+    return isinstance(space, Box) and isinstance(encoding_of(space), Image)
+
+
+def resolve(network: Any, space: Space, hidden: Sequence[int], activation: Activation) -> Any:
+    """The network a setting names: None is the built-in one, a string `package.module:name`, else itself."""
+    if network is None:
+        return network_for(space, hidden, activation)
+    found = network
+    if isinstance(network, str):
+        module, _, name = network.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UserError(f"network='{network}' cannot be imported ({error}); write package.module:name") from None
+        found = found() if isinstance(found, type) else found
+    if not (callable(getattr(found, "init", None)) and callable(getattr(found, "apply", None))):
+        raise UserError(
+            f"network is a {type(found).__name__}; it must have `init(key, observation)` and "
+            "`apply(params, observation)`, such as runnel.nn.Network(init, apply)"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Returns, minibatches, normalisation and randomness that no library has."""

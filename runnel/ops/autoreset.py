@@ -1,0 +1,29 @@
+"""The only place where a JAX environment's next episode begins."""
+
+import jax
+import jax.numpy as jnp
+
+from runnel.environment import JaxEnvironment, TimeStep
+from runnel.types import Array, PyTree
+
+
+def autoreset_step(
+    environment: JaxEnvironment, state: PyTree, action: PyTree, step_key: Array, fresh: tuple[PyTree, PyTree]
+) -> tuple[PyTree, PyTree, TimeStep]:
+    """Steps one environment and, where its episode ended, goes on with `fresh`: what a reset gave.
+
+    Returns the state and the observation to act on next, and the step itself, whose observation is the
+    true last one of the episode that ended.
+    """
+    stepped, timestep = environment.step(state, action, step_key)
+    fresh_state, first_observation = fresh
+    done = timestep.terminated | timestep.truncated
+
+    def pick(new: Array, old: Array) -> Array:
+        return jnp.where(done, new, old)
+
+    return (
+        jax.tree.map(pick, fresh_state, stepped),
+        jax.tree.map(pick, first_observation, timestep.observation),
+        timestep,
+    )

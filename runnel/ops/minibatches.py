@@ -1,0 +1,95 @@
+"""Cutting a batch of T steps in B columns into minibatches, alike on one device or several.
+
+The columns form fixed blocks. A minibatch takes an equal share of every block, and rows are permuted inside their
+block only: with the columns spread over devices, nothing but gradients has to cross between them, and the
+result does not depend on how many there are (permuting freely makes XLA gather the whole batch everywhere).
+
+    parts = cut(batch, count, sequences=False)
+    for order in parts.orders(key):  # [count, ...]
+        minibatch = parts.take(order)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from runnel.errors import UserError
+from runnel.types import Array, PyTree
+
+BLOCKS = (8, 4, 2, 1)
+"""How many blocks, the best first: as many devices as divide it can share the columns."""
+
+
+def cut(batch: PyTree, count: int, sequences: bool) -> Cut:
+    """Prepares a batch `[T, B, ...]` to be taken in `count` minibatches, every step once.
+
+    Minibatches of `sequences` have whole columns, `[T, B / count, ...]`, and a leaf `[1, B, ...]` goes with its
+    column. Others are flat, `[T * B / count, ...]`; they take whole columns too where there are enough, because
+    what lies together is cheaper to gather, else single steps.
+    """
+    leaves, structure = jax.tree.flatten(batch)
+    steps, columns = (max(sizes) for sizes in zip(*(x.shape[:2] for x in leaves), strict=True))
+    blocks, by_column = layout(steps, columns, count, sequences)
+    rows = columns // blocks * (1 if by_column else steps)
+
+    def by_row(x: Array) -> Array:  # [T, B, ...] -> [blocks, rows, T or 1, ...]
+        x = jnp.moveaxis(x.reshape(x.shape[0], blocks, columns // blocks, *x.shape[2:]), 0, 2)
+        return x if by_column else x.reshape(blocks, rows, 1, *x.shape[3:])
+
+    # Scalars of one type lie side by side, to be gathered in one go.
+    packs: dict[Hashable, list[int]] = {}
+    for i, x in enumerate(leaves):
+        packs.setdefault((x.dtype, x.shape) if x.ndim == 2 else i, []).append(i)
+    sources = [by_row(jnp.stack([leaves[i] for i in pack], -1)) for pack in packs.values()]
+    return Cut(count, blocks, rows, sequences, structure, list(packs.values()), sources)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A batch laid out for gathering minibatches."""
+
+    count: int
+    blocks: int
+    rows: int  # in each block
+    sequences: bool
+    structure: Any
+    packs: list[list[int]]  # which leaves each source holds
+    sources: list[Array]  # [blocks, rows, T or 1, ..., leaves]
+
+    def orders(self, key: Array) -> Array:
+        """[count, blocks, rows / count] a random order of the rows of each block, one part for each minibatch."""
+        order = jnp.argsort(jax.random.bits(key, (self.blocks, self.rows)))
+        return jnp.moveaxis(order.reshape(self.blocks, self.count, -1), 1, 0)
+
+    def take(self, order: Array) -> PyTree:
+        """The minibatch of one part of an order."""
+        leaves: dict[int, Array] = {}
+        for pack, source in zip(self.packs, self.sources, strict=True):
+            taken = jax.vmap(lambda block, index: block[index])(source, order)  # [blocks, n, T or 1, ..., leaves]
+            taken = taken.reshape(-1, *taken.shape[2:])
+            taken = jnp.moveaxis(taken, 0, 1) if self.sequences else taken.reshape(-1, *taken.shape[2:])
+            leaves |= {i: taken[..., k] for k, i in enumerate(pack)}
+        return jax.tree.unflatten(self.structure, [leaves[i] for i in range(len(leaves))])
+
+
+def layout(steps: int, columns: int, count: int, sequences: bool) -> tuple[int, bool]:
+    """How many blocks there are, and whether minibatches take whole columns of them."""
+    for blocks in BLOCKS:
+        for by_column in (True,) if sequences else (True, False):
+            rows = columns // blocks * (1 if by_column else steps)
+            if columns % blocks == 0 and rows >= count and rows % count == 0:
+                return blocks, by_column
+    if sequences:
+        raise UserError(
+            f"{count} minibatches of whole sequences cannot be cut from {columns} environments; "
+            f"use a number of environments that divides by {count}, or fewer minibatches"
+        )
+    raise UserError(
+        f"{count} minibatches cannot be cut evenly from {steps} steps of {columns} environments; "
+        f"make their product a multiple of {count} (unroll, envs), or take fewer minibatches"
+    )

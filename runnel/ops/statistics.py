@@ -1,0 +1,71 @@
+"""Running mean and variance, of observations and of returns.
+
+They are part of the learner's state, change once per update, and are frozen while acting: so everybody who acts
+with one version of the parameters sees the same observation the same way.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.types import Array, Box, Leaf, PyTree, Space
+
+CLIP = 10.0
+"""In deviations: what lies further out is an accident of the first few steps."""
+
+
+class Statistics(NamedTuple):
+    """Of all values seen so far."""
+
+    count: Array  # []
+    mean: Array  # [...]
+    variance: Array  # [...]
+
+
+def initial_statistics(shape: tuple[int, ...] = ()) -> Statistics:
+    """Mean 0, variance 1, and next to no weight."""
+    dtype = jnp.result_type(float)
+    return Statistics(jnp.array(1e-4, dtype), jnp.zeros(shape, dtype), jnp.ones(shape, dtype))
+
+
+def update_statistics(statistics: Statistics, values: Array) -> Statistics:
+    """With the values `[T, B, ...]` of one more batch (Chan et al., 1979)."""
+    count, mean, variance = statistics
+    values = values.astype(mean.dtype)
+    more = values.shape[0] * values.shape[1]
+    total = count + more
+    delta = values.mean((0, 1)) - mean
+    squares = variance * count + values.var((0, 1)) * more + delta**2 * count * more / total
+    return Statistics(total, mean + delta * more / total, squares / total)
+
+
+def observation_statistics(space: Space) -> list[Statistics | None]:
+    """One for each leaf of an observation that holds real numbers; images and categories have none."""
+
+    def of(leaf: Leaf) -> Statistics | None:
+        real = isinstance(leaf, Box) and np.issubdtype(leaf.dtype, np.floating)
+        return initial_statistics(leaf.shape) if real else None
+
+    return [of(leaf) for leaf in jax.tree.leaves(space)]
+
+
+def update_observation_statistics(statistics: list[Statistics | None], observation: PyTree) -> list[Statistics | None]:
+    """With the observations `[T, B, ...]` of one more batch."""
+    pairs = zip(statistics, jax.tree.leaves(observation), strict=True)
+    return [None if known is None else update_statistics(known, x) for known, x in pairs]
+
+
+def normalise(statistics: list[Statistics | None], observation: PyTree) -> PyTree:
+    """One observation, or any number of them, in deviations from the mean."""
+
+    def one(known: Statistics | None, x: Array) -> Array:
+        if known is None:
+            return x
+        return jnp.clip((x - known.mean) * jax.lax.rsqrt(known.variance + 1e-8), -CLIP, CLIP)
+
+    leaves, structure = jax.tree.flatten(observation)
+    return jax.tree.unflatten(structure, [one(known, x) for known, x in zip(statistics, leaves, strict=True)])

@@ -1,0 +1,298 @@
+"""Plans: a distribution applied to one graph and one set of machines. Data, with checks; nothing runs here.
+
+A distribution says which nodes form which fragment, how many replicas of it there are, on what devices, and
+how the edges that are cut by that synchronise. Everything else follows from the graph.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from runnel.environment import Environment, is_traceable
+from runnel.errors import UserError
+from runnel.graph import Edge, Graph, Node, tree_bytes
+
+REST = "*"
+"""Among a fragment's nodes: every node that no fragment names."""
+
+Devices = Literal["cpu", "one", "all"]
+Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
+
+
+# What a distribution writes
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Both ends wait for each other, every step or every unroll."""
+
+    every: Literal["step", "unroll"] = "unroll"
+
+    def __str__(self) -> str:
+        return f"barrier every {self.every}"
+
+
+@dataclass(frozen=True)
+class Free:
+    """The source runs ahead of the target, by at most `max_staleness` versions."""
+
+    max_staleness: int
+
+    def __str__(self) -> str:
+        return f"free, staleness at most {self.max_staleness}"
+
+
+Synchronisation = Barrier | Free
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Nodes that run as one program, and how often.
+
+    `nodes` names kinds (`act`), nodes (`hunters/act`), groups (`hunters/*`) or `REST`. A `compiled` fragment is
+    one XLA program or an error; others are loops of a process around compiled parts.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    replicas: int = 1
+    devices: Devices = "cpu"
+    compiled: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a distribution makes of a graph."""
+
+    fragments: tuple[Fragment, ...]
+    synchronisation: Synchronisation = field(default_factory=Barrier)
+    needs: tuple[str, ...] = ()  # kinds of node without which the layout makes no sense
+
+
+class Distribution(abc.ABC):
+    """Base of all distributions: a frozen dataclass of numbers that gives a layout."""
+
+    @abc.abstractmethod
+    def layout(self, graph: Graph) -> Layout: ...
+
+
+# What comes of it
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is to run on."""
+
+    cpus: int
+    devices: tuple[str, ...]  # accelerators, or the CPU where there are none: "cpu:0", "cuda:1"
+
+    @classmethod
+    def here(cls) -> Machine:
+        import jax
+
+        return cls(os.cpu_count() or 1, tuple(f"{device.platform}:{device.id}" for device in jax.devices()))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A fragment with its nodes found and its replicas placed."""
+
+    name: str
+    nodes: tuple[str, ...]
+    replicas: int
+    devices: tuple[tuple[str, ...], ...]  # of each replica
+    compiled: bool
+    environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it plays, from and to
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An edge between fragments, or between replicas of one: what a stream will carry."""
+
+    source: str
+    target: str
+    what: tuple[str, ...]
+    pattern: Pattern
+    synchronisation: str
+    bytes_per_iteration: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Fragments in their places and the edges cut between them."""
+
+    distribution: str
+    algorithm: str
+    environment: str
+    envs: int
+    steps_per_iteration: int
+    fragments: tuple[Placed, ...]
+    cuts: tuple[Cut, ...]
+
+    @property
+    def workers(self) -> int:
+        return sum(fragment.replicas for fragment in self.fragments)
+
+    def json(self) -> dict[str, Any]:
+        return {**asdict(self), "workers": self.workers}
+
+    def text(self) -> str:
+        """For people."""
+        lines = [
+            f"{self.algorithm} on {self.environment}, distribution {self.distribution}: {self.envs} environments, "
+            f"{self.steps_per_iteration} steps an iteration, {plural(self.workers, 'worker')}",
+            "",
+            "fragments",
+        ]
+        for fragment in self.fragments:
+            kind = "one XLA program" if fragment.compiled else "process loop"
+            devices = ", ".join(dict.fromkeys(device for placed in fragment.devices for device in placed))
+            lines.append(f"  {fragment.name} x{fragment.replicas}  [{', '.join(fragment.nodes)}]  {kind} on {devices}")
+            if fragment.environments and fragment.replicas > 1:
+                shares = ", ".join(f"{start}-{stop - 1}" for start, stop in fragment.environments[:4])
+                lines.append(f"      environments {shares}{', ...' if fragment.replicas > 4 else ''}")
+        lines += ["", "cut edges" if self.cuts else "no cut edges: everything is one program or one process"]
+        for cut in self.cuts:
+            lines.append(
+                f"  {cut.source} -> {cut.target}  {', '.join(cut.what)}  {cut.pattern}, {cut.synchronisation}  "
+                f"{human_bytes(cut.bytes_per_iteration)} an iteration"
+            )
+        return "\n".join(lines)
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+# Building
+
+
+def build_plan(distribution: Distribution, graph: Graph, environment: Environment, machine: Machine) -> Plan:
+    """Applies a distribution to a graph; refuses what cannot work, before anything starts."""
+    name = type(distribution).__name__.lower()
+    layout = distribution.layout(graph)
+    _check_needs(name, layout, graph)
+    homes = _assign(name, layout, graph)
+    placed = tuple(_place(fragment, homes[fragment.name], graph, environment, machine) for fragment in layout.fragments)
+    return Plan(
+        distribution=name,
+        algorithm=type(graph.algorithm).__name__,
+        environment=graph.spec.name,
+        envs=graph.envs,
+        steps_per_iteration=graph.steps_per_iteration,
+        fragments=tuple(fragment for fragment in placed if fragment.nodes),
+        cuts=_cuts(placed, layout.synchronisation, graph),
+    )
+
+
+def _check_needs(name: str, layout: Layout, graph: Graph) -> None:
+    kinds = {node.kind for node in graph.nodes.values()}
+    missing = [kind for kind in layout.needs if kind not in kinds]
+    if missing:
+        algorithm = type(graph.algorithm).__name__
+        raise UserError(
+            f"distribution {name} needs {' and '.join(f'`{kind}`' for kind in missing)}, which {algorithm} does not have"
+            f" (it has {', '.join(sorted(kinds))}); give it those methods or choose another distribution"
+        )
+
+
+def _matches(pattern: str, node: Node) -> bool:
+    return pattern in (node.kind, node.name, f"{node.group}/*")
+
+
+def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """Each fragment's nodes, in the graph's order. Every node has exactly one home."""
+    homes: dict[str, str] = {}
+    for node in graph.nodes.values():
+        named = [f.name for f in layout.fragments if any(_matches(pattern, node) for pattern in f.nodes)]
+        rest = [f.name for f in layout.fragments if REST in f.nodes]
+        found = named or rest
+        if len(found) != 1:
+            count = "no fragment" if not found else f"fragments {' and '.join(found)}"
+            raise UserError(f"distribution {name} gives node '{node.name}' to {count}; every node needs exactly one")
+        homes[node.name] = found[0]
+    return {f.name: tuple(node for node, home in homes.items() if home == f.name) for f in layout.fragments}
+
+
+def _place(
+    fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment, machine: Machine
+) -> Placed:
+    if fragment.replicas < 1:
+        raise UserError(f"{fragment.name}: {fragment.replicas} replicas asked for; 1 is the least")
+    plays = "environment" in nodes
+    if fragment.compiled and plays and not is_traceable(environment):
+        raise UserError(
+            f"'{graph.spec.name}' is a host environment and cannot be compiled into one XLA program; train it with "
+            "--distribution inline, or use a JAX version of it (such as gymnax:CartPole-v1)"
+        )
+    accelerators = machine.devices
+    if fragment.devices == "all":
+        devices = (accelerators,) * fragment.replicas
+    elif fragment.devices == "one":
+        devices = tuple((accelerators[i % len(accelerators)],) for i in range(fragment.replicas))
+    else:
+        devices = (("cpu:0",),) * fragment.replicas
+    parts = fragment.replicas * (len(devices[0]) if fragment.compiled else 1)
+    if plays and graph.envs % parts:
+        below, above = graph.envs // parts * parts, -(-graph.envs // parts) * parts
+        use = f"{below} or {above}" if below else str(above)
+        over = f"{parts} devices" if fragment.replicas == 1 else f"{parts} {fragment.name}s"
+        raise UserError(f"--envs {graph.envs} does not divide over {over}; use {use}")
+    share = graph.envs // fragment.replicas
+    shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
+    return Placed(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares)
+
+
+def _cuts(fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph: Graph) -> tuple[Cut, ...]:
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    between: dict[tuple[str, str, str, float], list[Edge]] = {}
+    for edge in graph.edges:
+        source, target = home[edge.source], home[edge.target]
+        if source is not target:
+            # Values of one node that travel together are sent once: act and rollout share an observation.
+            between.setdefault((source.name, target.name, edge.source, edge.per_iteration), []).append(edge)
+    by_name = {fragment.name: fragment for fragment in fragments}
+    cuts = []
+    for (source, target, _, times), edges in between.items():
+        values = {name: type_ for edge in edges for name, type_ in edge.type.items()}
+        pattern = _pattern(by_name[source], by_name[target], edges)
+        copies = by_name[target].replicas if pattern == "broadcast" else 1
+        size = round(tree_bytes(values) * times * copies)
+        cuts.append(Cut(source, target, tuple(values), pattern, str(synchronisation), size))
+    for fragment in fragments:
+        learners = [graph.nodes[node] for node in fragment.nodes if graph.nodes[node].kind in ("learn", "apply")]
+        if learners and fragment.replicas > 1:
+            size = sum(tree_bytes(graph.states[node.group].params) for node in learners) * fragment.replicas
+            cuts.append(
+                Cut(
+                    fragment.name,
+                    fragment.name,
+                    ("gradients",),
+                    "all-reduce",
+                    "barrier every gradient step",
+                    size,
+                )
+            )
+    return tuple(cuts)
+
+
+def _pattern(source: Placed, target: Placed, edges: list[Edge]) -> Pattern:
+    if any(edge.what in ("parameters", "state") for edge in edges):
+        return "broadcast" if target.replicas > 1 else "send"
+    if source.replicas == target.replicas == 1:
+        return "send"
+    if target.replicas == 1:
+        return "gather"
+    return "scatter" if source.replicas == 1 else "route"

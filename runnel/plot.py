@@ -1,0 +1,130 @@
+"""A picture of learning curves: mean return over environment steps, one line a run."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from runnel.errors import UserError
+from runnel.metrics import read_metrics, write_atomically
+
+FORMATS: Final = ("png", "svg", "pdf")
+COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444", "#999933")
+"""Okabe and Ito's, which the colour-blind can tell apart."""
+
+NOISY: Final = 8.0
+"""A curve that goes up and down by this many times its own range is smoothed."""
+
+
+class Curve(NamedTuple):
+    """One run."""
+
+    label: tuple[str, ...]  # algorithm, environment, distribution, seed
+    env_steps: np.ndarray  # [N]
+    mean_return: np.ndarray  # [N]
+
+
+def plot(run_dirs: Sequence[Path | str], out: Path | str) -> Path:
+    """Draws the runs into one picture and gives its path; the ending of `out` says what kind of picture."""
+    out = Path(out)
+    kind = out.suffix.lower().lstrip(".")
+    if kind not in FORMATS:
+        raise UserError(
+            f"--out {out}: found ending '{out.suffix}', wanted .{', .'.join(FORMATS[:-1])} or .{FORMATS[-1]}"
+        )
+    if not out.absolute().parent.is_dir():
+        raise UserError(f"--out {out}: there is no directory {out.parent}; make it first")
+    curves = [read_curve(run_dir) for run_dir in run_dirs]
+    picture = io.BytesIO()
+    _draw(curves).savefig(picture, format=kind, dpi=160)
+    write_atomically(out, picture.getvalue())
+    return out
+
+
+def read_curve(run_dir: Path | str) -> Curve:
+    """A run's curve and what to call it."""
+    run_dir = Path(run_dir)
+    if not (run_dir / "config.json").is_file():
+        found = "a directory without config.json" if run_dir.is_dir() else "nothing"
+        raise UserError(f"{run_dir} is no run: found {found}, wanted what `runnel train --run-dir` made")
+    points = [
+        (record["env_steps"], record["mean_return"])
+        for record in read_metrics(run_dir)
+        if record.get("env_steps") is not None and record.get("mean_return") is not None
+    ]
+    if not points:
+        raise UserError(f"{run_dir} has no curve yet: no episode has ended; let it train for longer")
+    env_steps, mean_return = np.array(points, np.float64).T
+    return Curve(_label(run_dir), env_steps, mean_return)
+
+
+def _label(run_dir: Path) -> tuple[str, ...]:
+    try:
+        config = json.loads((run_dir / "config.json").read_text())
+        environment = config["environment"]
+        if isinstance(environment, dict):
+            environment = environment["name"]
+        return (
+            _name(config["algorithm"]),
+            environment,
+            _name(config["distribution"]),
+            f"seed {config['seed']}",
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{run_dir}/config.json is damaged: {type(error).__name__}: {error}") from error
+
+
+def _name(described: Any) -> str:
+    """`{"class": "module:PPO"}` -> `ppo`."""
+    path = described["class"] if isinstance(described, dict) else described
+    return str(path or "unnamed").rpartition(":")[2].rpartition(".")[2].lower()
+
+
+def _draw(curves: Sequence[Curve]) -> Any:
+    # The object-oriented way: pyplot would look for a display and keep every figure.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    axes = figure.subplots()
+    # What all runs share is said once, above.
+    columns = list(zip(*(curve.label for curve in curves), strict=True))
+    shared = [column[0] for column in columns if len(set(column)) == 1]
+    differs = [i for i, column in enumerate(columns) if len(set(column)) > 1]
+    for number, curve in enumerate(curves):
+        colour = COLOURS[number % len(COLOURS)]
+        style = ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
+        label = ", ".join(curve.label[i] for i in differs) or None
+        smooth = _smoothed(curve.mean_return)
+        if smooth is not curve.mean_return:
+            axes.plot(curve.env_steps, curve.mean_return, color=colour, alpha=0.25, linewidth=0.8)
+        marker = "o" if len(curve.env_steps) == 1 else None
+        axes.plot(curve.env_steps, smooth, color=colour, linestyle=style, linewidth=1.8, label=label, marker=marker)
+    axes.set_title(", ".join(shared), loc="left", fontsize=11)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("mean return of the last 100 episodes")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(left=0)
+    axes.grid(color="#e4e4e4", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#888888")
+    axes.tick_params(color="#888888")
+    if differs:
+        axes.legend(frameon=False, fontsize=9, loc="best")
+    return figure
+
+
+def _smoothed(values: np.ndarray) -> np.ndarray:
+    """The curve itself, or a running mean over 1/30 of it where it jumps about."""
+    span = np.ptp(values)
+    if len(values) < 30 or np.abs(np.diff(values)).sum() <= NOISY * span:
+        return values
+    width = max(3, len(values) // 30) | 1
+    padded = np.pad(values, width // 2, mode="edge")
+    return np.convolve(padded, np.ones(width) / width, mode="valid")

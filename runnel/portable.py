@@ -1,0 +1,221 @@
+"""Objects as another process or a later run can make them again: an import path and the fields.
+
+An import path is `package.module:name`, or `/path/to/file.py:name` for what a script defines. Reading one
+executes nothing but the import of the module it names; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import math
+import os
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runnel.errors import UserError, nearest
+
+T = TypeVar("T")
+
+
+def to_json(instance: Any) -> dict[str, Any]:
+    """`{"class": "module:Name", "settings": {...}}` of an algorithm or a distribution.
+
+    What has no import path (a class of a notebook, a lambda) is noted as such, and only `from_json` refuses
+    it: what cannot be resumed from the command line can still be trained.
+    """
+    return _encode_fields(instance)
+
+
+def from_json(data: Mapping[str, Any], base: type[T]) -> T:
+    """The object that `to_json` described; it must be a `base`."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("settings"), Mapping):
+        raise UserError(f"found {str(data)[:60]!r}, wanted a {base.__name__}'s class and settings")
+    if "unavailable" in data:
+        raise UserError(_unavailable(data["unavailable"]))
+    cls = import_object(str(data.get("class")))
+    if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
+        raise UserError(f"{data['class']} is no {base.__name__}; was the file that names it edited?")
+    return _build(cls, data["settings"])
+
+
+def reason(data: Any) -> str | None:
+    """Why `from_json` would refuse what `to_json` wrote, or None."""
+    if isinstance(data, Mapping):
+        if "unavailable" in data:
+            return _unavailable(data["unavailable"])
+        return next(filter(None, map(reason, data.values())), None)
+    if isinstance(data, list):
+        return next(filter(None, map(reason, data)), None)
+    return None
+
+
+def import_object(path: str) -> Any:
+    """What `package.module:name` (or `/path/to/file.py:name`) stands for."""
+    module_name, _, name = path.rpartition(":")
+    if not module_name or not name:
+        raise UserError(f"found '{path}', wanted package.module:name")
+    module = _module_of_file(Path(module_name)) if module_name.endswith(".py") else _module(module_name)
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            known = [n for n in vars(value) if not n.startswith("_")] if hasattr(value, "__dict__") else []
+            raise UserError(f"'{module_name}' has no '{name}'{nearest(name, known)}")
+        value = getattr(value, part)
+    return value
+
+
+def load_class(name: str, registry: Mapping[str, str], base: type[T], what: str) -> type[T]:
+    """The class that a registry has under `name`, or the user's own at `package.module:Name`."""
+    if name not in registry and ":" not in name:
+        raise UserError(f"there is no {what} '{name}'{nearest(name, registry)}")
+    cls = import_object(registry.get(name, name))
+    if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
+        raise UserError(f"{name} is no {what}; wanted a frozen dataclass that extends runnel.{base.__name__}")
+    return cls
+
+
+def path_of(value: Any, *modules: str) -> str | None:
+    """`module:name` of an object that is an attribute of a module; None where it is not.
+
+    Functions and classes know theirs; for others `modules` are searched first, then all that are loaded.
+    """
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str):
+        found = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return _path(module, name) if found is value else None
+    # Values of built-in types are shared by all who use them: they have no place of their own.
+    if type(value).__module__ == "builtins":
+        return None
+    for module in dict.fromkeys([*modules, type(value).__module__, *sys.modules]):
+        for name, attribute in list(getattr(sys.modules.get(module), "__dict__", {}).items()):
+            if attribute is value:
+                return _path(module, name)
+    return None
+
+
+def _path(module: str, name: str) -> str | None:
+    if module != "__main__":
+        return f"{module}:{name}"
+    # A script's own classes are found again through its file: the next process has another __main__.
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return f"{spec.name}:{name}"
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return f"{os.path.abspath(file)}:{name}" if file and file.endswith(".py") else None
+
+
+def _module(name: str) -> types.ModuleType:
+    main = sys.modules["__main__"]
+    if getattr(main.__spec__, "name", None) == name:
+        return main  # run by `python -m`
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise UserError(f"there is no module '{name}' on the Python path") from None
+        raise UserError(f"'{name}' cannot be imported: it needs '{error.name}', which is not installed") from error
+    except Exception as error:
+        raise UserError(f"'{name}' cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _module_of_file(file: Path) -> types.ModuleType:
+    main = sys.modules["__main__"]
+    if os.path.abspath(getattr(main, "__file__", None) or "") == os.path.abspath(file):
+        return main
+    name = f"runnel_file_{os.path.abspath(file).encode().hex()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if not file.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"there is no file '{file}'; was the script that began this run moved?")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"'{file}' cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _fields(cls: type) -> list[str] | None:
+    """The names that make an object of a dataclass or a NamedTuple; None of other classes."""
+    if dataclasses.is_dataclass(cls):
+        return [field.name for field in dataclasses.fields(cls) if field.init]
+    names = getattr(cls, "_fields", None)
+    return list(names) if issubclass(cls, tuple) and names is not None else None
+
+
+def _encode_fields(value: Any) -> dict[str, Any]:
+    cls = type(value)
+    settings = {name: _encode(getattr(value, name), cls.__module__) for name in _fields(cls) or ()}
+    path = path_of(cls)
+    unavailable = {} if path else {"unavailable": f"class {cls.__qualname__}"}
+    return {"class": path, "settings": settings, **unavailable}
+
+
+def _encode(value: Any, module: str) -> Any:
+    """JSON that `_decode` reads: arrays are tuples; objects with one key say what they are."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()  # a NumPy scalar
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if _fields(type(value)) is not None:
+        by_value = _encode_fields(value)
+    elif isinstance(value, tuple):
+        return [_encode(part, module) for part in value]
+    elif isinstance(value, list):
+        return {"list": [_encode(part, module) for part in value]}
+    elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _encode(part, module) for key, part in value.items()}}
+    else:
+        by_value = {"unavailable": str(getattr(value, "__qualname__", None) or f"a {type(value).__name__}")}
+    if reason(by_value) is None:
+        return by_value
+    path = path_of(value, module, "__main__")
+    return {"object": path} if path is not None else by_value
+
+
+def _unavailable(what: str) -> str:
+    return (
+        f"this run uses {what}, which no other process can import, so it cannot be resumed or evaluated "
+        "from the command line; put it into a module of its own and train with that"
+    )
+
+
+def _decode(data: Any) -> Any:
+    if isinstance(data, list):
+        return tuple(_decode(part) for part in data)
+    if not isinstance(data, Mapping):
+        return data
+    if "unavailable" in data:
+        raise UserError(_unavailable(data["unavailable"]))
+    if "object" in data:
+        return import_object(data["object"])
+    if "float" in data:
+        return float(data["float"])
+    if "list" in data:
+        return [_decode(part) for part in data["list"]]
+    if "dict" in data:
+        return {key: _decode(part) for key, part in data["dict"].items()}
+    cls = import_object(str(data.get("class")))
+    if not isinstance(cls, type) or _fields(cls) is None:
+        raise UserError(f"{data.get('class')} is no dataclass; was the file that names it edited?")
+    return _build(cls, data["settings"])
+
+
+def _build(cls: type, settings: Mapping[str, Any]) -> Any:
+    known = _fields(cls) or []
+    for name in settings:
+        if name not in known:
+            raise UserError(f"{cls.__name__} has no setting '{name}' (any more){nearest(name, known)}")
+    return cls(**{name: _decode(value) for name, value in settings.items()})

@@ -1,0 +1,151 @@
+"""Replay as pure functions over explicit state, on flashbax: uniform, prioritised, and of sequences.
+
+Each kind is a frozen record of what to keep. `flow.replay(kind)` puts it into the dataflow graph; the
+run-time calls `init`, `add`, `sample` and, where a kind has priorities, `update`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+from runnel.types import Array, PyTree
+
+
+class Prioritised(NamedTuple):
+    """A batch of prioritised replay, as `learn` sees it."""
+
+    items: PyTree  # [batch, ...]
+    probability: Array  # [batch] with which each was drawn
+    position: Array  # [batch] where each lies
+
+
+def _first(tree: PyTree, axes: int) -> PyTree:
+    """The shapes and dtypes of one item: `tree` without its leading axes."""
+    return jax.tree.map(lambda x: jax.numpy.zeros(x.shape[axes:], x.dtype), tree)
+
+
+@dataclass(frozen=True)
+class UniformReplay:
+    """Keeps the newest `capacity` items, drawn with equal probability. Items: `[N, ...]`; batches: `[batch, ...]`."""
+
+    capacity: int
+
+    def _buffer(self, batch: int) -> Any:
+        from flashbax import make_item_buffer
+
+        return make_item_buffer(self.capacity, batch, batch, add_batches=True)
+
+    def init(self, items: PyTree, batch: int) -> PyTree:
+        return self._buffer(batch).init(_first(items, 1))
+
+    def add(self, state: PyTree, items: PyTree, batch: int) -> PyTree:
+        return self._buffer(batch).add(state, items)
+
+    def sample(self, state: PyTree, key: Array, batch: int) -> PyTree:
+        return self._buffer(batch).sample(state, key).experience
+
+    def count(self, items: PyTree) -> int:
+        """How many items an insertion of `items` adds."""
+        return jax.tree.leaves(items)[0].shape[0]
+
+    def room(self, items: PyTree) -> int:
+        """How many such items it can hold."""
+        return self.capacity
+
+    def cost(self, batch: int) -> int:
+        """How many items a batch takes."""
+        return batch
+
+
+@dataclass(frozen=True)
+class PrioritisedReplay:
+    """Keeps the newest `capacity` items, drawn in proportion to priority ** `exponent`.
+
+    New items have the highest priority seen. Batches are `Prioritised`; `replay.update(priorities)` sets the
+    priorities of the batch just learnt from.
+    """
+
+    capacity: int
+    exponent: float = 0.6
+
+    def _buffer(self, batch: int) -> Any:
+        from flashbax import make_prioritised_item_buffer
+
+        return make_prioritised_item_buffer(
+            self.capacity, batch, batch, add_batches=True, priority_exponent=self.exponent
+        )
+
+    def init(self, items: PyTree, batch: int) -> PyTree:
+        return self._buffer(batch).init(_first(items, 1))
+
+    def add(self, state: PyTree, items: PyTree, batch: int) -> PyTree:
+        return self._buffer(batch).add(state, items)
+
+    def sample(self, state: PyTree, key: Array, batch: int) -> Prioritised:
+        drawn = self._buffer(batch).sample(state, key)
+        return Prioritised(drawn.experience, drawn.probabilities, drawn.indices)
+
+    def update(self, state: PyTree, sample: Prioritised, priorities: Array, batch: int) -> PyTree:
+        return self._buffer(batch).set_priorities(state, sample.position, priorities)
+
+    def count(self, items: PyTree) -> int:
+        return jax.tree.leaves(items)[0].shape[0]
+
+    def room(self, items: PyTree) -> int:
+        return self.capacity
+
+    def cost(self, batch: int) -> int:
+        return batch
+
+
+@dataclass(frozen=True)
+class SequenceReplay:
+    """Keeps the newest `capacity` steps of each column in order, and draws windows of `length` steps.
+
+    Windows begin at multiples of `period`. Items: `[T, B, ...]`; batches: `[length, batch, ...]`.
+    """
+
+    capacity: int
+    length: int
+    period: int = 1
+
+    def _buffer(self, batch: int, columns: int) -> Any:
+        from flashbax import make_trajectory_buffer
+
+        return make_trajectory_buffer(
+            add_batch_size=columns,
+            sample_batch_size=batch,
+            sample_sequence_length=self.length,
+            period=self.period,
+            min_length_time_axis=self.length,
+            max_length_time_axis=self.capacity,
+        )
+
+    def init(self, items: PyTree, batch: int) -> PyTree:
+        columns = jax.tree.leaves(items)[0].shape[1]
+        return self._buffer(batch, columns).init(_first(items, 2))
+
+    def add(self, state: PyTree, items: PyTree, batch: int) -> PyTree:
+        columns = jax.tree.leaves(items)[0].shape[1]
+        return self._buffer(batch, columns).add(state, jax.tree.map(lambda x: x.swapaxes(0, 1), items))
+
+    def sample(self, state: PyTree, key: Array, batch: int) -> PyTree:
+        columns = jax.tree.leaves(state.experience)[0].shape[0]
+        drawn = self._buffer(batch, columns).sample(state, key).experience
+        return jax.tree.map(lambda x: x.swapaxes(0, 1), drawn)
+
+    def count(self, items: PyTree) -> int:
+        steps, columns = jax.tree.leaves(items)[0].shape[:2]
+        return steps * columns
+
+    def room(self, items: PyTree) -> int:
+        return self.capacity * jax.tree.leaves(items)[0].shape[1]
+
+    def cost(self, batch: int) -> int:
+        return batch * self.length
+
+
+Replay = UniformReplay | PrioritisedReplay | SequenceReplay

@@ -1,0 +1,261 @@
+"""What a user sees of a run: a live view on a terminal, plain lines elsewhere, and a summary at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self, TextIO
+
+PLAIN_EVERY_S: Final = 2.0
+LOSSES: Final = 4
+"""How many of the numbers that learning gives out are shown."""
+
+
+class LiveView(contextlib.AbstractContextManager["LiveView"]):
+    """How a run is doing, while it runs.
+
+    with LiveView(500_000, quiet=False, title="ppo on CartPole-v1") as view:
+        view.update(record)
+        view.note("checkpoint written")
+    """
+
+    def __init__(
+        self,
+        total_steps: int | None,
+        quiet: bool = False,
+        title: str = "",
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Without `total_steps` (a run that ends by its return) there is no time left to show."""
+        stream = stream or sys.stdout
+        view: _View
+        if quiet or stream is None:
+            view = _Nothing()
+        elif stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+            view = _Terminal(total_steps, title, stream)
+        else:
+            view = _Lines(total_steps, title, stream, clock)
+        self._view = view
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        """Shows a record of metrics."""
+        self._view.update(record)
+
+    def note(self, text: str) -> None:
+        """Says something once, such as that a checkpoint was written."""
+        self._view.note(text)
+
+    def __enter__(self) -> Self:
+        self._view.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._view.stop()
+
+
+class _View:
+    """Shows nothing; the others show more."""
+
+    def start(self) -> None: ...
+
+    def update(self, record: Mapping[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class _Nothing(_View):
+    """For `--quiet`."""
+
+
+class _Lines(_View):
+    """A line now and then, for logs."""
+
+    def __init__(self, total_steps: int | None, title: str, stream: TextIO, clock: Callable[[], float]):
+        self._total, self._title, self._stream, self._clock = total_steps, title, stream, clock
+        self._shown_at = -math.inf
+        self._pending: Mapping[str, Any] | None = None
+
+    def start(self) -> None:
+        if self._title:
+            self._print(self._title)
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        self._pending = record
+        if self._clock() - self._shown_at >= PLAIN_EVERY_S:
+            self._show()
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def stop(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        if self._pending is None:
+            return
+        record, self._pending = self._pending, None
+        self._shown_at = self._clock()
+        steps = int(record.get("env_steps") or 0)
+        words = [_steps(steps, self._total), *numbers(record)]
+        left = seconds_left(record, self._total)
+        if left:
+            words.append(f"{duration(left)} left")
+        self._print("  ".join(words))
+
+    def _print(self, text: str) -> None:
+        # Nobody reading the log is no reason to stop a run of days.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            print(text, file=self._stream, flush=True)
+
+
+class _Terminal(_View):
+    """A progress bar with time left, and under it the numbers."""
+
+    def __init__(self, total_steps: int | None, title: str, stream: TextIO):
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+        self._total, self._title = total_steps, title
+        self._bar = Progress(
+            SpinnerColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[steps]}"),
+            TextColumn("[cyan]{task.fields[left]}"),
+            expand=True,
+        )
+        self._task = self._bar.add_task("", total=total_steps, steps="starting", left="")
+        self._live = Live(self._bar, console=Console(file=stream), refresh_per_second=8)
+
+    def start(self) -> None:
+        if self._title:
+            self.note(self._title)
+        self._live.start()
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        steps = int(record.get("env_steps") or 0)
+        left = seconds_left(record, self._total)
+        self._bar.update(
+            self._task,
+            completed=min(steps, self._total) if self._total else steps,
+            steps=_steps(steps, self._total),
+            left=f"{duration(left)} left" if left else "",
+        )
+        line = Text("  " + "  ".join(numbers(record)), no_wrap=True, overflow="ellipsis")
+        self._live.update(Group(self._bar, line))
+
+    def note(self, text: str) -> None:
+        self._live.console.print(text, markup=False, highlight=False)
+
+    def stop(self) -> None:
+        self._live.stop()
+
+
+def numbers(record: Mapping[str, Any]) -> list[str]:
+    """The numbers of a record worth a line: return, speed, losses."""
+    words = []
+    mean_return = record.get("mean_return")
+    words.append("return -" if mean_return is None else f"return {short(mean_return)}")
+    groups = {name: value for name, value in record.items() if name.startswith("return/") and value is not None}
+    words += [f"{name.removeprefix('return/')} {short(value)}" for name, value in groups.items()]
+    if record.get("steps_per_second"):
+        words.append(f"{rate(record['steps_per_second'])} steps/s")
+    learnt = [(name.removeprefix("learn/"), value) for name, value in record.items() if name.startswith("learn/")]
+    # Losses first: they are what people look for.
+    learnt.sort(key=lambda pair: "loss" not in pair[0])
+    words += [f"{name} {short(value)}" for name, value in learnt[:LOSSES] if value is not None]
+    return words
+
+
+def seconds_left(record: Mapping[str, Any], total_steps: int | None) -> float | None:
+    """By the present speed; None where it is not known."""
+    speed = record.get("steps_per_second")
+    if not speed or total_steps is None:
+        return None
+    return max(0.0, total_steps - (record.get("env_steps") or 0)) / speed
+
+
+def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str:
+    """What is printed when a run ends: how it went, where it is, how to go on."""
+    status, mean_return = result.get("status"), result.get("mean_return")
+    run_dir = run_dir or result.get("run_dir")
+    lines = [
+        f"{status}: {result.get('algorithm')} on {result.get('environment')}, "
+        f"{result.get('distribution')}, seed {result.get('seed')}"
+    ]
+    if mean_return is None:
+        lines.append("  return      no episode ended")
+    else:
+        episodes = min(100, result.get("episodes") or 100)
+        over = "the last episode" if episodes == 1 else f"the last {episodes} episodes"
+        lines.append(f"  return      {short(mean_return)}, mean of {over}")
+    lines.append(
+        f"  steps       {result.get('env_steps') or 0:,} in {duration(result.get('wall_seconds') or 0)}, "
+        f"{result.get('updates') or 0:,} updates"
+    )
+    if result.get("steps_per_second"):
+        started = result.get("startup_seconds")
+        after = "" if started is None else f" after {duration(started)} to the first update"
+        lines.append(f"  speed       {rate(result['steps_per_second'])} steps/s{after}")
+    if result.get("restarts"):
+        lines.append(f"  restarts    {result['restarts']}")
+    if result.get("reason"):
+        lines.append(f"  reason      {result['reason']}")
+    if run_dir is not None:
+        lines.append(f"  run         {run_dir}")
+        if status == "interrupted":
+            lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}")
+    return "\n".join(lines)
+
+
+def _steps(steps: int, total: int | None) -> str:
+    if not total:
+        return f"{steps:,} steps"
+    return f"{steps:,}/{total:,} steps {min(1.0, steps / total):4.0%}"
+
+
+def short(value: float) -> str:
+    """A number in three digits or four."""
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.{max(1, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def rate(value: float) -> str:
+    """`12,345`, `1.2 M`."""
+    if value >= 1e6:
+        return f"{value / 1e6:.1f} M"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """`8 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for (large, name), (small, lesser) in (
+        ((86400, "d"), (3600, "h")),
+        ((3600, "h"), (60, "min")),
+        ((60, "min"), (1, "s")),
+    ):
+        if whole >= large:
+            rest = whole % large // small
+            return f"{whole // large} {name}" + (f" {rest} {lesser}" if rest else "")
+    return f"{whole} s"

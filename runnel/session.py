@@ -1,0 +1,276 @@
+"""One stretch of a run, from start or resume to its end: progress, checkpoints, signals and the result."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from runnel.building import Built
+from runnel.checkpoint import Checkpoints
+from runnel.errors import UserError
+from runnel.metrics import MetricsLog, write_json_atomically
+from runnel.report import LiveView, summary
+from runnel.runtime.program import Program, make_program
+from runnel.runtime.totals import Progress
+from runnel.types import PyTree
+
+REPORT_S = 0.25
+"""How often a program comes back to report."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended."""
+
+    result: dict[str, Any]  # as in result.json
+    run_dir: Path
+    states: dict[str, PyTree]  # by group: the learner's state
+
+    @property
+    def params(self) -> PyTree:
+        """The parameters of the only group."""
+        (state,) = self.states.values()
+        return state.params
+
+
+@dataclass
+class Counters:
+    """What a run has done since it began, resumed or not."""
+
+    iterations: int = 0
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    wall_seconds: float = 0.0
+    cut_episodes: int = 0
+    mean_return: float | None = None
+    mean_length: float | None = None
+    restarts: int = 0
+
+    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+        self.iterations += progress.iterations
+        self.env_steps += progress.iterations * steps_per_iteration
+        self.updates += progress.updates
+        self.episodes += progress.episodes
+        self.mean_return, self.mean_length = progress.mean_return, progress.mean_length
+
+
+class Session:
+    """Runs a plan until it has taken its steps, reached its return, or been asked to stop."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: dict[str, Any],
+        built: Built,
+        *,
+        began: float,
+        quiet: bool,
+        resumed: bool = False,
+    ):
+        self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
+        self.began, self.resumed = began, resumed
+        self.checkpoints = Checkpoints(run_dir)
+        self.counters = Counters()
+        self.rate = _Rate()
+        self.startup_s: float | None = None
+        self.interrupted = False
+        self._saved_at_iteration = -1
+
+    def run(self) -> Run:
+        config, graph = self.config, self.built.graph
+        program = make_program(self.built.plan, graph, self.built.environment, config["seed"])
+        title = f"{type(self.built.algorithm).__name__} on {graph.spec.name}, {self.built.plan.distribution}"
+        with contextlib.ExitStack() as stack:
+            stack.callback(program.close)
+            view = stack.enter_context(LiveView(config["steps"], self.quiet, title))
+            if self.resumed:
+                self._load(program, view)
+            write_json_atomically(self.run_dir / "config.json", config)
+            (self.run_dir / "result.json").unlink(missing_ok=True)
+            kept = self.counters.env_steps if self.resumed else None
+            wandb = config if config.get("wandb") else None
+            log = stack.enter_context(MetricsLog(self.run_dir, keep_until_env_steps=kept, wandb=wandb))
+            stack.enter_context(self._signals())
+            try:
+                self._train(program, log, view)
+            except BaseException:
+                self._write_result("failed", program)
+                raise
+            result = self._write_result("interrupted" if self.interrupted else "finished", program)
+        if not self.quiet:
+            print(summary({**result, "run_dir": str(self.run_dir)}), flush=True)
+        return Run(result, self.run_dir, program.carry.states)
+
+    def _train(self, program: Program, log: MetricsLog, view: LiveView) -> None:
+        wanted = math.ceil(self.config["steps"] / self.built.graph.steps_per_iteration)
+        target = self.config["stop_at_return"]
+        target = math.inf if target is None else target
+        saved_at = time.monotonic()
+        reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
+        while self.counters.iterations < wanted and not self.interrupted and not reached:
+            # Until the first update there is compiling to do; what follows is what the rate is of.
+            left = wanted - self.counters.iterations
+            seconds, left = (REPORT_S, left) if self.startup_s is not None else (0.0, 1)
+            progress = program.run(left, seconds, target, lambda: self.interrupted)
+            self.counters.add(progress, self.built.graph.steps_per_iteration)
+            reached = progress.reached
+            if self.startup_s is None and progress.updates:
+                self.startup_s = time.monotonic() - self.began
+                self.rate.start(self.counters.env_steps)
+            record = self._record(progress)
+            log.write(record)
+            view.update(record)
+            if time.monotonic() - saved_at > self.config["checkpoint_every_s"]:
+                self._save(program, view)
+                saved_at = time.monotonic()
+        self.rate.stop(self.counters.env_steps)
+        self._save(program, view)
+
+    def _record(self, progress: Progress) -> dict[str, Any]:
+        counters = self.counters
+        record: dict[str, Any] = {
+            "env_steps": counters.env_steps,
+            "iterations": counters.iterations,
+            "updates": counters.updates,
+            "episodes": counters.episodes,
+            "mean_return": counters.mean_return,
+            "mean_length": counters.mean_length,
+            "steps_per_second": self.rate.now(counters.env_steps),
+            "wall_seconds": self._wall_seconds(),
+            "staleness_mean": 0.0,
+            **{f"learn/{name}": value for name, value in progress.out.items()},
+        }
+        if len(progress.group_returns) > 1:
+            record |= {f"return/{group}": value for group, value in progress.group_returns.items()}
+        return record
+
+    def _wall_seconds(self) -> float:
+        return self.counters.wall_seconds + time.monotonic() - self.began
+
+    def _save(self, program: Program, view: LiveView) -> None:
+        if self.counters.iterations == self._saved_at_iteration or not self.counters.iterations:
+            return
+        counters = {**asdict(self.counters), "wall_seconds": self._wall_seconds()}
+        path = self.checkpoints.save(self.counters.iterations, program.save(), counters)
+        self._saved_at_iteration = self.counters.iterations
+        view.note(f"checkpoint {path.name}")
+
+    def _load(self, program: Program, view: LiveView) -> None:
+        like = {"carry": jax.eval_shape(lambda: program.carry)}
+        saved, counters = self.checkpoints.load(like, view.note)
+        if not saved["host"] and program.save()["host"]:
+            raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
+        self.counters = Counters(**counters)
+        cut = program.load(saved)
+        if cut:
+            self.counters.cut_episodes += cut
+            view.note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
+        self._saved_at_iteration = self.counters.iterations
+        view.note(f"resumed at {self.counters.env_steps} steps")
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first signal asks for a clean stop; the second is the impatient user's and does what it always does."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.getsignal(number) for number in handled}
+
+        def ask(number: int, frame: Any) -> None:
+            del number, frame
+            self.interrupted = True
+            for n, handler in before.items():
+                signal.signal(n, handler)
+
+        for number in handled:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _write_result(self, status: str, program: Program) -> dict[str, Any]:
+        counters, plan, phases = self.counters, self.built.plan, program.phases()
+        worker = {
+            "role": plan.fragments[0].name,
+            "busy": 1.0,
+            "env_steps": counters.env_steps,
+            "updates": counters.updates,
+            "phases": {name: round(seconds, 3) for name, seconds in phases.items()},
+        }
+        result = {
+            "status": status,
+            "algorithm": plan.algorithm.lower(),
+            "environment": self.config["environment"]["name"],
+            "distribution": plan.distribution,
+            "seed": self.config["seed"],
+            "env_steps": counters.env_steps,
+            "updates": counters.updates,
+            "episodes": counters.episodes,
+            "mean_return": counters.mean_return,
+            "wall_seconds": self._wall_seconds(),
+            "startup_seconds": self.startup_s,
+            "steps_per_second": self.rate.overall(),
+            "staleness_mean": 0.0,
+            "staleness_max": 0,
+            "restarts": counters.restarts,
+            "workers": [worker],
+            "bottleneck": bottleneck(phases),
+        }
+        write_json_atomically(self.run_dir / "result.json", result)
+        return result
+
+
+def bottleneck(phases: dict[str, float]) -> str | None:
+    """Where one process's time goes."""
+    total = sum(phases.values())
+    if len(phases) < 2 or not total:
+        return None
+    slowest = max(phases, key=lambda name: phases[name])
+    shares = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in phases.items())
+    return f"{slowest} ({shares} of the time)"
+
+
+@dataclass
+class _Rate:
+    """Environment steps per second since the first update, and lately."""
+
+    started: tuple[float, int] | None = None
+    stopped: tuple[float, int] | None = None
+    window: list[tuple[float, int]] = field(default_factory=list)
+
+    def start(self, steps: int) -> None:
+        self.started = (time.monotonic(), steps)
+        self.window = [self.started]
+
+    def now(self, steps: int) -> float | None:
+        """Over the last five seconds or so."""
+        if self.started is None:
+            return None
+        self.window.append((time.monotonic(), steps))
+        while len(self.window) > 2 and self.window[-1][0] - self.window[1][0] > 5:
+            self.window.pop(0)
+        return _slope(self.window[0], self.window[-1])
+
+    def stop(self, steps: int) -> None:
+        """What follows, such as the last checkpoint, is not training."""
+        self.stopped = (time.monotonic(), steps)
+
+    def overall(self) -> float | None:
+        return _slope(self.started, self.stopped) if self.started and self.stopped else None
+
+
+def _slope(start: tuple[float, int], end: tuple[float, int]) -> float | None:
+    return (end[1] - start[1]) / (end[0] - start[0]) if end[0] > start[0] and end[1] > start[1] else None

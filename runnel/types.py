@@ -1,0 +1,127 @@
+"""The values that travel: spaces, specs, acts and trajectories. NumPy only, so that every worker can import it.
+
+Shapes are written `[T, B]`: T steps of an unroll, B columns. A column is one agent of one environment; with
+one agent per environment there are as many columns as environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = Any  # np.ndarray or jax.Array
+PyTree = Any
+
+DEFAULT_GROUP = "agent"
+"""The name of the only group of an environment that does not name its groups."""
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Real or integer arrays of one shape, each element within `[low, high]`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float32))
+    low: Array = -np.inf  # broadcasts to `shape`
+    high: Array = np.inf
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every element has a finite lower and upper bound."""
+        return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Whole numbers 0 to n - 1."""
+
+    n: int
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype = np.dtype(np.int32)
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """A vector of whole numbers, element i from 0 to sizes[i] - 1."""
+
+    sizes: tuple[int, ...]
+    dtype: np.dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.sizes),)
+
+
+Leaf = Box | Discrete | MultiDiscrete
+Space = Leaf | dict[str, Any] | tuple[Any, ...]
+"""A leaf, or dicts and tuples of spaces: the same tree as the values it describes."""
+
+
+def space_map(function: Any, space: Space) -> PyTree:
+    """Applies `function` to each leaf of a space, keeping dicts (in sorted order, as JAX does) and tuples."""
+    if isinstance(space, dict):
+        return {name: space_map(function, space[name]) for name in sorted(space)}
+    if isinstance(space, tuple):
+        return tuple(space_map(function, part) for part in space)
+    return function(space)
+
+
+def zeros(space: Space, *leading: int) -> PyTree:
+    """Writable NumPy arrays shaped `[*leading, ...]` like the values of `space`."""
+    return space_map(lambda leaf: np.zeros((*leading, *leaf.shape), leaf.dtype), space)
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """What one group of agents sees and does: the `spec` that `Algorithm.init` is given.
+
+    `observation` is a tree of spaces; `action` a single `Discrete`, `MultiDiscrete` or `Box`. With
+    `agents > 1`, the group has that many agents in each environment, all sharing one policy, and the
+    environment's arrays for the group have a leading axis of that size.
+    """
+
+    observation: Space
+    action: Leaf
+    agents: int = 1
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment is, known before any step of it runs."""
+
+    name: str
+    groups: Mapping[str, AgentSpec]
+    max_episode_steps: int | None = None
+
+    @classmethod
+    def single(cls, name: str, observation: Space, action: Leaf, max_episode_steps: int | None = None) -> EnvSpec:
+        """The spec of an environment with one agent."""
+        return cls(name, {DEFAULT_GROUP: AgentSpec(observation, action)}, max_episode_steps)
+
+
+class Act(NamedTuple):
+    """What `Algorithm.act` gives for one observation."""
+
+    action: Array
+    memory: PyTree = ()  # carried to the agent's next step
+    extras: PyTree = ()  # whatever learning wants back: log-probability, value, ...
+
+
+class Trajectory(NamedTuple):
+    """An unroll of T steps in B columns, as `Algorithm.learn` sees it."""
+
+    observation: PyTree  # [T, B, ...] what the agent saw
+    action: Array  # [T, B, ...] what it did
+    reward: Array  # [T, B] what it got for it
+    terminated: Any  # [T, B] the episode ended: there is no value after it
+    truncated: Any  # [T, B] the episode was cut: `last_observation` has a value
+    last_observation: PyTree  # [T, B, ...] the true next observation; valid where truncated and at t = T - 1
+    first: Array  # [T, B] an episode begins with this observation
+    memory: PyTree  # [B, ...] the agent's memory before the first step
+    extras: PyTree  # [T, B, ...] from `act`
+    discounted_sum: Array  # [B] the episode's discounted rewards before the first step; see `flow.rollout`
+    version: Array  # [B] which parameters acted, at the oldest step
+    index: Array  # [B] the column: environment index times agents per environment, plus the agent

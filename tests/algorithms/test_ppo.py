@@ -1,0 +1,219 @@
+"""PPO: types, targets and what one update does; that it learns to act well is in test_learning."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algorithms.unrolls import unroll
+
+from runnel.algorithms.ppo import PPO
+from runnel.errors import UserError
+from runnel.flow import trace
+from runnel.nn import Network
+from runnel.ops import minibatches
+from runnel.types import AgentSpec, Box, Discrete, EnvSpec, MultiDiscrete
+
+SEEN = Box((3,))
+ACTIONS = [Discrete(3), MultiDiscrete((2, 3)), Box((2,), np.dtype(np.float32), -2.0, 2.0)]
+VARIANTS = [
+    PPO(unroll=8),
+    PPO(unroll=8, memory="gru", memory_size=5),
+    PPO(unroll=8, normalise_observations=True, normalise_returns=True, value_clip=0.2, anneal_steps=1000),
+]
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda space: type(space).__name__)
+@pytest.mark.parametrize("algorithm", VARIANTS, ids=["plain", "gru", "normalised"])
+def test_every_variant_can_be_traced(algorithm, action, x64):
+    """Tracing checks that states and memories keep their types, and that actions fit their space."""
+    with jax.enable_x64(x64):
+        graph = trace(algorithm, EnvSpec.single("toy", SEEN, action), 8)
+        wanted = jnp.dtype(jnp.float64 if x64 else jnp.float32)
+        floats = [x for x in jax.tree.leaves(graph.states) if jnp.issubdtype(x.dtype, jnp.floating)]
+        assert {x.dtype for x in floats} == {wanted}
+        assert graph.nodes["learn"].output.policy_loss.shape == ()
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        Box((84, 84, 4), np.dtype(np.uint8), 0, 255),
+        Discrete(5),
+        {"a": Box((2,)), "b": (Discrete(3), MultiDiscrete((2, 2)))},
+    ],
+    ids=["image", "discrete", "tree"],
+)
+def test_every_kind_of_observation(observation):
+    trace(PPO(unroll=4, normalise_observations=True), EnvSpec.single("toy", observation, Discrete(2)), 8)
+
+
+def test_a_users_network_is_used():
+    linear = Network(lambda key, x: jnp.ones((3, 6)), lambda params, x: x @ params)
+    graph = trace(PPO(network=linear), EnvSpec.single("toy", SEEN, Discrete(2)), 8)
+    assert graph.states["agent"].params.actor_critic.trunk.network.shape == (2, 3, 6)  # a tower each
+
+
+def test_impossible_sizes_are_refused_before_anything_runs():
+    toy = EnvSpec.single("toy", SEEN, Discrete(2))
+    with pytest.raises(UserError, match="3 minibatches cannot be cut evenly from 16 steps of 8 environments"):
+        trace(PPO(unroll=16, minibatches=3), toy, 8)
+    with pytest.raises(UserError, match="4 minibatches of whole sequences cannot be cut from 6 environments"):
+        trace(PPO(memory="gru"), toy, 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"memory": "lstm"}, "memory='lstm'.*none or gru"),
+        ({"activation": "gelu"}, "activation='gelu'.*tanh or relu"),
+        ({"epochs": 0}, "epochs=0.*1 or more"),
+        ({"minibatches": 0}, "minibatches=0.*1 or more"),
+        ({"clip": -0.1}, "clip=-0.1.*above 0"),
+        ({"discount": 1.5}, "discount=1.5.*0 to 1"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        PPO(**settings)
+
+
+def noise(t, b):
+    return np.sin(np.arange(3) + 1.7 * t + 0.3 * b).astype(np.float32)
+
+
+def random_ends(steps, columns):
+    ended = np.random.default_rng(0).random((steps, columns)) < 0.3
+    truncated = ended & (np.random.default_rng(1).random((steps, columns)) < 0.5)
+    return ended & ~truncated, truncated
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "action"), list(zip(VARIANTS, ACTIONS, strict=True)), ids=["plain", "gru", "normalised"]
+)
+def test_learning_sees_what_acting_saw(algorithm, action):
+    """Before the first step of the optimiser, probabilities and values are those recorded while acting."""
+    algorithm = dataclasses.replace(algorithm, epochs=1, minibatches=1, unroll=6)
+    spec = AgentSpec(SEEN, action)
+    state = algorithm.init(jax.random.key(0), spec)
+
+    @jax.jit
+    def play_and_learn(state, key):
+        trajectory = unroll(
+            algorithm,
+            state.params,
+            spec,
+            key,
+            6,
+            4,
+            lambda action: jnp.ones(action.shape[:2]),
+            noise,
+            random_ends(6, 4),
+        )
+        batch, _ = algorithm._batch(state, trajectory)
+        parts = minibatches.cut(batch, 1, sequences=algorithm.memory != "none")
+        _, metrics = algorithm._loss(state.params.actor_critic, parts.take(parts.orders(key)[0]))
+        return algorithm.learn(state, trajectory, key)[0], batch, metrics
+
+    for seed in range(2):  # the second time with statistics that are not the first ones
+        state, batch, metrics = play_and_learn(state, jax.random.key(seed))
+        np.testing.assert_allclose(metrics.approx_kl, 0.0, atol=1e-6)
+        np.testing.assert_allclose(metrics.clip_fraction, 0.0)
+        np.testing.assert_allclose(metrics.policy_loss, 0.0, atol=1e-5)  # the mean of normalised advantages
+        np.testing.assert_allclose(
+            metrics.value_loss, 0.5 * jnp.mean((batch.extras.value - batch.target) ** 2), rtol=1e-3
+        )
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_a_truncated_episode_goes_on_in_value_and_a_terminated_one_does_not(memory):
+    algorithm = PPO(memory=memory, discount=0.9, gae_lambda=1.0)
+    spec = AgentSpec(SEEN, Discrete(2))
+    state = algorithm.init(jax.random.key(0), spec)
+    terminated, truncated = np.zeros((3, 2), bool), np.zeros((3, 2), bool)
+    terminated[1, 0] = truncated[1, 1] = True
+    trajectory = unroll(
+        algorithm, state.params, spec, jax.random.key(0), 3, 2, lambda action: jnp.ones(action.shape), noise,
+        (terminated, truncated),
+    )  # fmt: skip
+    target = algorithm._batch(state, trajectory)[0].target
+    np.testing.assert_allclose(target[:2, 0], [1.9, 1.0], rtol=1e-5)
+
+    # What the agent would have thought of the true last observation, had its episode gone on.
+    def on(b, until):
+        remembered = algorithm.initial_memory(spec)
+        for t in range(until):
+            remembered = state.params.actor_critic.step(trajectory.observation[t, b], remembered).memory
+        return state.params.actor_critic.step(trajectory.last_observation[until - 1, b], remembered).value
+
+    np.testing.assert_allclose(target[1, 1], 1 + 0.9 * on(1, 2), rtol=1e-5)
+    np.testing.assert_allclose(target[0, 1], 1.9 + 0.81 * on(1, 2), rtol=1e-5)
+
+
+def test_the_learning_rate_falls_with_environment_steps():
+    algorithm = PPO(unroll=4, anneal_steps=64, epochs=1, minibatches=1)
+    spec = AgentSpec(SEEN, Discrete(2))
+    state = algorithm.init(jax.random.key(0), spec)
+    trajectory = unroll(algorithm, state.params, spec, jax.random.key(0), 4, 8, lambda action: jnp.ones(action.shape))
+    learn, rates = jax.jit(algorithm.learn), []
+    for _ in range(4):
+        before = state.params.actor_critic
+        state, metrics = learn(state, trajectory, jax.random.key(0))
+        rates.append(float(metrics.learning_rate) / algorithm.learning_rate)
+    np.testing.assert_allclose(rates, [1.0, 0.5, 0.0, 0.0], atol=1e-6)
+    np.testing.assert_array_equal(jax.tree.leaves(before)[0], jax.tree.leaves(state.params.actor_critic)[0])
+
+
+def test_statistics_change_once_per_update():
+    algorithm = PPO(unroll=4, normalise_observations=True, normalise_returns=True, epochs=3, minibatches=2)
+    spec = AgentSpec(SEEN, Discrete(2))
+    state = algorithm.init(jax.random.key(0), spec)
+    trajectory = unroll(
+        algorithm, state.params, spec, jax.random.key(0), 4, 8, lambda action: jnp.ones(action.shape), noise
+    )
+    state, _ = jax.jit(algorithm.learn)(state, trajectory, jax.random.key(0))
+    (observations,) = state.params.observations
+    np.testing.assert_allclose(observations.count, 32, rtol=1e-4)
+    np.testing.assert_allclose(observations.mean, trajectory.observation.mean((0, 1)), atol=1e-4)
+    np.testing.assert_allclose(state.returns.count, 32, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("action", "reward_of", "settings"),
+    [
+        (Discrete(3), lambda a: (a == 1) * 1.0, {}),
+        (MultiDiscrete((2, 3)), lambda a: (a[..., 0] == 1) * (a[..., 1] == 2) * 1.0, {}),
+        (Box((1,), np.dtype(np.float32), -2.0, 2.0), lambda a: -((a[..., 0] - 1.0) ** 2), {}),
+        (Discrete(3), lambda a: (a == 1) * 1.0, {"memory": "gru"}),
+        (Discrete(3), lambda a: (a == 1) * 100.0, {"normalise_returns": True, "value_clip": 0.2}),
+    ],
+    ids=["discrete", "multi-discrete", "box", "gru", "normalised"],
+)
+def test_a_bandit_is_solved(action, reward_of, settings):
+    algorithm = PPO(learning_rate=1e-2, unroll=8, hidden=(16,), memory_size=16, **settings)
+    spec = AgentSpec(Box((1,)), action)
+    ends = (np.ones((8, 16), bool), np.zeros((8, 16), bool))
+    state = algorithm.init(jax.random.key(0), spec)
+    rewarded = functools.partial(unroll, reward_of=lambda a: reward_of(a).astype(jnp.float32), ends=ends)
+    play = jax.jit(functools.partial(rewarded, algorithm, spec=spec, steps=8, columns=16))
+    learn = jax.jit(algorithm.learn)
+    for update in range(30):
+        state, _ = learn(state, play(state.params, key=jax.random.key(update)), jax.random.key(update))
+    best = algorithm.act(state.params, jnp.zeros(1), algorithm.initial_memory(spec), jax.random.key(0), False).action
+    assert reward_of(best) >= (-0.1 if isinstance(action, Box) else 1.0)
+
+
+def test_evaluation_does_not_explore():
+    algorithm, spec = PPO(), AgentSpec(SEEN, Discrete(5))
+    state = algorithm.init(jax.random.key(0), spec)
+    keys = jax.random.split(jax.random.key(1), 32)
+
+    def actions(explore):
+        return jax.vmap(lambda key: algorithm.act(state.params, jnp.ones(3), (), key, explore).action)(keys)
+
+    greedy, drawn = actions(False), actions(True)
+    assert len(np.unique(greedy)) == 1
+    assert len(np.unique(drawn)) > 1

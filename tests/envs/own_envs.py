@@ -1,0 +1,119 @@
+"""Environments as a user would write them, each with one thing that is easily got wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from runnel.envs.gymnasium import GymnasiumEnvironment
+
+
+class Camera(gymnasium.Env):
+    """Dict and Tuple observations, MultiDiscrete actions; the picture is large, the counts begin at -1."""
+
+    observation_space = spaces.Dict(
+        {
+            "picture": spaces.Box(0, 255, (20, 20, 3), np.uint8),
+            "arm": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float64), spaces.Discrete(4, start=-1))),
+            "lamps": spaces.MultiBinary(3),
+        }
+    )
+    action_space = spaces.MultiDiscrete([3, 2], start=[1, -1])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = self.np_random.uniform(-1, 1, 2)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        assert self.action_space.contains(action), action
+        self.steps += 1
+        self.place = np.clip(self.place + 0.1 * action, -1, 1)
+        return self._observe(), float(self.place.sum()), self.steps >= 9, False, {}
+
+    def _observe(self) -> dict[str, Any]:
+        return {
+            "picture": self.np_random.integers(0, 256, (20, 20, 3), np.uint8),
+            "arm": (self.place, self.steps % 4 - 1),
+            "lamps": np.array([self.steps % 2, self.steps % 3 > 0, 1], np.int8),
+        }
+
+
+class Drunkard(gymnasium.Env):
+    """Draws from `np_random` at every step, shows one buffer that it overwrites, and ends at random."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Box(np.array([-1.0, -2.0], np.float32), np.array([1.0, 2.0], np.float32))
+
+    def __init__(self, wind: float = 0.0):
+        self.wind = wind
+        self.place = np.zeros(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place[:] = self.np_random.normal(size=2)
+        return self.place, {}
+
+    def step(self, action: np.ndarray) -> Any:
+        assert self.action_space.contains(action), action
+        self.place += self.wind + 0.3 * action + self.np_random.normal(size=2)
+        return self.place, -abs(float(self.place[0])), bool(self.np_random.random() < 0.1), False, {}
+
+
+class Countdown(gymnasium.Env):
+    """Says "terminated" and "truncated" at once; observes and acts in numbers that begin at 5."""
+
+    observation_space = spaces.Discrete(4, start=5)
+    action_space = spaces.Discrete(3, start=5)
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = 8
+        return np.int64(self.left), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.left -= 1
+        over = self.left == 5
+        return np.int64(self.left), float(action), over, over, {}
+
+
+class Unsure(gymnasium.Env):
+    """Not deterministic: every episode of the process is shorter than the one before."""
+
+    observation_space = spaces.Box(-1, 1, (1,))
+    action_space = spaces.Discrete(2)
+    lengths = iter(range(10, 0, -1))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = next(self.lengths)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        return np.zeros(1, np.float32), 0.0, self.left == 0, False, {}
+
+
+def limited(steps: int = 7, render_mode: str | None = None) -> gymnasium.Env:
+    """A factory with wrappers inside and outside the time limit."""
+    return gymnasium.wrappers.FlattenObservation(
+        gymnasium.make("CartPole-v1", max_episode_steps=steps, render_mode=render_mode)
+    )
+
+
+def gives_a_string() -> str:
+    return "not an environment"
+
+
+def host() -> GymnasiumEnvironment:
+    """A callable that gives a HostEnvironment, ready made."""
+    return GymnasiumEnvironment(Drunkard)
+
+
+INSTANCE = GymnasiumEnvironment(Countdown)

@@ -1,0 +1,135 @@
+"""Names of environments: what they resolve to, and what is said of those that do not."""
+
+import sys
+
+import gymnasium
+import numpy as np
+import own_envs
+import pytest
+
+from runnel import envs
+from runnel.environment import HostEnvironment, JaxEnvironment, is_traceable
+from runnel.envs import make, schemes
+from runnel.envs.gymnasium import GymnasiumEnvironment
+from runnel.errors import UserError
+
+
+def test_a_plain_name_is_a_gymnasium_id():
+    environment = make("CartPole-v1", max_episode_steps=11)
+    assert isinstance(environment, HostEnvironment)
+    assert (environment.spec.name, environment.spec.max_episode_steps) == ("CartPole-v1", 11)
+
+
+def test_a_prefix_names_a_family():
+    environment = make("gymnax:CartPole-v1", max_steps_in_episode=11)
+    assert is_traceable(environment)
+    assert (environment.spec.name, environment.spec.max_episode_steps) == ("gymnax:CartPole-v1", 11)
+
+
+@pytest.mark.parametrize("name", ["own_envs:Drunkard", "own_envs:limited"])
+def test_an_own_gymnasium_environment_is_made_afresh_for_every_row(name):
+    environment = make(name)
+    assert isinstance(environment, HostEnvironment)
+    assert environment.spec.name == name
+    assert len({id(one.unwrapped) for one in environment.open(range(3), 0)._environments}) == 3
+
+
+def test_an_own_environment_takes_settings():
+    assert make("own_envs:limited", steps=5).spec.max_episode_steps == 5
+
+
+def test_an_own_environment_may_be_of_either_kind():
+    assert isinstance(make("toys:Corridor"), JaxEnvironment)
+    assert isinstance(make("own_envs:host"), GymnasiumEnvironment)
+    assert make("own_envs:INSTANCE") is own_envs.INSTANCE
+
+
+def test_modules_in_the_working_directory_are_found(tmp_path, monkeypatch):
+    (tmp_path / "mine_in_cwd.py").write_text("import own_envs\nEnv = own_envs.Drunkard\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [entry for entry in sys.path if entry != str(tmp_path)])
+    assert make("mine_in_cwd:Env", wind=1.0).spec.name == "mine_in_cwd:Env"
+
+
+def test_a_file_can_be_named(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("import own_envs\ndef make():\n    return own_envs.Drunkard()\n")
+    assert make(f"{path}:make").spec.name == f"{path}:make"
+
+
+def test_a_gymnasium_env_is_not_taken_for_a_jax_environment():
+    assert isinstance(own_envs.Drunkard(), JaxEnvironment)  # by its methods' names alone
+    assert not is_traceable(make("own_envs:Drunkard"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("CartPol-v1", {}, "did you mean 'CartPole-v1'"),
+        ("gymnax:CartPol-v1", {}, "no gymnax environment is called 'CartPol-v1'; did you mean 'CartPole-v1'"),
+        ("gymnx:CartPole-v1", {}, "did you mean 'gymnax:CartPole-v1'"),
+        ("brax:ant", {}, "no adapter for brax yet; it takes a Gymnasium id, 'gymnax:NAME' or your own"),
+        ("envpool:Pong-v5", {}, "no adapter for envpool yet"),
+        ("pettingzoo:mpe2.simple_spread_v3", {}, "no adapter for pettingzoo yet"),
+        ("jaxmarl:MPE_simple_spread_v3", {}, "no adapter for jaxmarl yet"),
+        ("minigrid:MiniGrid-Empty-5x5-v0", {}, "write a function that makes it"),
+        ("nowhere.at_all:make", {}, "there is no module 'nowhere.at_all'"),
+        ("own_envs:Drunkart", {}, "has no 'Drunkart'; did you mean 'Drunkard'"),
+        ("own_envs:gives_a_string", {}, "gave a str; wanted a gymnasium.Env, a JaxEnvironment or a Host"),
+        ("own_envs:np", {}, "is a module; wanted a callable"),
+        (
+            "own_envs:Drunkard",
+            {"winds": 1},
+            "cannot be called with winds: .*unexpected keyword argument 'winds'",
+        ),
+        ("toys:Corridor", {"length": 9}, "cannot be called with length"),
+        ("", {}, "Gymnasium cannot make ''"),
+        ("own_envs:", {}, "is no environment name"),
+        (":make", {}, "found ':make', wanted package.module:name"),
+    ],
+)
+def test_mistakes_are_told_in_words(name, kwargs, words):
+    with pytest.raises(UserError, match=words) as caught:
+        make(name, **kwargs)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import not_installed_anywhere", "needs 'not_installed_anywhere', which is not installed"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("def broken(:", "SyntaxError"),
+    ],
+)
+def test_a_module_that_does_not_import_is_named(tmp_path, monkeypatch, source, words):
+    module = f"mine_{abs(hash(source))}"
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=words):
+        make(f"{module}:make")
+
+
+def test_schemes_are_those_that_work():
+    known = {scheme.prefix: scheme for scheme in schemes()}
+    assert list(known) == ["", "gymnax", "package.module"]
+    assert all(scheme.installed for scheme in known.values())
+    assert not set(known) & set(envs.PLANNED)
+
+
+def test_a_scheme_that_is_not_installed_says_what_to_run(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    known = {scheme.prefix: scheme for scheme in schemes()}
+    assert not known["gymnax"].installed
+    assert known["gymnax"].summary.endswith("(not installed; run: pip install 'runnel[gymnax]')")
+    assert known["package.module"].installed
+
+
+def test_registered_after_import_is_found():
+    gymnasium.register("Drunk-v0", entry_point="own_envs:Drunkard", max_episode_steps=3)
+    try:
+        spec = make("Drunk-v0").spec
+        assert spec.max_episode_steps == 3
+        assert spec.groups["agent"].observation.dtype == np.float32
+    finally:
+        del gymnasium.registry["Drunk-v0"]

@@ -1,0 +1,124 @@
+"""Actor-critics: unrolling equals stepping, towers are apart, and the pytree knows how to apply itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runnel.nn import GRU, ActionValues, ActorCritic, head_for, initial_memory, network_for
+from runnel.types import Box, Discrete, MultiDiscrete, zeros
+
+SPACE, ACTIONS = Box((3,)), Discrete(2)
+
+
+def create(gru=None, towers=True):
+    network = network_for(SPACE, (8,))
+    return ActorCritic.create(jax.random.key(0), network, head_for(ACTIONS), zeros(SPACE), gru, towers)
+
+
+def stepwise(step, memory, initial, inputs, first):
+    """What acting does: begins anew where an episode does, and steps."""
+    outputs = []
+    for x, begins in zip(inputs, first, strict=True):
+        memory, output = step(initial if begins else memory, x)
+        outputs.append(output)
+    return jnp.stack(outputs)
+
+
+FIRST = np.array([False, False, True, False, True, True, False])
+
+
+def test_gru_unroll_equals_stepping_with_resets():
+    with jax.enable_x64(True):
+        gru, features = GRU(5), jax.random.normal(jax.random.key(1), (7, 3))
+        params = gru.init(jax.random.key(0), features[0])
+        start = jnp.ones(5)
+        found = gru.unroll(params, start, features, jnp.asarray(FIRST))
+
+        def step(memory, x):
+            memory = gru.step(params, memory, x)
+            return memory, memory
+
+        wanted = stepwise(step, start, gru.initial_memory(), features, FIRST)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_gru_forgets_at_the_beginning_of_an_episode():
+    gru, features = GRU(5), jax.random.normal(jax.random.key(1), (7, 3))
+    params = gru.init(jax.random.key(0), features[0])
+    one, other = (gru.unroll(params, jnp.full(5, x), features, jnp.asarray(FIRST)) for x in (-1.0, 1.0))
+    assert (one[1] != other[1]).any()
+    np.testing.assert_array_equal(one[2:], other[2:])
+
+
+@pytest.mark.parametrize("towers", [True, False], ids=["towers", "shared"])
+@pytest.mark.parametrize("gru", [None, GRU(4)], ids=["none", "gru"])
+@pytest.mark.parametrize("launch_bound", [True, False])
+def test_unroll_equals_stepping(gru, towers, launch_bound, monkeypatch):
+    monkeypatch.setattr("runnel.nn.actor_critic.launch_bound", lambda: launch_bound)
+    model = create(gru, towers)
+    observations = jax.random.normal(jax.random.key(1), (7, 3))
+    memory = initial_memory(gru, towers)
+    unrolled = model.unroll(observations, jnp.asarray(FIRST), memory)
+
+    def step(memory, observation):
+        prediction = model.step(observation, memory)
+        return prediction.memory, jnp.append(prediction.distribution.logits, prediction.value)
+
+    wanted = stepwise(step, memory, memory, observations, FIRST)
+    assert jax.tree.map(jnp.shape, unrolled.memory) == jax.tree.map(lambda x: (7, *x.shape), memory)
+    found = jnp.concatenate([unrolled.distribution.logits, unrolled.value[:, None]], -1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_towers_are_apart():
+    """A gradient of the value leaves the policy's half of the torso alone."""
+    grads = jax.grad(lambda model: model.step(jnp.ones(3), ()).value)(create())
+    for leaf in jax.tree.leaves(grads.trunk):
+        assert (leaf[0] == 0).all()
+    assert any((leaf[1] != 0).any() for leaf in jax.tree.leaves(grads.trunk))
+
+
+@pytest.mark.parametrize("space", [ACTIONS, MultiDiscrete((2, 3)), Box((2,))], ids=lambda space: type(space).__name__)
+@pytest.mark.parametrize("towers", [True, False], ids=["towers", "shared"])
+@pytest.mark.parametrize("launch_bound", [True, False])
+def test_a_batch_equals_its_steps(space, towers, launch_bound, monkeypatch):
+    monkeypatch.setattr("runnel.nn.actor_critic.launch_bound", lambda: launch_bound)
+    model = ActorCritic.create(
+        jax.random.key(0), network_for(SPACE, (8,)), head_for(space), zeros(SPACE), towers=towers
+    )
+    observations = jax.random.normal(jax.random.key(1), (5, 3))
+    found, wanted = model.batch(observations), jax.vmap(lambda o: model.step(o, ()))(observations)
+    sample = jax.vmap(lambda d, k: d.sample(k))(wanted.distribution, jax.random.split(jax.random.key(2), 5))
+    np.testing.assert_allclose(found.value, wanted.value, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        found.distribution.log_prob(sample), wanted.distribution.log_prob(sample), rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(found.distribution.entropy().mean(), wanted.distribution.entropy().mean(), rtol=1e-4)
+
+
+def test_towers_are_the_same_computed_together_or_apart(monkeypatch):
+    model = create()
+    apart = model.step(jnp.ones(3), ())
+    monkeypatch.setattr("runnel.nn.actor_critic.launch_bound", lambda: True)
+    together = model.step(jnp.ones(3), ())
+    np.testing.assert_allclose(apart.value, together.value, rtol=1e-5)
+    np.testing.assert_allclose(apart.distribution.logits, together.distribution.logits, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_parameters_have_the_default_float(x64):
+    with jax.enable_x64(x64):
+        values = ActionValues.create(jax.random.key(0), network_for(SPACE), 2, zeros(SPACE))
+        wanted = jnp.float64 if x64 else jnp.float32
+        assert all(x.dtype == wanted for x in jax.tree.leaves((create(), create(GRU(4)), values)))
+        assert values(jnp.ones(3, jnp.float32)).dtype == wanted
+
+
+def test_structures_made_apart_are_equal():
+    assert jax.tree.structure(create()) == jax.tree.structure(create())
+
+
+def test_action_values():
+    values = ActionValues.create(jax.random.key(0), network_for(SPACE), 4, zeros(SPACE))
+    assert values(jnp.ones(3)).shape == (4,)

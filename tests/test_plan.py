@@ -1,0 +1,147 @@
+"""Plans are data: every distribution of the design can be expressed, checked and read without running."""
+
+import dataclasses
+import json
+
+import pytest
+from toys import Corridor, Drift, GradientReinforce, Reinforce, Tag
+
+from runnel import distributions
+from runnel.errors import UserError
+from runnel.flow import trace
+from runnel.plan import REST, Barrier, Distribution, Fragment, Free, Layout, Machine, build_plan
+
+MACHINE = Machine(cpus=8, devices=("cuda:0", "cuda:1"))
+
+
+def plan(distribution, algorithm=None, environment=None, envs=16, machine=MACHINE):
+    environment = environment or Corridor()
+    graph = trace(algorithm or Reinforce(), environment.spec, envs)
+    return build_plan(distribution, graph, environment, machine)
+
+
+def nodes(built):
+    return {fragment.name: (fragment.replicas, fragment.nodes) for fragment in built.fragments}
+
+
+def cuts(built):
+    return {(cut.source, cut.target, cut.what): cut.pattern for cut in built.cuts}
+
+
+def test_all_nine_distributions_of_the_design_make_a_plan():
+    assert distributions.names() == [
+        "inline", "fused", "coarse", "fine", "replicated", "environments", "central", "async", "decoupled",
+    ]  # fmt: skip
+    for name in distributions.names():
+        built = plan(distributions.load(name)(), GradientReinforce())
+        assert built.distribution == name
+        assert sorted(n for f in built.fragments for n in f.nodes) == sorted(
+            ["environment", "act", "rollout", "gradient", "apply"]
+        )
+        assert json.loads(json.dumps(built.json()))["workers"] == built.workers
+        assert name in built.text()
+
+
+def test_coarse_ships_trajectories_up_and_parameters_down():
+    built = plan(distributions.load("coarse")(actors=4))
+    assert nodes(built) == {"actor": (4, ("environment", "act", "rollout")), "learner": (1, ("learn",))}
+    assert cuts(built) == {
+        ("actor", "learner", ("trajectory",)): "gather",
+        ("learner", "actor", ("params",)): "broadcast",
+    }
+    assert built.fragments[0].environments == ((0, 4), (4, 8), (8, 12), (12, 16))
+    assert {cut.synchronisation for cut in built.cuts} == {"barrier every unroll"}
+
+
+def test_fine_exchanges_each_observation_once_and_gets_actions_back():
+    built = plan(distributions.load("fine")(actors=2))
+    (up,) = [cut for cut in built.cuts if cut.source == "environment"]
+    assert up.what == ("observation", "first", "reward", "terminated", "truncated", "last_observation")
+    # 8 steps of 16 columns: two float32 observations of 2, a float32 reward and three flags
+    assert up.bytes_per_iteration == 8 * 16 * (2 * 2 * 4 + 4 + 3)
+    assert cuts(built)[("learner", "environment", ("action",))] == "scatter"
+
+
+def test_replicas_that_learn_all_reduce_their_gradients():
+    built = plan(distributions.load("replicated")(learners=4))
+    assert cuts(built) == {("replica", "replica", ("gradients",)): "all-reduce"}
+    assert list(built.fragments[0].devices) == [("cuda:0",), ("cuda:1",), ("cuda:0",), ("cuda:1",)]
+
+
+def test_environments_gives_every_group_a_fragment_of_its_own():
+    built = plan(distributions.load("environments")(actors=2), Drift(), Tag())
+    assert set(nodes(built)) == {"environment", "hunter", "runners"}
+    assert nodes(built)["runners"] == (1, ("runners/act", "runners/rollout", "runners/learn"))
+
+
+def test_central_wants_gradient_and_apply():
+    built = plan(distributions.load("central")(actors=2), GradientReinforce())
+    assert nodes(built)["server"] == (1, ("apply",))
+    with pytest.raises(UserError, match=r"central needs `gradient` and `apply`, which Reinforce does not have"):
+        plan(distributions.load("central")())
+
+
+def test_asynchronous_ones_run_at_the_staleness_the_algorithm_declares():
+    class Patient(Reinforce):
+        max_staleness = 3
+
+    built = plan(distributions.load("async")(actors=2), Patient())
+    assert {cut.synchronisation for cut in built.cuts} == {"free, staleness at most 3"}
+
+
+def test_decoupled_scales_environments_inference_and_learners_alone():
+    built = plan(distributions.load("decoupled")(actors=4, inference=2, learners=2))
+    assert {name: replicas for name, (replicas, _) in nodes(built).items()} == {
+        "environment": 4, "inference": 2, "learner": 2,
+    }  # fmt: skip
+    assert cuts(built)[("environment", "inference", ("observation", "first"))] == "route"
+
+
+def test_a_distribution_nobody_shipped_is_as_good():
+    @dataclasses.dataclass(frozen=True)
+    class Odd(Distribution):
+        def layout(self, graph):
+            return Layout(
+                (
+                    Fragment("players", ("environment", "act"), replicas=2),
+                    Fragment("rest", (REST,), devices="all"),
+                ),
+                Free(graph.algorithm.max_staleness),
+            )
+
+    built = plan(Odd())
+    assert nodes(built) == {"players": (2, ("environment", "act")), "rest": (1, ("rollout", "learn"))}
+    assert built.fragments[1].devices == (("cuda:0", "cuda:1"),)
+
+
+@pytest.mark.parametrize(
+    ("fragments", "message"),
+    [
+        ((Fragment("a", ("act", "environment")),), "gives node 'rollout' to no fragment"),
+        (
+            (Fragment("a", (REST,)), Fragment("b", (REST,))),
+            "to fragments a and b; every node needs exactly one",
+        ),
+        ((Fragment("a", (REST,), replicas=0),), "0 replicas asked for"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(fragments, message):
+    @dataclasses.dataclass(frozen=True)
+    class Bad(Distribution):
+        def layout(self, graph):
+            return Layout(fragments, Barrier())
+
+    with pytest.raises(UserError, match=message):
+        plan(Bad())
+
+
+def test_environments_must_divide():
+    with pytest.raises(UserError, match=r"--envs 10 does not divide over 4 actors; use 8 or 12"):
+        plan(distributions.load("coarse")(actors=4), envs=10)
+    with pytest.raises(UserError, match=r"--envs 3 does not divide over 2 devices; use 2 or 4"):
+        plan(distributions.load("fused")(), envs=3)
+
+
+def test_an_unknown_distribution_offers_the_nearest():
+    with pytest.raises(UserError, match=r"no distribution 'inlnie'; did you mean 'inline' or 'fine'"):
+        distributions.load("inlnie")

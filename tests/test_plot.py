@@ -1,0 +1,84 @@
+"""Pictures of learning curves."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from runnel import plot as plot_module
+from runnel.errors import UserError
+from runnel.plot import plot, read_curve
+
+
+def make_run(directory: Path, returns: list[float | None], algorithm: str = "PPO", seed: int = 0) -> Path:
+    directory.mkdir(parents=True)
+    config = {
+        "algorithm": {"class": f"runnel.algorithms.x:{algorithm}", "settings": {}},
+        "environment": {"name": "CartPole-v1", "settings": {}},
+        "distribution": {"class": "runnel.distributions.inline:Inline", "settings": {}},
+        "seed": seed,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    lines = [json.dumps({"env_steps": 1000 * i, "mean_return": value}) for i, value in enumerate(returns)]
+    (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def test_a_run_becomes_a_picture(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", [None, 10.0, 40.0, 200.0])
+    picture = plot([run], tmp_path / "curve.png")
+    pixels = imread(picture)
+    assert pixels.shape[0] > 400
+    assert pixels.std() > 0.01  # something is drawn
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "curve.png"}
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "PNG"])
+def test_other_kinds_of_picture(kind: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", [10.0, 20.0])
+    assert plot([run], tmp_path / f"curve.{kind}").stat().st_size > 1000
+
+
+def test_several_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(seed), [1.0, 2.0], seed=seed) for seed in range(2)]
+    text = plot([*runs, make_run(tmp_path / "dqn", [3.0], "DQN")], tmp_path / "curves.svg").read_text()
+    comments = [line.strip() for line in text.splitlines() if line.strip().startswith("<!--")]
+    for words in ("ppo, seed 0", "ppo, seed 1", "dqn, seed 0", "CartPole-v1, inline"):
+        assert f"<!-- {words} -->" in comments
+
+
+def test_a_run_is_called_by_its_configuration(tmp_path: Path) -> None:
+    curve = read_curve(make_run(tmp_path / "a", [None, 1.0], seed=7))
+    assert curve.label == ("ppo", "CartPole-v1", "inline", "seed 7")
+    assert curve.env_steps.tolist() == [1000.0]
+
+
+def test_only_a_very_noisy_curve_is_smoothed() -> None:
+    steady = np.linspace(0, 100, 200) + np.sin(np.arange(200))
+    noisy = np.random.default_rng(0).normal(size=200)
+    assert plot_module._smoothed(steady) is steady
+    smoothed = plot_module._smoothed(noisy)
+    assert smoothed.shape == noisy.shape
+    assert smoothed.std() < noisy.std() / 2
+
+
+def test_a_mistake_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", [1.0, 2.0])
+    empty = make_run(tmp_path / "empty", [None, None])
+    (tmp_path / "bare").mkdir()
+    for runs, out, message in [
+        ([tmp_path / "nowhere"], "c.png", "nowhere is no run: found nothing"),
+        ([tmp_path / "bare"], "c.png", "found a directory without config.json"),
+        ([run, empty], "c.png", "no episode has ended"),
+        ([run], "c.xyz", "found ending '.xyz', wanted .png, .svg or .pdf"),
+        ([run], "c", "found ending ''"),
+        ([run], "nowhere/c.png", "there is no directory"),
+    ]:
+        with pytest.raises(UserError) as error:
+            plot(runs, tmp_path / out)
+        assert message in str(error.value)
+    with pytest.raises(UserError, match=r"cannot write /proc/c\.png"):
+        plot([run], "/proc/c.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "empty", "bare"}

@@ -1,0 +1,163 @@
+"""What a user sees of a run."""
+
+import io
+from typing import Any
+
+import pytest
+
+from runnel import report
+from runnel.report import LiveView, summary
+
+RECORD = {
+    "env_steps": 50_000,
+    "mean_return": 21.25,
+    "steps_per_second": 1000.0,
+    "learn/entropy": 0.5,
+    "learn/policy_loss": -0.0123,
+    "learn/broken": None,
+}
+
+RESULT = {
+    "status": "finished",
+    "algorithm": "ppo",
+    "environment": "CartPole-v1",
+    "distribution": "inline",
+    "seed": 3,
+    "env_steps": 500_000,
+    "updates": 1_220,
+    "episodes": 4_000,
+    "mean_return": 487.123,
+    "wall_seconds": 63.2,
+    "startup_seconds": 1.5,
+    "steps_per_second": 23_456.7,
+    "restarts": 0,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_off_a_terminal_there_is_a_line_every_two_seconds_and_the_last() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with LiveView(100, title="ppo on Toy", stream=stream, clock=clock) as view:
+        for step in range(12):
+            view.update({"env_steps": step, "mean_return": None})
+            clock.now += 0.5
+        view.note("checkpoint written")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "ppo on Toy"
+    assert [line.split("/")[0] for line in lines[1:]] == ["0", "4", "8", "checkpoint written", "11"]
+
+
+def test_a_line_has_return_speed_losses_and_time_left() -> None:
+    stream = io.StringIO()
+    with LiveView(200_000, stream=stream) as view:
+        view.update(RECORD)
+    assert stream.getvalue().splitlines() == [
+        "50,000/200,000 steps  25%  return 21.2  1,000 steps/s  policy_loss -0.0123  entropy 0.500  2 min 30 s left"
+    ]
+
+
+def test_quiet_says_nothing() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        with LiveView(100, quiet=True, title="ppo", stream=stream) as view:
+            view.update(RECORD)
+            view.note("checkpoint written")
+        assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("total", [200_000, None])
+def test_a_terminal_gets_a_bar_and_the_same_numbers(total: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    with LiveView(total, title="ppo on [bold]Toy", stream=stream) as view:
+        view.update(RECORD)
+        view.note("checkpoint [written]")
+    text = stream.getvalue()
+    wanted = [
+        "ppo on [bold]Toy",
+        "50,000",
+        "return 21.2",
+        "1,000 steps/s",
+        "policy_loss",
+        "checkpoint [written]",
+    ]
+    wanted += ["25%", "2 min 30 s left"] if total else []
+    for words in wanted:
+        assert words in text
+
+
+def test_the_terminal_is_given_back_when_training_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with pytest.raises(RuntimeError), LiveView(100, stream=stream):
+        raise RuntimeError
+    assert stream.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
+
+
+def test_returns_of_several_groups_are_shown_each() -> None:
+    words = report.numbers({"mean_return": 1.0, "return/hunters": 2.0, "return/prey": 0.0})
+    assert words == ["return 1.00", "hunters 2.00", "prey 0"]
+
+
+def test_a_closed_log_does_not_stop_a_run() -> None:
+    stream = io.StringIO()
+    with LiveView(100, stream=stream) as view:
+        stream.close()
+        view.update(RECORD)
+
+
+def test_the_summary_says_how_it_went() -> None:
+    text = summary(RESULT, "runs/a")
+    for words in (
+        "finished: ppo on CartPole-v1, inline, seed 3",
+        "487.1",
+        "500,000 in 1 min 3 s",
+        "23,457 steps/s",
+        "runs/a",
+    ):
+        assert words in text
+    assert "resume" not in text
+
+
+def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
+    assert "runnel resume 'my runs/a'" in summary({**RESULT, "status": "interrupted"}, "my runs/a")
+
+
+def test_the_summary_of_a_run_without_an_episode() -> None:
+    assert "no episode ended" in summary({**RESULT, "mean_return": None, "episodes": 0})
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (487.123, "487.1"),
+        (-212.34, "-212.3"),
+        (1.5, "1.50"),
+        (0.0123, "0.0123"),
+        (12345.6, "12346"),
+        (1e-9, "1.00e-09"),
+    ],
+)
+def test_numbers_are_short(number: float, text: str) -> None:
+    assert report.short(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0.4 s"), (59.7, "1 min"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (90_000, "1 d 1 h")],
+)
+def test_durations_have_two_units(seconds: float, text: Any) -> None:
+    assert report.duration(seconds) == text
