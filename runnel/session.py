@@ -83,6 +83,7 @@ class Session:
         self.counters = Counters()
         self.rate = _Rate()
         self.startup_s: float | None = None
+        self._phases_at_start: dict[str, float] = {}
         self.interrupted = False
         self._saved_at_iteration = -1
 
@@ -127,6 +128,7 @@ class Session:
             if self.startup_s is None and progress.updates:
                 self.startup_s = time.monotonic() - self.began
                 self.rate.start(self.counters.env_steps)
+                self._phases_at_start = program.phases()
             record = self._record(progress)
             log.write(record)
             view.update(record)
@@ -202,7 +204,9 @@ class Session:
                 signal.signal(number, handler)
 
     def _write_result(self, status: str, program: Program) -> dict[str, Any]:
-        counters, plan, phases = self.counters, self.built.plan, program.phases()
+        counters, plan = self.counters, self.built.plan
+        # Compiling is in the phases too, up to the first update.
+        phases = {name: spent - self._phases_at_start.get(name, 0.0) for name, spent in program.phases().items()}
         worker = {
             "role": plan.fragments[0].name,
             "busy": 1.0,

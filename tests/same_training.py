@@ -79,7 +79,9 @@ def main() -> None:
                 for a, b in zip(found, reference, strict=True)
             ]
             distances[f"{name}: {way}"] = float(max(gaps))
-            moved = max(np.abs(a.astype(float) - b.astype(float)).max(initial=0.0) for a, b in zip(found, first, strict=True))
+            moved = max(
+                np.abs(a.astype(float) - b.astype(float)).max(initial=0.0) for a, b in zip(found, first, strict=True)
+            )
             assert np.isfinite(moved)
             assert moved > 1e-4, f"{name}: {way} learnt nothing"
     print(json.dumps(distances))

@@ -32,6 +32,8 @@ def test_dqn_learns_the_value_of_the_uncut_task(environment, tmp_path):
         discount=DISCOUNT, n_step=2, learning_rate=3e-3, unroll=6, target_period=20, epsilon_end=1.0, min_size=64,
         capacity=2048, batch=64, samples_per_insert=8.0,
     )  # fmt: skip
-    run = runnel.train(algorithm, environment, "inline", envs=8, steps=6 * 8 * 150, run_dir=tmp_path / "run", quiet=True)
+    run = runnel.train(
+        algorithm, environment, "inline", envs=8, steps=6 * 8 * 150, run_dir=tmp_path / "run", quiet=True
+    )
     values = jax.vmap(run.params.values)(STATES)
     np.testing.assert_allclose(values, np.stack([VALUES, VALUES], -1), rtol=0.05)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from runnel.nn.gru import GRU, GRUParams
+from runnel.nn.gru import GRU
 from runnel.nn.heads import Distribution, Head
 from runnel.nn.networks import dense
 from runnel.ops.hardware import launch_bound

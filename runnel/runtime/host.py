@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -88,6 +89,7 @@ class HostUnroller:
         self.history = History(self.graph.envs)
         self.environment_s, self.act_s = 0.0, 0.0
         self._act = jax.jit(self._act_all)
+        self._keys = jax.jit(self._keys_of_unroll)
         self._remembers = any(jax.tree.leaves(loop.initial_memory(group)) for group in loop.groups)
         vector.reset(self.slot.seen[-1])
 
@@ -100,12 +102,13 @@ class HostUnroller:
         _copy(slot.seen[0], slot.seen[-1])
         slot.first[0] = slot.first[-1]
         params = {group: state.params for group, state in carry.states.items()}
-        memory, number = carry.actors.memory, jax.numpy.int32(self.history.end)
+        memory = carry.actors.memory
+        keys = np.asarray(self._keys(jax.numpy.int32(self.history.end)))
         for t in range(self.graph.unroll):
             started = time.perf_counter()
             # Only memory cares where an episode begins, and every array passed costs microseconds.
             first = slot.first[t] if self._remembers else None
-            acts, memory, number = self._act(params, slot.seen[t], memory, first, number)
+            acts, memory = self._act(params, slot.seen[t], memory, first, keys[t])
             for row, value in zip(slot.acted[t], jax.tree.leaves(acts), strict=True):
                 row[...] = np.asarray(value)
             acted = time.perf_counter()
@@ -127,16 +130,25 @@ class HostUnroller:
         self.history.restore(episodes, end)
         self.slot.first[-1] = self.history.began == end
 
-    def _act_all(self, params: PyTree, observation: PyTree, memory: PyTree, first: Array | None, step: Array) -> Any:
-        """Acts for every group; also gives the number of the next step, which so never leaves the device."""
+    def _keys_of_unroll(self, start: Array) -> Array:
+        """[T, columns of all groups, ...] the keys of every step, as numbers: drawn in one call instead of T."""
+        steps = start + jax.numpy.arange(self.graph.unroll, dtype=jax.numpy.int32)
+        keys = [jax.vmap(partial(self.loop.act_keys, group))(steps) for group in self.loop.groups]
+        return jax.random.key_data(jax.numpy.concatenate(keys, axis=1))
+
+    def _act_all(
+        self, params: PyTree, observation: PyTree, memory: PyTree, first: Array | None, keys: Array
+    ) -> tuple[Any, PyTree]:
+        """Acts for every group; gives actions and extras, and the memories after."""
         actions, extras, memories = {}, {}, {}
         first = jax.numpy.zeros(self.graph.envs, jax.numpy.bool_) if first is None else first
         for group in self.loop.groups:
             began = self.loop.each_column(first, group)
-            keys = self.loop.act_keys(group, step)
-            act = self.loop.act(group, params[group], observation[group], memory[group], began, keys)
+            columns = self.graph.columns(group)
+            own, keys = jax.random.wrap_key_data(keys[:columns]), keys[columns:]
+            act = self.loop.act(group, params[group], observation[group], memory[group], began, own)
             actions[group], memories[group], extras[group] = act.action, act.memory, act.extras
-        return (actions, extras), memories, step + 1
+        return (actions, extras), memories
 
     def _complete(self, slot: Slot) -> None:
         """The last step's successor, where no episode ended and so nobody wrote it; and the actions' record."""

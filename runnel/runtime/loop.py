@@ -101,7 +101,9 @@ class Loop:
         return next(node for node in self.graph.nodes.values() if node.kind == kind and node.group == group)
 
     def _key(self, purpose: int, group: str) -> Array:
-        return jax.random.fold_in(random.base_key(self.seed, purpose), self.groups.index(group))
+        # A constant of the program: drawn while tracing, not in every call.
+        with jax.ensure_compile_time_eval():
+            return jax.random.fold_in(random.base_key(self.seed, purpose), self.groups.index(group))
 
     # The first carry
 
@@ -202,7 +204,8 @@ class Loop:
         environment, environments = self.environment, carry.environments
         assert environment is not None
         assert isinstance(environments, Environments)
-        environment_key = random.base_key(self.seed, random.ENVIRONMENT)
+        with jax.ensure_compile_time_eval():
+            environment_key = random.base_key(self.seed, random.ENVIRONMENT)
         numbers = jnp.arange(self.graph.envs, dtype=jnp.int32)
 
         def step(now: tuple[Environments, dict[str, PyTree]], given: tuple[Any, Array, Any]) -> tuple[Any, Any]:
