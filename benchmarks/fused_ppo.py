@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import jax
 
-from benchmarks import machine
+from benchmarks import _machine as machine
 from benchmarks.reference import purejaxrl_ppo
 from runnel.algorithms.ppo import PPO
 from runnel.envs.gymnax import GymnaxEnvironment
@@ -67,8 +67,8 @@ class Ours:
         world = GymnaxEnvironment(environment)
         self.updates = updates
         started = time.perf_counter()
-        loop = Loop(trace(algorithm, world.spec, envs), 0, world)
-        self.program = CompiledProgram(loop, jax.devices()[:1])
+        loop = Loop(trace(algorithm, world.spec, envs), world)
+        self.program = CompiledProgram(loop, jax.devices()[:1], seed=0)
         self.program.run(1, 0.0, float("inf"), lambda: False)
         self.compile_s = time.perf_counter() - started
         self.program.iterations_per_call = updates

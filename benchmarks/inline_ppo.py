@@ -3,7 +3,7 @@
 Both sides run in turns, each in a process of its own, at the settings of Stable-Baselines3's PPO: 8 environments,
 256 steps, minibatches of 256, 4 epochs, two 64-unit tanh towers. Rates exclude start-up and the first update.
 
-    python benchmarks/inline_ppo.py --peer-python PATH   # an interpreter that has stable-baselines3; this one by default
+    python benchmarks/inline_ppo.py --peer-python PATH   # one that has stable-baselines3; this one by default
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import machine
+from benchmarks import _machine as machine
 
 OURS = """
 import json, sys, runnel

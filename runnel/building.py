@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+
+import jax
 
 from runnel import algorithms, distributions, portable
 from runnel import envs as environments
 from runnel import settings as fields
 from runnel.algorithm import Algorithm
-from runnel.environment import Environment, is_traceable
+from runnel.environment import Environment, JaxEnvironment, is_traceable
 from runnel.errors import UserError
-from runnel.flow import trace
+from runnel.flow import describe, same_types, space_type, trace, typed
 from runnel.graph import Graph
 from runnel.plan import Distribution, Machine, Plan, build_plan
 from runnel.tuned import tuned
+from runnel.types import AgentSpec
 
 DEFAULT_ENVS_HOST = 8
 DEFAULT_ENVS_JAX = 64
@@ -53,6 +57,8 @@ def build(
         chosen = dataclasses.replace(cast(Any, algorithm), **(settings or {}))
     fields.check(chosen)
     world = environments.make(environment, **(env_settings or {}))
+    if is_traceable(world):
+        _check_traced(cast(JaxEnvironment, world))
     default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else DEFAULT_ENVS_HOST
     count = envs if envs is not None else tuned_envs or default_envs
     if count < 1:
@@ -91,8 +97,36 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     return config
 
 
+def _check_traced(environment: JaxEnvironment) -> None:
+    """Refuses a JAX environment whose values are not of the types its spec tells, or change from step to step."""
+    spec, key = environment.spec, jax.eval_shape(lambda: jax.random.key(0))
+
+    def by_group(make: Callable[[AgentSpec], Any]) -> Any:
+        values = {g: make(agents) for g, agents in spec.groups.items()}
+        return values if len(values) > 1 else next(iter(values.values()))
+
+    state, observation = typed(environment.reset, key, what=f"{spec.name}: reset")
+    wanted = by_group(lambda agents: space_type(agents.observation, *_agents(agents)))
+    same_types(wanted, observation, f"{spec.name}: reset gives an observation")
+    action = by_group(lambda agents: space_type(agents.action, *_agents(agents)))
+    after, timestep = typed(environment.step, state, action, key, what=f"{spec.name}: step")
+    same_types(state, after, f"{spec.name}: step gives a state")
+    same_types(wanted, timestep.observation, f"{spec.name}: step gives an observation")
+    reward = by_group(lambda agents: jax.ShapeDtypeStruct(_agents(agents), float))
+    if [x.shape for x in jax.tree.leaves(timestep.reward)] != [x.shape for x in jax.tree.leaves(reward)]:
+        raise UserError(f"{spec.name}: step gives rewards {describe(timestep.reward)}, wanted {describe(reward)}")
+    for name in ("terminated", "truncated"):
+        flag = getattr(timestep, name)
+        if flag.shape != () or flag.dtype != bool:
+            raise UserError(f"{spec.name}: step gives {name} as {describe(flag)}, wanted a single bool")
+
+
+def _agents(agents: AgentSpec) -> tuple[int, ...]:
+    return (agents.agents,) if agents.agents > 1 else ()
+
+
 def _construct(cls: type[Algorithm], settings: dict[str, Any]) -> Algorithm:
     try:
         return cls(**settings)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise UserError(f"{cls.__name__}: {error}") from None

@@ -171,6 +171,18 @@ def describe(tree: PyTree) -> str:
     return str(jax.tree.map(lambda x: _Word(f"{jnp.dtype(x.dtype)}{list(x.shape)}"), tree))
 
 
+def same_types(wanted: PyTree, found: PyTree, what: str) -> None:
+    """Refuses values of another structure, shape or dtype, such as a state that changes from step to step."""
+    if jax.tree.structure(wanted) != jax.tree.structure(found):
+        raise UserError(f"{what} of another structure: found {describe(found)}, wanted {describe(wanted)}")
+    leaves = zip(jax.tree.leaves_with_path(wanted), jax.tree.leaves(found), strict=True)
+    for (path, want), have in leaves:
+        if (want.shape, want.dtype) != (have.shape, have.dtype):
+            where = jax.tree_util.keystr(path)
+            of = f" whose {where}" if where else " that"
+            raise UserError(f"{what}{of} is {describe(have)}; wanted {describe(want)}")
+
+
 class _Word(str):
     __repr__ = str.__str__
 
@@ -256,7 +268,7 @@ class _Builder:
         state, types = self.states[group], [ref.type for ref in inputs]
         result = typed(lambda s, xs, k: learn(s, *xs, k), state, types, self.key, what=_called(learn))
         new_state, out = _two(result, _called(learn), "state, out")
-        self._same(state, new_state, f"{_called(learn)} gives a state")
+        same_types(state, new_state, f"{_called(learn)} gives a state")
         node = self._add("learn", group, inputs, out, learn)
         self._publish(node, group)
         return Ref(node, out)
@@ -275,7 +287,7 @@ class _Builder:
         )
         grads, out = _two(result, _called(algorithm.gradient), "grads, out")
         new_state = typed(algorithm.apply, state, grads, what=_called(algorithm.apply))
-        self._same(state, new_state, f"{_called(algorithm.apply)} gives a state")
+        same_types(state, new_state, f"{_called(algorithm.apply)} gives a state")
         gradient = self._add("gradient", group, inputs, {"grads": grads, "out": out}, algorithm.gradient)
         grads_ref = Ref(gradient, {"grads": grads, "out": out})["grads"]
         apply = self._add("apply", group, (grads_ref,), new_state, algorithm.apply)
@@ -348,7 +360,7 @@ class _Builder:
             raise UserError(
                 f"{_called(act)} gives actions {describe(given.action)}; '{self.spec.name}' wants {describe(wanted)}"
             )
-        self._same(memory, given.memory, f"{_called(act)} gives a memory")
+        same_types(memory, given.memory, f"{_called(act)} gives a memory")
         return given, memory
 
     def _given(self, group: str, function: Callable[..., Any]) -> dict[str, PyTree]:
@@ -407,16 +419,6 @@ class _Builder:
 
     def _of(self, group: str) -> str:
         return "" if len(self.spec.groups) == 1 else f" for group '{group}'"
-
-    def _same(self, wanted: PyTree, found: PyTree, what: str) -> None:
-        """Refuses a state or memory that changes its type from one step to the next."""
-        if jax.tree.structure(wanted) != jax.tree.structure(found):
-            raise UserError(f"{what} of another structure: found {describe(found)}, wanted {describe(wanted)}")
-        leaves = zip(jax.tree.leaves_with_path(wanted), jax.tree.leaves(found), strict=True)
-        for (path, want), have in leaves:
-            if (want.shape, want.dtype) != (have.shape, have.dtype):
-                where = jax.tree_util.keystr(path)
-                raise UserError(f"{what} whose {where} is {describe(have)}; it was {describe(want)} before")
 
 
 def _called(function: Callable[..., Any]) -> str:

@@ -202,9 +202,10 @@ def _check_needs(name: str, layout: Layout, graph: Graph) -> None:
     missing = [kind for kind in layout.needs if kind not in kinds]
     if missing:
         algorithm = type(graph.algorithm).__name__
+        wanted = " and ".join(f"`{kind}`" for kind in missing)
         raise UserError(
-            f"distribution {name} needs {' and '.join(f'`{kind}`' for kind in missing)}, which {algorithm} does not have"
-            f" (it has {', '.join(sorted(kinds))}); give it those methods or choose another distribution"
+            f"distribution {name} needs {wanted}, which {algorithm} does not have "
+            f"(it has {', '.join(sorted(kinds))}); choose another distribution or algorithm"
         )
 
 

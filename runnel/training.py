@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -20,6 +21,7 @@ from runnel.session import Run, Session
 __all__ = ["Built", "Run", "build", "read_config", "rebuild", "resume", "train"]
 
 DEFAULT_STEPS = 500_000
+CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
 def train(
@@ -80,6 +82,10 @@ def resume(
     built = rebuild(run_dir, config, distribution)
     if steps is not None:
         config["steps"] = steps
+        if (directory / "result.json").exists():
+            reached = json.loads((directory / "result.json").read_text()).get("mean_return")
+            if None not in (reached, config["stop_at_return"]) and reached >= config["stop_at_return"]:
+                config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
     config["distribution"] = portable.to_json(built.distribution)
     session = Session(directory, config, built, began=began, quiet=quiet, resumed=True)
     return session.run()
@@ -94,6 +100,10 @@ def configure_jax() -> None:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(home, "runnel", "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if CPU_SCHEDULER not in flags:
+        # It looks for work to do side by side; small programs on the CPU have none, and pay for the search in each call.
+        os.environ["XLA_FLAGS"] = f"{flags} --{CPU_SCHEDULER}=false".strip()
     # Acting on the CPU takes microseconds; handing it to another thread and back takes longer.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
@@ -104,7 +114,7 @@ def _fresh_directory(run_dir: str | Path | None, built: Built, seed: int) -> Pat
         slug = re.sub(
             r"[^A-Za-z0-9.]+", "-", f"{type(built.algorithm).__name__.lower()}-{built.graph.spec.name}-{seed}"
         )
-        run_dir = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
+        run_dir = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     directory = Path(run_dir)
     held = [
         name for name in ("config.json", "metrics.jsonl", "checkpoints", "result.json") if (directory / name).exists()

@@ -56,14 +56,14 @@ def parameters(program) -> list[np.ndarray]:
 
 def ways(algorithm, environment, envs=32):
     graph = trace(algorithm, environment.spec, envs)
-    loop = Loop(graph, 7, environment)
-    yield "inline", SteppedProgram(loop, None)
+    loop = Loop(graph, environment)
+    yield "inline", SteppedProgram(loop, None, 7)
     yield (
         "inline, stepped from the host",
-        SteppedProgram(Loop(graph, 7), Stepped(environment).open(range(envs), 7)),
+        SteppedProgram(Loop(graph), Stepped(environment).open(range(envs), 7), 7),
     )
     for devices in (1, 2, 8):
-        yield f"fused on {devices}", CompiledProgram(loop, jax.devices()[:devices])
+        yield f"fused on {devices}", CompiledProgram(loop, jax.devices()[:devices], 7)
 
 
 def main() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Final
 
-from runnel.errors import UserError, nearest
+from runnel.portable import load_class
 
 if TYPE_CHECKING:
     from runnel.algorithm import Algorithm
@@ -22,19 +21,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Algorithm]:
-    """The class of a built-in algorithm, or of the user's own, `package.module:Class`."""
-    path = REGISTRY.get(name.lower(), name)
-    module_name, _, class_name = path.partition(":")
-    if not class_name:
-        raise UserError(f"no algorithm '{name}'{nearest(name, REGISTRY)} Your own is package.module:Class")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(f"algorithm '{name}' cannot be imported: {error}") from error
-    found = getattr(module, class_name, None)
+    """The class of a built-in algorithm, or of the user's own, `package.module:Class` or `file.py:Class`."""
     from runnel.algorithm import Algorithm
 
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        known = [k for k, v in vars(module).items() if isinstance(v, type) and issubclass(v, Algorithm)]
-        raise UserError(f"{module_name} has no Algorithm called '{class_name}'{nearest(class_name, known)}")
-    return found
+    return load_class(name.lower() if name.lower() in REGISTRY else name, REGISTRY, Algorithm, "algorithm")

@@ -130,8 +130,9 @@ class PPO(Algorithm):
 
     def learn(self, state: State, trajectory: Trajectory, key: Array) -> tuple[State, Metrics]:
         batch, return_statistics = self._batch(state, trajectory)
-        environment_steps = state.updates * trajectory.reward.size
-        left = 1.0 if self.anneal_steps is None else jnp.maximum(0.0, 1 - environment_steps / self.anneal_steps)
+        # In floating point: a count of environment steps would overflow within minutes on a GPU.
+        per_update = 0.0 if self.anneal_steps is None else trajectory.reward.size / self.anneal_steps
+        left = jnp.maximum(0.0, 1 - state.updates * per_update)
         learning_rate = jnp.asarray(self.learning_rate * left, batch.target.dtype)
 
         parts = minibatches.cut(batch, self.minibatches, sequences=self.memory != "none")

@@ -179,7 +179,7 @@ def resolve(network: Any, space: Space, hidden: Sequence[int], activation: Activ
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise UserError(f"network='{network}' cannot be imported ({error}); write package.module:name") from None
-        found = found() if isinstance(found, type) else found
+    found = found() if isinstance(found, type) else found  # a class of linen modules, with its defaults
     if not (callable(getattr(found, "init", None)) and callable(getattr(found, "apply", None))):
         raise UserError(
             f"network is a {type(found).__name__}; it must have `init(key, observation)` and "

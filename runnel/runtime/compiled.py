@@ -25,12 +25,12 @@ CHUNK = 8
 class CompiledProgram:
     """Environments, acting and learning in a single program on one or many devices."""
 
-    def __init__(self, loop: Loop, devices: Sequence[Any]):
-        self.loop = loop
+    def __init__(self, loop: Loop, devices: Sequence[Any], seed: int):
+        self.loop, self.seed = loop, jnp.uint32(seed)
         self.mesh = Mesh(list(devices), ("columns",))
         self.iterations_per_call = 1
         self._seconds = 0.0
-        self._shardings = self._sharding(jax.eval_shape(loop.init))
+        self._shardings = self._sharding(jax.eval_shape(loop.init, self.seed))
         self._many = jax.jit(self._iterate, donate_argnums=0, out_shardings=(self._shardings, None, None, None))
         # Made on one device and then spread where there are several: partitioning an initialisation gains nothing.
         self._init = jax.jit(loop.init, out_shardings=self._shardings if self.mesh.size == 1 else None)
@@ -39,9 +39,9 @@ class CompiledProgram:
     def fresh(self) -> Carry:
         """The carry before the first step."""
         if self.mesh.size == 1:
-            return self._init()
+            return self._init(self.seed)
         with jax.default_device(self.mesh.devices.flat[0]):
-            return jax.device_put(self._init(), self._shardings)
+            return jax.device_put(self._init(self.seed), self._shardings)
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""

@@ -90,6 +90,7 @@ class HostUnroller:
         self.environment_s, self.act_s = 0.0, 0.0
         self._act = jax.jit(self._act_all)
         self._keys = jax.jit(self._keys_of_unroll)
+        self._structure: Any = None  # of the parameters
         self._remembers = any(jax.tree.leaves(loop.initial_memory(group)) for group in loop.groups)
         vector.reset(self.slot.seen[-1])
 
@@ -102,21 +103,24 @@ class HostUnroller:
         _copy(slot.seen[0], slot.seen[-1])
         slot.first[0] = slot.first[-1]
         params = {group: state.params for group, state in carry.states.items()}
+        # Leaves, not trees, go into and come out of the program: walking trees takes longer than a small network.
+        leaves, self._structure = jax.tree.flatten(params)
         memory = carry.actors.memory
-        keys = np.asarray(self._keys(jax.numpy.int32(self.history.end)))
+        keys = np.asarray(self._keys(carry.seed, jax.numpy.int32(self.history.end)))
+        clock = time.perf_counter
         for t in range(self.graph.unroll):
-            started = time.perf_counter()
+            started = clock()
             # Only memory cares where an episode begins, and every array passed costs microseconds.
             first = slot.first[t] if self._remembers else None
-            acts, memory = self._act(params, slot.seen[t], memory, first, keys[t])
-            for row, value in zip(slot.acted[t], jax.tree.leaves(acts), strict=True):
+            acts, memory = self._act(leaves, slot.seen[t], memory, first, keys[t])
+            for row, value in zip(slot.acted[t], acts, strict=True):
                 row[...] = np.asarray(value)
-            acted = time.perf_counter()
+            acted = clock()
             out = slot.steps[t]
             step(slot.actions[t], out)
             np.logical_or(out.terminated, out.truncated, out=slot.first[t + 1])
             self.act_s += acted - started
-            self.environment_s += time.perf_counter() - acted
+            self.environment_s += clock() - acted
         self._complete(slot)
         return slot.unroll, memory
 
@@ -130,16 +134,17 @@ class HostUnroller:
         self.history.restore(episodes, end)
         self.slot.first[-1] = self.history.began == end
 
-    def _keys_of_unroll(self, start: Array) -> Array:
+    def _keys_of_unroll(self, seed: Array, start: Array) -> Array:
         """[T, columns of all groups, ...] the keys of every step, as numbers: drawn in one call instead of T."""
         steps = start + jax.numpy.arange(self.graph.unroll, dtype=jax.numpy.int32)
-        keys = [jax.vmap(partial(self.loop.act_keys, group))(steps) for group in self.loop.groups]
+        keys = [jax.vmap(partial(self.loop.act_keys, seed, group))(steps) for group in self.loop.groups]
         return jax.random.key_data(jax.numpy.concatenate(keys, axis=1))
 
     def _act_all(
-        self, params: PyTree, observation: PyTree, memory: PyTree, first: Array | None, keys: Array
-    ) -> tuple[Any, PyTree]:
-        """Acts for every group; gives actions and extras, and the memories after."""
+        self, leaves: list[Array], observation: PyTree, memory: PyTree, first: Array | None, keys: Array
+    ) -> tuple[list[Array], PyTree]:
+        """Acts for every group; gives the leaves of actions and extras, and the memories after."""
+        params = jax.tree.unflatten(self._structure, leaves)
         actions, extras, memories = {}, {}, {}
         first = jax.numpy.zeros(self.graph.envs, jax.numpy.bool_) if first is None else first
         for group in self.loop.groups:
@@ -148,7 +153,7 @@ class HostUnroller:
             own, keys = jax.random.wrap_key_data(keys[:columns]), keys[columns:]
             act = self.loop.act(group, params[group], observation[group], memory[group], began, own)
             actions[group], memories[group], extras[group] = act.action, act.memory, act.extras
-        return (actions, extras), memories
+        return jax.tree.leaves((actions, extras)), memories
 
     def _complete(self, slot: Slot) -> None:
         """The last step's successor, where no episode ended and so nobody wrote it; and the actions' record."""

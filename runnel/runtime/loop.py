@@ -1,6 +1,6 @@
 """The nodes of a graph as traced functions over one explicit `Carry`.
 
-    carry = loop.init()
+    carry = loop.init(seed)
     carry, trajectories = loop.unroll(carry)             # only where the environment can be traced
     carry, metrics = loop.update(carry, trajectories)    # every other node, in the loop's order
 
@@ -53,6 +53,7 @@ class Buffer(NamedTuple):
 class Carry(NamedTuple):
     """Everything that training carries from one iteration to the next."""
 
+    seed: Array  # [] which the program does not know: one compiled program serves all seeds
     iteration: Array  # []
     updates: dict[str, Array]  # by group: []; the parameters' version
     states: dict[str, PyTree]  # by group: the learner's state
@@ -85,7 +86,6 @@ class Loop:
     """A graph's nodes, ready to be traced."""
 
     graph: Graph
-    seed: int
     environment: JaxEnvironment | None = None  # None where the environment lives on the host
 
     # Names and indices
@@ -100,18 +100,19 @@ class Loop:
     def _node(self, kind: str, group: str) -> Node:
         return next(node for node in self.graph.nodes.values() if node.kind == kind and node.group == group)
 
-    def _key(self, purpose: int, group: str) -> Array:
-        # A constant of the program: drawn while tracing, not in every call.
-        with jax.ensure_compile_time_eval():
-            return jax.random.fold_in(random.base_key(self.seed, purpose), self.groups.index(group))
+    def _key(self, seed: Array, purpose: int, group: str) -> Array:
+        return jax.random.fold_in(random.base_key(seed, purpose), self.groups.index(group))
 
     # The first carry
 
-    def init(self) -> Carry:
+    def init(self, seed: Array) -> Carry:
         """Everything as it is before the first step."""
         algorithm, spec = self.graph.algorithm, self.graph.spec
-        states = {group: algorithm.init(self._key(random.INIT, group), spec.groups[group]) for group in self.groups}
+        states = {
+            group: algorithm.init(self._key(seed, random.INIT, group), spec.groups[group]) for group in self.groups
+        }
         return Carry(
+            seed=seed,
             iteration=jnp.zeros((), jnp.int32),
             updates={group: jnp.zeros((), jnp.int32) for group in self.groups},
             states=states,
@@ -121,7 +122,7 @@ class Loop:
                 discounted_sum={g: jnp.zeros(self.graph.columns(g)) for g in self.groups},
             ),
             episodes=ops_episodes.init(self.graph.envs, self.groups),
-            environments=self._reset() if self.environment is not None else (),
+            environments=self._reset(seed) if self.environment is not None else (),
         )
 
     def initial_memory(self, group: str) -> PyTree:
@@ -135,9 +136,9 @@ class Loop:
         items = settings.replay.init(node.inputs[0].type, settings.batch)
         return Buffer(items, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
 
-    def _reset(self) -> Environments:
+    def _reset(self, seed: Array) -> Environments:
         assert self.environment is not None
-        keys = random.reset_keys(random.base_key(self.seed, random.ENVIRONMENT), jnp.arange(self.graph.envs))
+        keys = random.reset_keys(random.base_key(seed, random.ENVIRONMENT), jnp.arange(self.graph.envs))
         state, observation = jax.vmap(self.environment.reset)(keys)
         return Environments(state, self._by_column(observation), jnp.ones(self.graph.envs, jnp.bool_))
 
@@ -192,9 +193,9 @@ class Loop:
 
         return jax.vmap(one)(observation, memory, keys, indices)
 
-    def act_keys(self, group: str, step: Array) -> Array:
+    def act_keys(self, seed: Array, group: str, step: Array) -> Array:
         """[B] the keys of acting at one step."""
-        return random.column_keys(self._key(random.ACT, group), step, self.indices(group))
+        return random.column_keys(self._key(seed, random.ACT, group), step, self.indices(group))
 
     def unroll(self, carry: Carry, chunk: int = 1) -> tuple[Carry, dict[str, Trajectory]]:
         """Steps traced environments for one unroll; gives a trajectory for each group.
@@ -204,8 +205,7 @@ class Loop:
         environment, environments = self.environment, carry.environments
         assert environment is not None
         assert isinstance(environments, Environments)
-        with jax.ensure_compile_time_eval():
-            environment_key = random.base_key(self.seed, random.ENVIRONMENT)
+        environment_key = random.base_key(carry.seed, random.ENVIRONMENT)
         numbers = jnp.arange(self.graph.envs, dtype=jnp.int32)
 
         def step(now: tuple[Environments, dict[str, PyTree]], given: tuple[Any, Array, Any]) -> tuple[Any, Any]:
@@ -234,7 +234,7 @@ class Loop:
         def chunk_of_steps(now: Any, steps: Array) -> tuple[Any, Any]:
             # Keys and resets wait for nothing: they are made for all steps at once, in few kernels. A loop on a GPU
             # is bound by how many kernels a step launches, not by how much they do.
-            act_keys = {group: jax.vmap(partial(self.act_keys, group))(steps) for group in self.groups}
+            act_keys = {group: jax.vmap(partial(self.act_keys, carry.seed, group))(steps) for group in self.groups}
             keys = jax.vmap(lambda t: random.environment_keys(environment_key, t, numbers))(steps)  # [chunk, E, 2]
             fresh = jax.vmap(jax.vmap(environment.reset))(keys[..., 1])
             return jax.lax.scan(step, now, (act_keys, keys[..., 0], fresh), unroll=chunk)
@@ -325,11 +325,13 @@ class Loop:
         assert node.function is not None
         if node.kind == "map":
             position = list(self.graph.nodes).index(node.name)
-            key = jax.random.fold_in(jax.random.fold_in(self._key(random.MAP, group), carry.iteration), position)
+            key = jax.random.fold_in(
+                jax.random.fold_in(self._key(carry.seed, random.MAP, group), carry.iteration), position
+            )
             given = {"params": state.params, "key": jax.random.fold_in(key, version)}
             named = {name: value for name, value in given.items() if asks_for(node.function, name)}
             return carry, node.function(*inputs, **named), {}
-        key = jax.random.fold_in(self._key(random.LEARN, group), version)
+        key = jax.random.fold_in(self._key(carry.seed, random.LEARN, group), version)
         if node.kind == "gradient":
             grads, out = node.function(state, *inputs, key)
             return carry, {"grads": grads, "out": out}, {node.name: out}
@@ -378,7 +380,7 @@ class Loop:
             values, learnt = dict(outside), {}
             for node in sampled:
                 settings, buffer = node.sampling, carry.replays[node.name]
-                key = jax.random.fold_in(self._key(random.SAMPLE, node.group), carry.updates[node.group])
+                key = jax.random.fold_in(self._key(carry.seed, random.SAMPLE, node.group), carry.updates[node.group])
                 values[node.name] = settings.replay.sample(buffer.items, key, settings.batch)
                 buffer = buffer._replace(credit=buffer.credit - settings.replay.cost(settings.batch))
                 carry = carry._replace(replays={**carry.replays, node.name: buffer})

@@ -54,10 +54,10 @@ def make_program(plan: Plan, graph: Graph, environment: Environment, seed: int) 
     check_runnable(plan)
     fragment = plan.fragments[0]
     if isinstance(environment, JaxEnvironment):
-        loop = Loop(graph, seed, environment)
+        loop = Loop(graph, environment)
         if fragment.compiled:
             by_name = {f"{device.platform}:{device.id}": device for device in jax.devices()}
-            return CompiledProgram(loop, [by_name[name] for name in fragment.devices[0]])
-        return SteppedProgram(loop, None)
+            return CompiledProgram(loop, [by_name[name] for name in fragment.devices[0]], seed)
+        return SteppedProgram(loop, None, seed)
     assert isinstance(environment, HostEnvironment)
-    return SteppedProgram(Loop(graph, seed), environment.open(range(graph.envs), seed))
+    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed)

@@ -21,9 +21,9 @@ from runnel.types import Array, PyTree
 class SteppedProgram:
     """The whole loop in one process, on host environments, or on JAX environments unrolled in one call each."""
 
-    def __init__(self, loop: Loop, vector: HostVector | None):
+    def __init__(self, loop: Loop, vector: HostVector | None, seed: int):
         self.loop = loop
-        self.carry: Carry = jax.jit(loop.init)()
+        self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
         self.unroller = HostUnroller(loop, vector) if vector is not None else None
         self._unroll_s, self._learn_s = 0.0, 0.0
         self._unroll = jax.jit(loop.unroll, donate_argnums=0)
@@ -71,7 +71,10 @@ class SteppedProgram:
             reward={group: reward * kept for group, reward in carry.episodes.reward.items()},
             length=carry.episodes.length * kept,
         )
-        self.carry = carry._replace(episodes=counted)
+        sums = {
+            group: total * self.loop.each_column(kept, group) for group, total in carry.actors.discounted_sum.items()
+        }
+        self.carry = carry._replace(episodes=counted, actors=carry.actors._replace(discounted_sum=sums))
         return int(cut.sum())
 
     def close(self) -> None:

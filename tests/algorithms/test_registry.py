@@ -24,9 +24,9 @@ def test_a_users_own():
     ("name", "message"),
     [
         ("poo", "no algorithm 'poo'; did you mean 'ppo'"),
-        ("nothing.at.all:Thing", "cannot be imported"),
-        ("toys:Reinforcement", "toys has no Algorithm called 'Reinforcement'; did you mean 'Reinforce'"),
-        ("toys:Corridor", "toys has no Algorithm called 'Corridor'"),
+        ("nothing.at.all:Thing", "no module 'nothing.at.all'"),
+        ("toys:Reinforcement", "'toys' has no 'Reinforcement'; did you mean 'Reinforce'"),
+        ("toys:Corridor", "toys:Corridor is no algorithm"),
     ],
 )
 def test_unknown_names_offer_near_ones(name, message):

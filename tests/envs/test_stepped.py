@@ -1,5 +1,7 @@
 """A JAX environment stepped from the host sees the episodes that a traced rollout sees."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +25,9 @@ def traced(environment, actions):
     def step(state, t_and_action):
         t, action = t_and_action
         keys = environment_keys(base, t, indices)
-        state, observation, timestep = jax.vmap(lambda s, a, k: autoreset_step(environment, s, a, k))(
-            state, action, keys
+        fresh = jax.vmap(environment.reset)(keys[:, 1])
+        state, observation, timestep = jax.vmap(partial(autoreset_step, environment))(
+            state, action, keys[:, 0], fresh
         )
         return state, (observation, timestep)
 

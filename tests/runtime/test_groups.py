@@ -18,13 +18,13 @@ def never():
 
 @pytest.fixture(scope="module")
 def loop():
-    return Loop(trace(Drift(), Tag.spec, 6), 3, Tag())
+    return Loop(trace(Drift(), Tag.spec, 6), Tag())
 
 
 def test_each_group_has_its_columns_its_learner_and_its_return(loop):
     assert loop.graph.columns("hunter") == 6
     assert loop.graph.columns("runners") == 12
-    program = SteppedProgram(loop, None)
+    program = SteppedProgram(loop, None, 3)
     progress = program.run(5, 60, np.inf, never)
     assert progress.updates == 10
     # Steps 4 an iteration, episodes of 10 steps: 2 have ended in each of 6 environments.
@@ -38,7 +38,7 @@ def test_each_group_has_its_columns_its_learner_and_its_return(loop):
 def test_inline_and_fused_agree_on_every_group(loop):
     import jax
 
-    inline, fused = SteppedProgram(loop, None), CompiledProgram(loop, jax.devices()[:1])
+    inline, fused = SteppedProgram(loop, None, 3), CompiledProgram(loop, jax.devices()[:1], 3)
     inline.run(4, 60, np.inf, never)
     while int(fused.carry.iteration) < 4:
         fused.run(4 - int(fused.carry.iteration), 60, np.inf, never)
@@ -85,8 +85,8 @@ def test_a_value_of_one_group_is_refused_by_another():
 
 
 def test_columns_are_environment_times_agent():
-    loop = Loop(trace(Drift(), Tag.spec, 3), 0, Tag())
-    _, trajectories = loop.unroll(loop.init())
+    loop = Loop(trace(Drift(), Tag.spec, 3), Tag())
+    _, trajectories = loop.unroll(loop.init(jnp.uint32(0)))
     runners = trajectories["runners"]
     assert runners.observation.shape == (4, 6, 2)
     np.testing.assert_array_equal(runners.index, jnp.arange(6))

@@ -47,7 +47,7 @@ class Counting(Reinforce):
 
 
 def run(algorithm, iterations, envs=8):
-    program = SteppedProgram(Loop(trace(algorithm, Corridor.spec, envs), 0, Corridor()), None)
+    program = SteppedProgram(Loop(trace(algorithm, Corridor.spec, envs), Corridor()), None, 0)
     progress = program.run(iterations, 60, np.inf, lambda: False)
     return program, progress
 
@@ -67,7 +67,7 @@ def test_nothing_is_sampled_before_min_size():
 
 
 def test_a_replay_too_small_for_its_min_size_is_refused():
-    with pytest.raises(UserError, match="capacity 32 can never hold min_size 64"):
+    with pytest.raises(UserError, match="room for 32 can never hold min_size 64"):
         trace(Counting(kind=UniformReplay(32)), Corridor.spec, 8)
 
 

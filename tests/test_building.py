@@ -1,0 +1,83 @@
+"""What cannot be trained is refused while it is being built, in words that say found, wanted and remedy."""
+
+import jax.numpy as jnp
+import pytest
+from toys import Corridor, Reinforce
+
+import runnel
+from runnel.errors import UserError
+
+
+class FloatClock(Corridor):
+    """Its state changes type at the first step."""
+
+    def step(self, state, action, key):
+        (place, clock), timestep = super().step(state, action, key)
+        return (place, clock.astype(jnp.float32)), timestep
+
+
+class WideObservation(Corridor):
+    """Sees three numbers where its spec says two."""
+
+    def _observe(self, state):
+        return jnp.zeros(3, jnp.float32)
+
+
+class ManyRewards(Corridor):
+    """Gives a vector of rewards to its one agent."""
+
+    def step(self, state, action, key):
+        state, timestep = super().step(state, action, key)
+        return state, timestep._replace(reward=jnp.zeros(2))
+
+
+class NumberedEnd(Corridor):
+    """Says whether it ended with a number."""
+
+    def step(self, state, action, key):
+        state, timestep = super().step(state, action, key)
+        return state, timestep._replace(terminated=timestep.terminated.astype(jnp.int32))
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ("FloatClock", r"step gives a state whose \[1\] is float32\[\]; wanted int32\[\]"),
+        ("WideObservation", r"reset gives an observation that is float32\[3\]; wanted float32\[2\]"),
+        ("ManyRewards", r"step gives rewards float\d+\[2\], wanted"),
+        ("NumberedEnd", r"step gives terminated as int32\[\], wanted a single bool"),
+    ],
+)
+def test_a_jax_environment_that_does_not_keep_its_word(environment, message):
+    with pytest.raises(UserError, match=message):
+        runnel.build(Reinforce(), f"test_building:{environment}", "fused", envs=4)
+
+
+def test_sizes_that_make_no_sense():
+    with pytest.raises(UserError, match="--envs 0"):
+        runnel.build(Reinforce(), "toys:Corridor", envs=0)
+    with pytest.raises(UserError, match="--steps 0"):
+        runnel.train(Reinforce(), "toys:Corridor", steps=0)
+
+
+def test_a_host_environment_cannot_be_fused_and_the_error_says_what_can():
+    with pytest.raises(UserError, match=r"host environment.*--distribution inline.*gymnax:CartPole-v1"):
+        runnel.build("ppo", "CartPole-v1", "fused")
+
+
+def test_a_plan_of_several_workers_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(UserError, match="needs 3 workers"):
+        runnel.train(Reinforce(), "toys:Corridor", "coarse", run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_setting_of_the_wrong_type_from_python():
+    with pytest.raises(UserError, match="learning_rate"):
+        runnel.build(Reinforce(learning_rate="fast"), "toys:Corridor")
+
+
+def test_named_algorithms_take_tuned_settings_and_the_users_override_them():
+    tuned = runnel.build("ppo", "CartPole-v1")
+    own = runnel.build("ppo", "CartPole-v1", settings={"discount": 0.5})
+    assert own.algorithm.discount == 0.5
+    assert own.algorithm.unroll == tuned.algorithm.unroll
