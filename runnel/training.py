@@ -102,7 +102,7 @@ def configure_jax() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     flags = os.environ.get("XLA_FLAGS", "")
     if CPU_SCHEDULER not in flags:
-        # It looks for work to do side by side; small programs on the CPU have none, and pay for the search in each call.
+        # It looks for work to do side by side; small programs on the CPU have none, and pay in every call.
         os.environ["XLA_FLAGS"] = f"{flags} --{CPU_SCHEDULER}=false".strip()
     # Acting on the CPU takes microseconds; handing it to another thread and back takes longer.
     jax.config.update("jax_cpu_enable_async_dispatch", False)

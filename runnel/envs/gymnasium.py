@@ -6,6 +6,7 @@ of calls), because one Python call around a `step` of a few microseconds is a me
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import operator
@@ -104,6 +105,8 @@ class GymnasiumVector:
         self._actions = actions
         bare, limits = zip(*map(_strip, environments), strict=True)
         self._bare: Sequence[gymnasium.Env] = bare
+        for environment in bare:
+            _quicken(environment)
         self._steps = [environment.step for environment in bare]
         self._resets = [environment.reset for environment in bare]
         self._limits: Sequence[int] = limits
@@ -191,6 +194,29 @@ class GymnasiumVector:
                     f"{self._name}: `reset` gave an observation of shape {found}, its observation_space says "
                     f"{wanted}; correct the environment's observation_space"
                 )
+
+
+class _QuickDiscrete(gymnasium.spaces.Discrete):
+    """The same space, asked the same question in a tenth of the time.
+
+    Many environments assert that an action is in their space; Gymnasium's answer takes 40% of a step of CartPole.
+    """
+
+    def __init__(self, n: int, start: int):
+        super().__init__(n, start=start)
+        self._range = range(int(start), int(start) + int(n))
+
+    def contains(self, x: Any) -> bool:
+        return int(x) in self._range
+
+
+def _quicken(environment: gymnasium.Env) -> None:
+    """Gives an environment of whole-number actions a quicker space to check them against."""
+    inner = environment.unwrapped
+    space = inner.action_space
+    if type(space) is gymnasium.spaces.Discrete:
+        with contextlib.suppress(AttributeError):  # a read-only property: it stays as it is
+            inner.action_space = _QuickDiscrete(int(space.n), int(space.start))
 
 
 def _strip(environment: gymnasium.Env) -> tuple[gymnasium.Env, int]:

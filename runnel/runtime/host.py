@@ -151,7 +151,8 @@ class HostUnroller:
             began = self.loop.each_column(first, group)
             columns = self.graph.columns(group)
             own, keys = jax.random.wrap_key_data(keys[:columns]), keys[columns:]
-            act = self.loop.act(group, params[group], observation[group], memory[group], began, own)
+            indices = self.loop.indices(group)
+            act = self.loop.act(group, params[group], observation[group], memory[group], began, own, indices)
             actions[group], memories[group], extras[group] = act.action, act.memory, act.extras
         return jax.tree.leaves((actions, extras)), memories
 

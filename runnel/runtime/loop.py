@@ -178,20 +178,24 @@ class Loop:
 
     def act(
         self, group: str, params: PyTree, observation: PyTree, memory: PyTree, first: Array, keys: Array,
-        explore: bool = True,
+        indices: Array, explore: bool = True,
     ) -> Act:  # fmt: skip
-        """Acts in every column at once, from a fresh memory where an episode begins."""
+        """Acts in the columns of these indices at once, from a fresh memory where an episode begins."""
         function = self._node("act", group).function
-        fresh = self.initial_memory(group)
-        memory = jax.tree.map(
-            lambda new, old: jnp.where(first.reshape(-1, *([1] * (old.ndim - 1))), new, old), fresh, memory
-        )
-        indices = self.indices(group)
 
         def one(observation: PyTree, memory: PyTree, key: Array, index: Array) -> Act:
             return act_one(function, params, observation, memory, key, explore, index)
 
-        return jax.vmap(one)(observation, memory, keys, indices)
+        return jax.vmap(one)(observation, self._begun(group, memory, first), keys, indices)
+
+    def _begun(self, group: str, memory: PyTree, first: Array) -> PyTree:
+        """[B, ...] the memory to act from: that of an episode's start where one begins."""
+        fresh = self.graph.algorithm.initial_memory(self.graph.spec.groups[group])
+
+        def pick(new: Array, old: Array) -> Array:
+            return jnp.where(first.reshape(-1, *([1] * (old.ndim - 1))), new, old)
+
+        return jax.tree.map(pick, fresh, memory)
 
     def act_keys(self, seed: Array, group: str, step: Array) -> Array:
         """[B] the keys of acting at one step."""
@@ -215,7 +219,9 @@ class Loop:
             for group in self.groups:
                 params = carry.states[group].params
                 began = self.each_column(first, group)
-                acts[group] = self.act(group, params, observation[group], memory[group], began, act_keys[group])
+                acts[group] = self.act(
+                    group, params, observation[group], memory[group], began, act_keys[group], self.indices(group)
+                )
             actions = self._by_environment({group: act.action for group, act in acts.items()})
             state, after, timestep = jax.vmap(partial(autoreset_step, environment))(state, actions, step_keys, fresh)
             terminated = timestep.terminated
@@ -260,10 +266,6 @@ class Loop:
     ) -> Trajectory:  # fmt: skip
         """Puts together what an unroll saw; ends and beginnings are [T, E]."""
         began = self.each_column(first, group)
-        memory = jax.tree.map(
-            lambda new, old: jnp.where(began[0].reshape(-1, *([1] * (old.ndim - 1))), new, old),
-            self.initial_memory(group), carry.actors.memory[group],
-        )  # fmt: skip
         columns = self.graph.columns(group)
         return Trajectory(
             observation=observation,
@@ -273,7 +275,7 @@ class Loop:
             truncated=self.each_column(truncated, group),
             last_observation=last_observation,
             first=began,
-            memory=memory,
+            memory=self._begun(group, carry.actors.memory[group], began[0]),
             extras=extras,
             discounted_sum=carry.actors.discounted_sum[group],
             version=jnp.broadcast_to(carry.updates[group], (columns,)),

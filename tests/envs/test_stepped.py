@@ -26,9 +26,7 @@ def traced(environment, actions):
         t, action = t_and_action
         keys = environment_keys(base, t, indices)
         fresh = jax.vmap(environment.reset)(keys[:, 1])
-        state, observation, timestep = jax.vmap(partial(autoreset_step, environment))(
-            state, action, keys[:, 0], fresh
-        )
+        state, observation, timestep = jax.vmap(partial(autoreset_step, environment))(state, action, keys[:, 0], fresh)
         return state, (observation, timestep)
 
     state, first = jax.vmap(environment.reset)(reset_keys(base, indices))
