@@ -99,7 +99,7 @@ def test_advantages_are_right_at_truncations_and_terminations(trajectory):
 def test_next_values_are_the_values_of_next_observations(trajectory):
     v_t = next_values(trajectory)
     going = ~np.asarray(trajectory.terminated)
-    np.testing.assert_allclose(v_t[going], value(returns.next_observation(trajectory))[going], rtol=1e-5)
+    np.testing.assert_allclose(v_t[going], value(returns.next_observation(trajectory))[going], rtol=1e-5, atol=1e-6)
 
 
 def test_next_values_take_the_memory_after_the_step():
