@@ -48,6 +48,7 @@ class MetricsLog:
         self._clock = clock
         self._written_at = -math.inf
         self._pending: Record | None = None
+        self._curve: list[list[int | float | None]] = []  # steps and mean return of what was not written
         self._sinks: list[_Sink] = []
         # The one that can be missing comes first: nothing is made where it is.
         if wandb is not None:
@@ -61,7 +62,8 @@ class MetricsLog:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Keeps a record, and writes it unless one was written less than a second ago."""
-        self._pending = clean(record)
+        self._pending = kept = clean(record)
+        self._curve.append([kept.get("env_steps"), kept.get("mean_return")])
         if self._clock() - self._written_at >= EVERY_S:
             self._flush()
 
@@ -83,8 +85,11 @@ class MetricsLog:
             return
         record, self._pending = self._pending, None
         self._written_at = self._clock()
+        # The points since the last line: a run of a few seconds has a curve too.
+        between, self._curve = [point for point in self._curve[:-1] if None not in point], []
         with _told_plainly(self._path):
-            self._file.write(json.dumps(record, allow_nan=False) + "\n")
+            line = {**record, "curve": between} if between else record
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
             self._file.flush()
         for sink in self._sinks:
             sink.write(record)

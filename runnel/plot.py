@@ -52,11 +52,11 @@ def read_curve(run_dir: Path | str) -> Curve:
     if not (run_dir / "config.json").is_file():
         found = "a directory without config.json" if run_dir.is_dir() else "nothing"
         raise UserError(f"{run_dir} is no run: found {found}, wanted what `runnel train --run-dir` made")
-    points = [
-        (record["env_steps"], record["mean_return"])
-        for record in read_metrics(run_dir)
-        if record.get("env_steps") is not None and record.get("mean_return") is not None
-    ]
+    points = []
+    for record in read_metrics(run_dir):
+        here = [record.get("env_steps"), record.get("mean_return")]
+        curve: Any = record.get("curve") or []
+        points += [point for point in (*curve, here) if None not in point]
     if not points:
         raise UserError(f"{run_dir} has no curve yet: no episode has ended; let it train for longer")
     env_steps, mean_return = np.array(points, np.float64).T

@@ -23,7 +23,7 @@ from runnel.runtime.program import Program, make_program
 from runnel.runtime.totals import Progress
 from runnel.types import PyTree
 
-REPORT_S = 0.25
+REPORT_S = 0.1
 """How often a program comes back to report."""
 
 

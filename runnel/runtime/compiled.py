@@ -15,7 +15,7 @@ from runnel.runtime.loop import Carry, Loop, Metrics
 from runnel.runtime.totals import Progress
 from runnel.types import Array, PyTree
 
-CALL_S = 0.5
+CALL_S = 0.25
 """How long a call should take: long enough to hide its own cost, short enough to report and to stop."""
 
 CHUNK = 8
@@ -45,7 +45,7 @@ class CompiledProgram:
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
-        del stop  # a call cannot be interrupted; it is short instead
+        del seconds, stop  # a call cannot be interrupted; it is short instead
         started = time.monotonic()
         count = min(iterations, self.iterations_per_call)
         self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(target))
@@ -55,7 +55,7 @@ class CompiledProgram:
         progress = totals.read(int(done), total, self.carry, bool(reached))
         spent = time.monotonic() - started
         self._seconds += spent
-        if spent < min(seconds, CALL_S) / 2 and count == self.iterations_per_call:
+        if spent < CALL_S / 2 and count == self.iterations_per_call:
             self.iterations_per_call *= 2
         return progress
 
