@@ -9,6 +9,7 @@ from matplotlib.image import imread
 
 from runnel import plot as plot_module
 from runnel.errors import UserError
+from runnel.metrics import MetricsLog, read_metrics
 from runnel.plot import plot, read_curve
 
 
@@ -84,15 +85,13 @@ def test_a_mistake_is_told_and_nothing_is_written(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a", "empty", "bare"}
 
 
-def test_a_run_of_a_few_seconds_has_a_curve_too(tmp_path):
-    from runnel.metrics import MetricsLog, read_metrics
-    from runnel.plot import read_curve
-
+def test_a_run_of_a_few_seconds_has_a_curve_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", [])
+    (run / "metrics.jsonl").unlink()
     now = [0.0]
-    with MetricsLog(tmp_path, clock=lambda: now[0]) as log:
+    with MetricsLog(run, clock=lambda: now[0]) as log:
         for i in range(25):
             now[0] = i / 10
             log.write({"env_steps": i, "mean_return": float(i)})
-    assert len(read_metrics(tmp_path)) <= 4  # at most a line a second, and one at the end
-    (tmp_path / "config.json").write_text("{}")
-    np.testing.assert_array_equal(read_curve(tmp_path).env_steps, np.arange(25))
+    assert len(read_metrics(run)) <= 4  # at most a line a second, and one at the end
+    np.testing.assert_array_equal(plot_module.read_curve(run).env_steps, np.arange(25))
