@@ -173,12 +173,18 @@ class Session:
         if not saved["host"] and program.save()["host"]:
             raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
         self.counters = Counters(**counters)
+        taken = self.counters.env_steps
+        if taken - self.built.graph.steps_per_iteration >= self.config["steps"]:
+            raise UserError(
+                f"{self.run_dir} has taken {taken:,} steps already, and --steps {self.config['steps']:,} counts from its "
+                "beginning; ask for more than it has"
+            )
         cut = program.load(saved)
         if cut:
             self.counters.cut_episodes += cut
             view.note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
         self._saved_at_iteration = self.counters.iterations
-        view.note(f"resumed at {self.counters.env_steps} steps")
+        view.note(f"resumed at {self.counters.env_steps:,} steps")
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -127,3 +127,10 @@ def test_another_network_is_refused_in_words(checkpointed):
     (checkpointed / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="this run wants float32"):
         runnel.resume(checkpointed, steps=256, quiet=True)
+
+
+def test_fewer_steps_than_were_taken_are_refused_and_nothing_is_changed(checkpointed):
+    before = {name: (checkpointed / name).read_bytes() for name in ("config.json", "result.json", "metrics.jsonl")}
+    with pytest.raises(UserError, match="has taken 128 steps already"):
+        runnel.resume(checkpointed, steps=64, quiet=True)
+    assert {name: (checkpointed / name).read_bytes() for name in before} == before
