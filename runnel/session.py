@@ -176,8 +176,8 @@ class Session:
         taken = self.counters.env_steps
         if taken - self.built.graph.steps_per_iteration >= self.config["steps"]:
             raise UserError(
-                f"{self.run_dir} has taken {taken:,} steps already, and --steps {self.config['steps']:,} counts from its "
-                "beginning; ask for more than it has"
+                f"{self.run_dir} has taken {taken:,} steps already, and --steps {self.config['steps']:,} "
+                "counts from its beginning; ask for more than it has"
             )
         cut = program.load(saved)
         if cut:
