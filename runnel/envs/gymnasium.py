@@ -197,9 +197,9 @@ class GymnasiumVector:
 
 
 class _QuickDiscrete(gymnasium.spaces.Discrete):
-    """The same space, asked the same question in a tenth of the time.
+    """The same space with a quicker answer to whether an action is in it.
 
-    Many environments assert that an action is in their space; Gymnasium's answer takes 40% of a step of CartPole.
+    Many environments assert that at every step. In a run of PPO on CartPole, stepping took a fifth less time with it.
     """
 
     def __init__(self, n: int, start: int):

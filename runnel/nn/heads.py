@@ -1,8 +1,8 @@
 """From features to a distribution over actions, for each kind of action space.
 
 A distribution is a NamedTuple of arrays, so it passes through `vmap` and `scan`. All have `sample(key)`,
-`mode()`, `log_prob(sample)` and `entropy()`. They are written here because those of distrax check their
-arguments on every draw, and because an unbatched draw of theirs costs more operations than the few it needs.
+`mode()`, `log_prob(sample)` and `entropy()`. Three short classes instead of those of distrax: one interface for all
+three, with a vector of categories of unequal sizes among them.
 """
 
 from __future__ import annotations

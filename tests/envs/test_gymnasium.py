@@ -10,7 +10,7 @@ import pytest
 from playing import empty, play, random_actions
 
 from runnel.environment import Episode, episode_seed
-from runnel.envs.gymnasium import GymnasiumEnvironment
+from runnel.envs.gymnasium import GymnasiumEnvironment, _quicken
 from runnel.errors import UserError
 from runnel.types import Box, Discrete, MultiDiscrete
 
@@ -226,3 +226,15 @@ assert "jax" not in sys.modules and "gymnax" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_quicker_action_space_still_refuses_what_is_not_in_it():
+    environment = gymnasium.make("CartPole-v1")
+    _quicken(environment)
+    environment.reset(seed=0)
+    inner = environment.unwrapped
+    assert isinstance(inner.action_space, gymnasium.spaces.Discrete)
+    inner.step(np.int64(1))
+    for action in (-1, 2):
+        with pytest.raises(AssertionError):
+            inner.step(np.int64(action))
