@@ -19,8 +19,8 @@ REQUIREMENTS := pyproject.toml constraints.txt
 train: $(VENV)/.train
 	@run=runs/cartpole-$$(date +%Y%m%d-%H%M%S); \
 	$(BIN)/runnel train ppo CartPole-v1 --stop-at-return 475 --steps 1000000 --seed 1 --run-dir "$$run"; \
-	$(BIN)/runnel plot "$$run" --out "$$run/curve.png"; \
-	echo "learning curve: $$run/curve.png"
+	curve=$$($(BIN)/runnel plot "$$run" --out "$$run/curve.png"); \
+	echo "learning curve: $$curve"
 
 test: lint docs
 	$(BIN)/pytest -n $(JOBS)

@@ -43,6 +43,7 @@ def build(
     envs: int | None = None,
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
+    machine: Machine | None = None,
 ) -> Built:
     """Traces the algorithm on the environment and applies the distribution; starts nothing.
 
@@ -68,7 +69,7 @@ def build(
     if isinstance(distribution, str):
         distribution = distributions.load(distribution)()
     graph = trace(chosen, world.spec, count)
-    return Built(chosen, world, distribution, graph, build_plan(distribution, graph, world, Machine.here()))
+    return Built(chosen, world, distribution, graph, build_plan(distribution, graph, world, machine or Machine.here()))
 
 
 def rebuild(run_dir: str | Path, config: dict[str, Any], distribution: Distribution | str | None = None) -> Built:

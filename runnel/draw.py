@@ -25,6 +25,9 @@ LOOP: Final = 26
 FONT: Final = 13
 WRAP: Final = 30
 """Characters of an edge's contents on a line."""
+MANNER_WRAP: Final = 44
+"""Characters of how it synchronises, which are smaller."""
+NOTE: Final = "#9a5b00"
 
 COLOURS: Final = {
     "environment": ("#e3f4e8", "#2f8f4e"),
@@ -68,7 +71,9 @@ class _Box:
         facts = ["one XLA program" if fragment.compiled else "process loop", f"on {shown}"]
         if fragment.environments:
             first, end = fragment.environments[0]
-            facts.append(f"{end - first} environments" + (" each" if fragment.replicas > 1 else ""))
+            facts.append(_count(end - first, "environment") + (" each" if fragment.replicas > 1 else ""))
+            if fragment.ring > 1:
+                facts.append(f"in a ring of {fragment.ring} blocks")
         return facts
 
     def least_size(self) -> tuple[float, float]:
@@ -95,7 +100,7 @@ def svg(plan: Plan) -> str:
     if not plan.cuts:
         subtitle += "; no cut edges"
 
-    _place(columns, across, top=MARGIN + 56)
+    _place(columns, across, top=MARGIN + 56 + LINE * len(plan.notes))
     shapes: list[str] = []
     for box in boxes.values():
         shapes += _draw_box(box)
@@ -107,9 +112,11 @@ def svg(plan: Plan) -> str:
     texts = [
         _text(MARGIN, MARGIN + 12, heading, 17, bold=True),
         _text(MARGIN, MARGIN + 34, subtitle, colour="#555555"),
+        *(_text(MARGIN, MARGIN + 34 + LINE * i, note, 12, colour=NOTE) for i, note in enumerate(plan.notes, 1)),
     ]
     right = [box.x + box.width + box.shadow for box in boxes.values()] + [label.right for label in labels]
     right += [MARGIN + _width(heading, 17, bold=True), MARGIN + _width(subtitle)]
+    right += [MARGIN + _width(note, 12) for note in plan.notes]
     bottom = [box.y + box.height for box in boxes.values()] + [label.bottom for label in labels]
     width, height = max(right) + MARGIN, max(bottom) + MARGIN
     return "\n".join(
@@ -205,10 +212,9 @@ class _Label:
         yield _rect(self.x - width / 2, self.y, width, height, 0, "#ffffff", "none")
         for i, line in enumerate(_contents(self.cut)):
             yield _text(self.x, self.y + LINE * i + 12, line, bold=True, anchor="middle")
-        how, how_much = _manner(self.cut)
         y = self.y + LINE * len(_contents(self.cut)) + 11
-        yield _text(self.x, y, how, 11, anchor="middle", colour="#555555")
-        yield _text(self.x, y + 15, how_much, 11, anchor="middle", colour="#555555")
+        for i, line in enumerate(_manner(self.cut)):
+            yield _text(self.x, y + 15 * i, line, 11, anchor="middle", colour="#555555")
 
 
 def _draw_box(box: _Box) -> list[str]:
@@ -300,10 +306,11 @@ def _contents(cut: Cut) -> list[str]:
     return textwrap.wrap(", ".join(cut.what), WRAP, break_long_words=False)
 
 
-def _manner(cut: Cut) -> tuple[str, str]:
+def _manner(cut: Cut) -> list[str]:
     from runnel.plan import human_bytes
 
-    return f"{cut.pattern}, {cut.synchronisation}", f"{human_bytes(cut.bytes_per_iteration)} an iteration"
+    how = textwrap.wrap(f"{cut.pattern}, {cut.synchronisation}", MANNER_WRAP, break_long_words=False)
+    return [*how, f"{human_bytes(cut.bytes_per_iteration)} an iteration"]
 
 
 def _label_width(cut: Cut) -> float:
@@ -312,7 +319,7 @@ def _label_width(cut: Cut) -> float:
 
 
 def _label_height(cut: Cut) -> float:
-    return LINE * len(_contents(cut)) + 34
+    return LINE * len(_contents(cut)) + 15 * len(_manner(cut)) + 4
 
 
 def _count(count: int, noun: str) -> str:

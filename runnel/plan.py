@@ -43,6 +43,8 @@ class Free:
     max_staleness: int
 
     def __str__(self) -> str:
+        if not self.max_staleness:
+            return "free, but waits every unroll (the algorithm bears no staleness)"
         return f"free, staleness at most {self.max_staleness}"
 
 
@@ -54,7 +56,11 @@ class Fragment:
     """Nodes that run as one program, and how often.
 
     `nodes` names kinds (`act`), nodes (`hunters/act`), groups (`hunters/*`) or `REST`. A `compiled` fragment is
-    one XLA program or an error; others are loops of a process around compiled parts.
+    one XLA program or an error; others are loops of a process around compiled parts. A worker whose environments
+    ask others for their actions holds them in `ring` blocks: while one waits, another steps.
+
+    Replicas that play share the environments; replicas that learn are one program over all their devices; other
+    replicas take whole iterations in turn.
     """
 
     name: str
@@ -62,6 +68,7 @@ class Fragment:
     replicas: int = 1
     devices: Devices = "cpu"
     compiled: bool = False
+    ring: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,11 @@ class Placed:
     devices: tuple[tuple[str, ...], ...]  # of each replica
     compiled: bool
     environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it plays, from and to
+    ring: int = 1  # blocks that each replica's environments form
+
+    def workers(self) -> list[str]:
+        """Their names."""
+        return [f"{self.name}-{i}" for i in range(self.replicas)] if self.replicas > 1 else [self.name]
 
 
 @dataclass(frozen=True)
@@ -132,6 +144,12 @@ class Plan:
     steps_per_iteration: int
     fragments: tuple[Placed, ...]
     cuts: tuple[Cut, ...]
+    synchronisation: Synchronisation
+    notes: tuple[str, ...] = ()  # what the user should know before it runs
+
+    def home(self, node: str) -> Placed:
+        """The fragment that holds a node."""
+        return next(fragment for fragment in self.fragments if node in fragment.nodes)
 
     @property
     def workers(self) -> int:
@@ -152,15 +170,18 @@ class Plan:
             kind = "one XLA program" if fragment.compiled else "process loop"
             devices = ", ".join(dict.fromkeys(device for placed in fragment.devices for device in placed))
             lines.append(f"  {fragment.name} x{fragment.replicas}  [{', '.join(fragment.nodes)}]  {kind} on {devices}")
-            if fragment.environments and fragment.replicas > 1:
+            if fragment.environments and (fragment.replicas > 1 or fragment.ring > 1):
                 shares = ", ".join(f"{start}-{stop - 1}" for start, stop in fragment.environments[:4])
-                lines.append(f"      environments {shares}{', ...' if fragment.replicas > 4 else ''}")
+                more = ", ..." if fragment.replicas > 4 else ""
+                ring = f"; each worker's in a ring of {fragment.ring} blocks" if fragment.ring > 1 else ""
+                lines.append(f"      environments {shares}{more}{ring}")
         lines += ["", "cut edges" if self.cuts else "no cut edges: everything is one program or one process"]
         for cut in self.cuts:
             lines.append(
                 f"  {cut.source} -> {cut.target}  {', '.join(cut.what)}  {cut.pattern}, {cut.synchronisation}  "
                 f"{human_bytes(cut.bytes_per_iteration)} an iteration"
             )
+        lines += ["", *self.notes] if self.notes else []
         return "\n".join(lines)
 
 
@@ -186,14 +207,19 @@ def build_plan(distribution: Distribution, graph: Graph, environment: Environmen
     _check_needs(name, layout, graph)
     homes = _assign(name, layout, graph)
     placed = tuple(_place(fragment, homes[fragment.name], graph, environment, machine) for fragment in layout.fragments)
+    placed = tuple(fragment for fragment in placed if fragment.nodes)
+    _check_unrolling(name, placed, graph)
+    _check_learning(name, placed, layout.synchronisation, graph)
     return Plan(
         distribution=name,
         algorithm=type(graph.algorithm).__name__,
         environment=graph.spec.name,
         envs=graph.envs,
         steps_per_iteration=graph.steps_per_iteration,
-        fragments=tuple(fragment for fragment in placed if fragment.nodes),
+        fragments=placed,
         cuts=_cuts(placed, layout.synchronisation, graph),
+        synchronisation=layout.synchronisation,
+        notes=_notes(placed, layout.synchronisation, graph, machine),
     )
 
 
@@ -216,14 +242,19 @@ def _matches(pattern: str, node: Node) -> bool:
 def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, ...]]:
     """Each fragment's nodes, in the graph's order. Every node has exactly one home."""
     homes: dict[str, str] = {}
+    rest = [f.name for f in layout.fragments if REST in f.nodes]
     for node in graph.nodes.values():
         named = [f.name for f in layout.fragments if any(_matches(pattern, node) for pattern in f.nodes)]
-        rest = [f.name for f in layout.fragments if REST in f.nodes]
         found = named or rest
         if len(found) != 1:
             count = "no fragment" if not found else f"fragments {' and '.join(found)}"
             raise UserError(f"distribution {name} gives node '{node.name}' to {count}; every node needs exactly one")
         homes[node.name] = found[0]
+        if node.kind == "rollout" and not named:
+            # Trajectories are put together where actions or observations are made: steps then travel once.
+            act = next(n.name for n in graph.of_kind("act") if n.group == node.group)
+            if found[0] not in (homes[act], homes["environment"]):
+                homes[node.name] = homes["environment"]
     return {f.name: tuple(node for node, home in homes.items() if home == f.name) for f in layout.fragments}
 
 
@@ -253,7 +284,92 @@ def _place(
         raise UserError(f"--envs {graph.envs} does not divide over {over}; use {use}")
     share = graph.envs // fragment.replicas
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
-    return Placed(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares)
+    ring = max(k for k in range(1, max(fragment.ring, 1) + 1) if share % k == 0) if plays else 1
+    return Placed(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, ring)
+
+
+def _check_unrolling(name: str, fragments: tuple[Placed, ...], graph: Graph) -> None:
+    """Steps travel between an environment and its actors, and nowhere else."""
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    plays = home["environment"]
+    for rollout in graph.of_kind("rollout"):
+        act = next(node for node in graph.of_kind("act") if node.group == rollout.group)
+        acts, rolls = home[act.name], home[rollout.name]
+        if rolls is not plays and (rolls is not acts or acts is plays):
+            where = f"'{plays.name}'" if acts is plays else f"'{plays.name}' or '{acts.name}'"
+            raise UserError(
+                f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is put together "
+                f"with the environment or with what acts: put it into {where}"
+            )
+        if acts.replicas > plays.replicas:
+            raise UserError(
+                f"{acts.replicas} {acts.name} workers serve {plays.replicas} {plays.name} workers; "
+                f"use at most {plays.replicas} of them"
+            )
+        if rolls is acts and acts is not plays and plays.replicas % acts.replicas:
+            raise UserError(
+                f"{plays.replicas} {plays.name} workers do not divide over {acts.replicas} {acts.name} workers; "
+                f"use a multiple of {acts.replicas}"
+            )
+
+
+def _check_learning(name: str, fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph: Graph) -> None:
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    plays = home["environment"]
+    for fragment in fragments:
+        kinds = {graph.nodes[node].kind for node in fragment.nodes}
+        if learns(fragment, graph) and fragment.replicas > 1:
+            blocks = next(count for count in (8, 4, 2, 1) if graph.envs % count == 0)
+            if blocks % fragment.replicas:
+                wanted = " or ".join(str(k) for k in range(2, blocks + 1) if blocks % k == 0) or "1"
+                raise UserError(
+                    f"{fragment.replicas} {fragment.name}s: {graph.envs} environments form {blocks} blocks, which "
+                    f"learners share evenly; use {wanted} {fragment.name}s, or --envs a multiple of 8"
+                )
+            if plays is not fragment and plays.replicas * plays.ring % fragment.replicas:
+                raise UserError(
+                    f"{plays.replicas} {plays.name} workers do not divide over {fragment.replicas} {fragment.name}s; "
+                    f"use a multiple of {fragment.replicas}"
+                )
+            outside = {"replay", "map"} & {graph.nodes[n].kind for n in home if home[n] is not fragment}
+            if outside:
+                raise UserError(
+                    f"distribution {name} has {fragment.replicas} {fragment.name}s and {' and '.join(sorted(outside))} "
+                    "elsewhere; several learners take trajectories only: put the node with them, or use 1"
+                )
+        if "gradient" in kinds and "apply" not in kinds and isinstance(synchronisation, Free):
+            stale = fragment.replicas - 1
+            if stale > synchronisation.max_staleness > 0:  # with 0, gradients are averaged at a barrier
+                raise UserError(
+                    f"{fragment.replicas} {fragment.name}s make gradients up to {stale} versions old; "
+                    f"{type(graph.algorithm).__name__} bears {synchronisation.max_staleness}: "
+                    f"use at most {synchronisation.max_staleness + 1}, or an algorithm that bears more"
+                )
+    for node in graph.nodes.values():
+        if len({home[replay].name for replay in node.loops}) > 1:
+            raise UserError(
+                f"distribution {name} spreads the replays that feed '{node.name}' over several fragments; "
+                "put them into one"
+            )
+
+
+def learns(fragment: Placed, graph: Graph) -> bool:
+    """Whether a fragment changes parameters."""
+    return any(graph.nodes[node].kind in ("learn", "apply") for node in fragment.nodes)
+
+
+def _notes(
+    fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph: Graph, machine: Machine
+) -> tuple[str, ...]:
+    notes = []
+    workers = sum(fragment.replicas for fragment in fragments)
+    if workers > 1 and isinstance(synchronisation, Free):
+        algorithm, limit = type(graph.algorithm).__name__, synchronisation.max_staleness
+        wait = "actors wait for the learner at every unroll" if not limit else "actors wait before they exceed it"
+        notes.append(f"{algorithm} declares max_staleness {limit}: {wait}")
+    if workers > machine.cpus and workers > 1:
+        notes.append(f"{workers} workers share {plural(machine.cpus, 'CPU')}: fewer would not be slower")
+    return tuple(notes)
 
 
 def _cuts(fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph: Graph) -> tuple[Cut, ...]:
@@ -263,11 +379,14 @@ def _cuts(fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph
         source, target = home[edge.source], home[edge.target]
         if source is not target:
             # Values of one node that travel together are sent once: act and rollout share an observation.
-            between.setdefault((source.name, target.name, edge.source, edge.per_iteration), []).append(edge)
+            times = 1.0 if edge.what in ("parameters", "state") else edge.per_iteration
+            between.setdefault((source.name, target.name, edge.source, times), []).append(edge)
     by_name = {fragment.name: fragment for fragment in fragments}
     cuts = []
     for (source, target, _, times), edges in between.items():
         values = {name: type_ for edge in edges for name, type_ in edge.type.items()}
+        if "state" in values:
+            values.pop("params", None)  # they are in it
         pattern = _pattern(by_name[source], by_name[target], edges)
         copies = by_name[target].replicas if pattern == "broadcast" else 1
         size = round(tree_bytes(values) * times * copies)

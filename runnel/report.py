@@ -8,9 +8,11 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TextIO
+
+from runnel.bottleneck import Report, label
 
 PLAIN_EVERY_S: Final = 2.0
 LOSSES: Final = 4
@@ -21,7 +23,7 @@ class LiveView(contextlib.AbstractContextManager["LiveView"]):
     """How a run is doing, while it runs.
 
     with LiveView(500_000, quiet=False, title="ppo on CartPole-v1") as view:
-        view.update(record)
+        view.update(record, report)
         view.note("checkpoint written")
     """
 
@@ -45,9 +47,9 @@ class LiveView(contextlib.AbstractContextManager["LiveView"]):
             view = _Lines(total_steps, title, stream, clock)
         self._view = view
 
-    def update(self, record: Mapping[str, Any]) -> None:
-        """Shows a record of metrics."""
-        self._view.update(record)
+    def update(self, record: Mapping[str, Any], report: Report | None = None) -> None:
+        """Shows a record of metrics and, of several workers, how they fare."""
+        self._view.update(record, report or Report())
 
     def note(self, text: str) -> None:
         """Says something once, such as that a checkpoint was written."""
@@ -66,7 +68,7 @@ class _View:
 
     def start(self) -> None: ...
 
-    def update(self, record: Mapping[str, Any]) -> None: ...
+    def update(self, record: Mapping[str, Any], report: Report) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -83,14 +85,14 @@ class _Lines(_View):
     def __init__(self, total_steps: int | None, title: str, stream: TextIO, clock: Callable[[], float]):
         self._total, self._title, self._stream, self._clock = total_steps, title, stream, clock
         self._shown_at = -math.inf
-        self._pending: Mapping[str, Any] | None = None
+        self._pending: tuple[Mapping[str, Any], Report] | None = None
 
     def start(self) -> None:
         if self._title:
             self._print(self._title)
 
-    def update(self, record: Mapping[str, Any]) -> None:
-        self._pending = record
+    def update(self, record: Mapping[str, Any], report: Report) -> None:
+        self._pending = (record, report)
         if self._clock() - self._shown_at >= PLAIN_EVERY_S:
             self._show()
 
@@ -98,17 +100,18 @@ class _Lines(_View):
         self._print(text)
 
     def stop(self) -> None:
-        self._show()
+        self._show(last=True)
 
-    def _show(self) -> None:
+    def _show(self, last: bool = False) -> None:
         if self._pending is None:
             return
-        record, self._pending = self._pending, None
+        (record, report), self._pending = self._pending, None
         self._shown_at = self._clock()
         steps = int(record.get("env_steps") or 0)
-        words = [_steps(steps, self._total), *numbers(record)]
+        workers = shares(record, report)
+        words = [_steps(steps, self._total), *numbers(record, LOSSES // 2 if workers else LOSSES), *workers]
         left = seconds_left(record, self._total)
-        if left:
+        if left and not last:
             words.append(f"{duration(left)} left")
         self._print("  ".join(words))
 
@@ -119,7 +122,7 @@ class _Lines(_View):
 
 
 class _Terminal(_View):
-    """A progress bar with time left, and under it the numbers."""
+    """A progress bar with time left, and under it the numbers and the workers."""
 
     def __init__(self, total_steps: int | None, title: str, stream: TextIO):
         from rich.console import Console
@@ -142,7 +145,7 @@ class _Terminal(_View):
             self.note(self._title)
         self._live.start()
 
-    def update(self, record: Mapping[str, Any]) -> None:
+    def update(self, record: Mapping[str, Any], report: Report) -> None:
         from rich.console import Group
         from rich.text import Text
 
@@ -155,16 +158,18 @@ class _Terminal(_View):
             left=f"{duration(left)} left" if left else "",
         )
         line = Text("  " + "  ".join(numbers(record)), no_wrap=True, overflow="ellipsis")
-        self._live.update(Group(self._bar, line))
+        workers = [Text(f"  {text}", no_wrap=True, overflow="ellipsis") for text in table(record, report)]
+        self._live.update(Group(self._bar, line, *workers))
 
     def note(self, text: str) -> None:
         self._live.console.print(text, markup=False, highlight=False)
 
     def stop(self) -> None:
+        self._bar.update(self._task, left="")  # it has ended
         self._live.stop()
 
 
-def numbers(record: Mapping[str, Any]) -> list[str]:
+def numbers(record: Mapping[str, Any], losses: int = LOSSES) -> list[str]:
     """The numbers of a record worth a line: return, speed, losses."""
     words = []
     mean_return = record.get("mean_return")
@@ -176,8 +181,38 @@ def numbers(record: Mapping[str, Any]) -> list[str]:
     learnt = [(name.removeprefix("learn/"), value) for name, value in record.items() if name.startswith("learn/")]
     # Losses first: they are what people look for.
     learnt.sort(key=lambda pair: "loss" not in pair[0])
-    words += [f"{name} {short(value)}" for name, value in learnt[:LOSSES] if value is not None]
+    words += [f"{name} {short(value)}" for name, value in learnt[:losses] if value is not None]
     return words
+
+
+def shares(record: Mapping[str, Any], report: Report) -> list[str]:
+    """In a few words: how busy workers are, and how stale what is learnt from. Nothing of a worker alone."""
+    roles = report.shares()
+    if len(report.workers) < 2 or not roles:
+        return []
+    words = ["busy " + " ".join(f"{share.role} {share.busy:.0%}" for share in roles)]
+    return words + ([f"staleness {short(record['staleness_mean'])}"] if record.get("staleness_mean") else [])
+
+
+def table(record: Mapping[str, Any], report: Report) -> list[str]:
+    """A line for every role, one for streams and one for staleness. Nothing of a worker alone."""
+    roles = report.shares()
+    if len(report.workers) < 2 or not roles:
+        return []
+    names = [label(share.role, share.replicas) for share in roles]
+    wide = max(len(name) for name in names)
+    lines = []
+    for name, share in zip(names, roles, strict=True):
+        what = "steps" if any(w.role == share.role and w.env_steps is not None for w in report.workers) else "updates"
+        speed = "" if share.per_second is None else f"  {rate(share.per_second)} {what}/s"
+        waits = f"  waits for {share.cause}" if share.cause and share.busy < 0.995 else ""
+        lines.append(f"{name:<{wide}}  busy {share.busy:4.0%}{speed}{waits}")
+    fills = [f"{s.source} -> {s.target} {s.kind}s {s.fill:.0%}" for s in report.streams]
+    if fills:
+        lines.append("streams filled: " + ", ".join(fills))
+    if record.get("staleness_max"):
+        lines.append(f"staleness {short(record['staleness_mean'])}, at most {record['staleness_max']}")
+    return lines
 
 
 def seconds_left(record: Mapping[str, Any], total_steps: int | None) -> float | None:
@@ -210,15 +245,32 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         started = result.get("startup_seconds")
         after = "" if started is None else f" after {duration(started)} to the first update"
         lines.append(f"  speed       {rate(result['steps_per_second'])} steps/s{after}")
+    if result.get("staleness_max"):
+        lines.append(f"  staleness   {short(result['staleness_mean'])}, at most {result['staleness_max']}")
+    workers = result.get("workers") or []
+    if len(workers) > 1:
+        lines.append(f"  busy        {_busy(workers)}")
+    if result.get("cut_episodes"):
+        lines.append(f"  cut         {result['cut_episodes']} episodes that could not be replayed")
     if result.get("restarts"):
         lines.append(f"  restarts    {result['restarts']}")
     if result.get("reason"):
         lines.append(f"  reason      {result['reason']}")
+    if result.get("bottleneck"):
+        lines.append(f"  bottleneck  {result['bottleneck']}")
     if run_dir is not None:
         lines.append(f"  run         {run_dir}")
         if status == "interrupted":
             lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}")
     return "\n".join(lines)
+
+
+def _busy(workers: Sequence[Mapping[str, Any]]) -> str:
+    """By role, of the workers of a result."""
+    roles: dict[str, list[float]] = {}
+    for worker in workers:
+        roles.setdefault(worker["role"], []).append(worker["busy"] or 0.0)
+    return ", ".join(f"{label(role, len(busy))} {sum(busy) / len(busy):.0%}" for role, busy in roles.items())
 
 
 def _steps(steps: int, total: int | None) -> str:

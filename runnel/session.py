@@ -8,18 +8,20 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import jax
-
+from runnel.bottleneck import Report, Role, Setting, bottleneck
 from runnel.building import Built
 from runnel.checkpoint import Checkpoints
+from runnel.environment import is_traceable
 from runnel.errors import UserError
 from runnel.metrics import MetricsLog, write_json_atomically
+from runnel.plan import Machine
 from runnel.report import LiveView, summary
-from runnel.runtime.program import Program, make_program
+from runnel.runtime.program import Program, carry_types, make_program
+from runnel.runtime.topology import staleness_in_iterations
 from runnel.runtime.totals import Progress
 from runnel.types import PyTree
 
@@ -58,7 +60,8 @@ class Counters:
 
     def add(self, progress: Progress, steps_per_iteration: int) -> None:
         self.iterations += progress.iterations
-        self.env_steps += progress.iterations * steps_per_iteration
+        steps = progress.iterations * steps_per_iteration if progress.env_steps is None else progress.env_steps
+        self.env_steps += steps
         self.updates += progress.updates
         self.episodes += progress.episodes
         self.mean_return, self.mean_length = progress.mean_return, progress.mean_length
@@ -76,24 +79,28 @@ class Session:
         began: float,
         quiet: bool,
         resumed: bool = False,
+        launcher: Any = None,
     ):
+        self.launcher = launcher
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
         self.began, self.resumed = began, resumed
         self.checkpoints = Checkpoints(run_dir)
         self.counters = Counters()
         self.rate = _Rate()
         self.startup_s: float | None = None
-        self._phases_at_start: dict[str, float] = {}
         self.interrupted = False
+        self.staleness = (0.0, 0)
         self._saved_at_iteration = -1
 
     def run(self) -> Run:
         config, graph = self.config, self.built.graph
-        program = make_program(self.built.plan, graph, self.built.environment, config["seed"])
+        program = self._program()
         title = f"{type(self.built.algorithm).__name__} on {graph.spec.name}, {self.built.plan.distribution}"
         with contextlib.ExitStack() as stack:
             stack.callback(program.close)
             view = stack.enter_context(LiveView(config["steps"], self.quiet, title))
+            for note in self.built.plan.notes:
+                view.note(note)
             if self.resumed:
                 self._load(program, view)
             write_json_atomically(self.run_dir / "config.json", config)
@@ -110,17 +117,28 @@ class Session:
             result = self._write_result("interrupted" if self.interrupted else "finished", program)
         if not self.quiet:
             print(summary({**result, "run_dir": str(self.run_dir)}), flush=True)
-        return Run(result, self.run_dir, program.carry.states)
+        return Run(result, self.run_dir, program.carry.states)  # type: ignore[union-attr]
+
+    def _program(self) -> Program:
+        plan, graph = self.built.plan, self.built.graph
+        if plan.workers == 1:
+            return make_program(plan, graph, self.built.environment, self.config["seed"])
+        from runnel.fleet import Fleet
+        from runnel.launch import LocalLauncher
+
+        (self.run_dir / "logs").mkdir(exist_ok=True)
+        launcher = self.launcher or LocalLauncher(self.run_dir / "logs" / "servers.log")
+        return Fleet(self.built, self.config, self.run_dir, launcher, Machine.here())
 
     def _train(self, program: Program, log: MetricsLog, view: LiveView) -> None:
-        wanted = math.ceil(self.config["steps"] / self.built.graph.steps_per_iteration)
+        wanted, per_iteration = self.config["steps"], self.built.graph.steps_per_iteration
         target = self.config["stop_at_return"]
         target = math.inf if target is None else target
         saved_at = time.monotonic()
         reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
-        while self.counters.iterations < wanted and not self.interrupted and not reached:
+        while self.counters.env_steps < wanted and not self.interrupted and not reached:
             # Until the first update there is compiling to do; what follows is what the rate is of.
-            left = wanted - self.counters.iterations
+            left = math.ceil((wanted - self.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if self.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, lambda: self.interrupted)
             self.counters.add(progress, self.built.graph.steps_per_iteration)
@@ -128,17 +146,19 @@ class Session:
             if self.startup_s is None and progress.updates:
                 self.startup_s = time.monotonic() - self.began
                 self.rate.start(self.counters.env_steps)
-                self._phases_at_start = program.phases()
-            record = self._record(progress)
+                program.measure()
+            self.staleness = progress.staleness
+            lately = program.report(recent=True)
+            record = self._record(progress, lately)
             log.write(record)
-            view.update(record)
+            view.update(record, lately)
             if time.monotonic() - saved_at > self.config["checkpoint_every_s"]:
                 self._save(program, view)
                 saved_at = time.monotonic()
         self.rate.stop(self.counters.env_steps)
         self._save(program, view)
 
-    def _record(self, progress: Progress) -> dict[str, Any]:
+    def _record(self, progress: Progress, lately: Report) -> dict[str, Any]:
         counters = self.counters
         record: dict[str, Any] = {
             "env_steps": counters.env_steps,
@@ -149,7 +169,9 @@ class Session:
             "mean_length": counters.mean_length,
             "steps_per_second": self.rate.now(counters.env_steps),
             "wall_seconds": self._wall_seconds(),
-            "staleness_mean": 0.0,
+            "staleness_mean": progress.staleness[0],
+            "staleness_max": progress.staleness[1],
+            **lately.metrics(),
             **{f"learn/{name}": value for name, value in progress.out.items()},
         }
         if len(progress.group_returns) > 1:
@@ -168,9 +190,9 @@ class Session:
         view.note(f"checkpoint {path.name}")
 
     def _load(self, program: Program, view: LiveView) -> None:
-        like = {"carry": jax.eval_shape(lambda: program.carry)}
+        like = {"carry": carry_types(self.built.graph, self.built.environment)}
         saved, counters = self.checkpoints.load(like, view.note)
-        if not saved["host"] and program.save()["host"]:
+        if not saved["host"] and not is_traceable(self.built.environment):
             raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
         self.counters = Counters(**counters)
         taken = self.counters.env_steps
@@ -179,7 +201,7 @@ class Session:
                 f"{self.run_dir} has taken {taken:,} steps already, and --steps {self.config['steps']:,} "
                 "counts from its beginning; ask for more than it has"
             )
-        cut = program.load(saved)
+        cut = program.load(saved, taken)
         if cut:
             self.counters.cut_episodes += cut
             view.note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
@@ -211,15 +233,10 @@ class Session:
 
     def _write_result(self, status: str, program: Program) -> dict[str, Any]:
         counters, plan = self.counters, self.built.plan
-        # Compiling is in the phases too, up to the first update.
-        phases = {name: spent - self._phases_at_start.get(name, 0.0) for name, spent in program.phases().items()}
-        worker = {
-            "role": plan.fragments[0].name,
-            "busy": 1.0,
-            "env_steps": counters.env_steps,
-            "updates": counters.updates,
-            "phases": {name: round(seconds, 3) for name, seconds in phases.items()},
-        }
+        report = program.report()
+        if plan.workers == 1:
+            (worker,) = report.workers
+            report = Report((replace(worker, env_steps=counters.env_steps, updates=counters.updates),))
         result = {
             "status": status,
             "algorithm": plan.algorithm.lower(),
@@ -229,28 +246,44 @@ class Session:
             "env_steps": counters.env_steps,
             "updates": counters.updates,
             "episodes": counters.episodes,
+            "cut_episodes": counters.cut_episodes,
             "mean_return": counters.mean_return,
             "wall_seconds": self._wall_seconds(),
             "startup_seconds": self.startup_s,
             "steps_per_second": self.rate.overall(),
-            "staleness_mean": 0.0,
-            "staleness_max": 0,
+            "staleness_mean": self.staleness[0],
+            "staleness_max": self.staleness[1],
             "restarts": counters.restarts,
-            "workers": [worker],
-            "bottleneck": bottleneck(phases),
+            "workers": [worker.json() for worker in report.workers],
+            "streams": [stream.json() for stream in report.streams],
+            # Before the first update there was only starting.
+            "bottleneck": bottleneck(report, setting_of(self.built, Machine.here())) if self.startup_s else None,
         }
         write_json_atomically(self.run_dir / "result.json", result)
         return result
 
 
-def bottleneck(phases: dict[str, float]) -> str | None:
-    """Where one process's time goes."""
-    total = sum(phases.values())
-    if len(phases) < 2 or not total:
-        return None
-    slowest = max(phases, key=lambda name: phases[name])
-    shares = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in phases.items())
-    return f"{slowest} ({shares} of the time)"
+def setting_of(built: Built, machine: Machine) -> Setting:
+    """What the run was given, as far as `bottleneck` may ask for more or less of it."""
+    plan, graph = built.plan, built.graph
+    known = ("actors", "inference", "learners", "ring")
+    given: Any = built.distribution
+    flags = {each.name: getattr(given, each.name) for each in fields(given) if each.name in known}
+    if "ring" in flags:
+        flags["ring"] = plan.home("environment").ring  # as far as the environments could be divided
+    return Setting(
+        flags=flags,
+        roles=tuple(
+            Role(fragment.name, fragment.replicas, frozenset(graph.nodes[node].kind for node in fragment.nodes))
+            for fragment in plan.fragments
+        ),
+        envs=plan.envs,
+        cpus=machine.cpus,
+        gpus=sum(not device.startswith("cpu") for device in machine.devices),
+        free=staleness_in_iterations(plan, graph) > 0,
+        max_staleness=graph.algorithm.max_staleness,
+        host=not is_traceable(built.environment),
+    )
 
 
 @dataclass

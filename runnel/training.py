@@ -12,16 +12,15 @@ from typing import Any
 from runnel import portable
 from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
+from runnel.configure import configure_jax
 from runnel.errors import UserError
 from runnel.metrics import check_wandb
 from runnel.plan import Distribution
-from runnel.runtime.program import check_runnable
 from runnel.session import Run, Session
 
 __all__ = ["Built", "Run", "build", "read_config", "rebuild", "resume", "train"]
 
 DEFAULT_STEPS = 500_000
-CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
 def train(
@@ -51,7 +50,6 @@ def train(
         check_wandb()
     configure_jax()
     built = build(algorithm, environment, distribution, envs, settings, env_settings)
-    check_runnable(built.plan)
     directory = _fresh_directory(run_dir, built, seed)
     config = {
         "algorithm": portable.to_json(built.algorithm),
@@ -89,23 +87,6 @@ def resume(
     config["distribution"] = portable.to_json(built.distribution)
     session = Session(directory, config, built, began=began, quiet=quiet, resumed=True)
     return session.run()
-
-
-def configure_jax() -> None:
-    """How JAX should run here; settings the user has made are left alone."""
-    import jax
-
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        # Compiled programs are kept between runs, so that only the first start is slow.
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(home, "runnel", "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    flags = os.environ.get("XLA_FLAGS", "")
-    if CPU_SCHEDULER not in flags:
-        # It looks for work to do side by side; small programs on the CPU have none, and pay in every call.
-        os.environ["XLA_FLAGS"] = f"{flags} --{CPU_SCHEDULER}=false".strip()
-    # Acting on the CPU takes microseconds; handing it to another thread and back takes longer.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def _fresh_directory(run_dir: str | Path | None, built: Built, seed: int) -> Path:

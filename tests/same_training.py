@@ -2,26 +2,37 @@
 
 A script, because the number of host devices and the default precision must be set before JAX starts:
 
-    python tests/same_training.py
+    python tests/same_training.py                             in one process, stepped and compiled
+    JAX_ENABLE_X64=1 python tests/same_training.py train PPO inline "coarse 2"      each way in its processes
+    JAX_ENABLE_X64=1 python tests/same_training.py resume PPO inline "fine 2"       begun under `coarse`, ended so
+    python tests/same_training.py train-late ...              float64 as a user's script asks for it, after an import
 """
 
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+if len(sys.argv) == 1:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+    os.environ["JAX_ENABLE_X64"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import numpy as np
+from custom_distributions import Maps, Split, Store
 from toys import Corridor, Drift, Reinforce, Tag
 
+import runnel
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.ppo import PPO
+from runnel.distributions.coarse import Coarse
+from runnel.distributions.environments import Environments
+from runnel.distributions.fine import Fine
+from runnel.distributions.fused import Fused
+from runnel.distributions.inline import Inline
+from runnel.distributions.replicated import Replicated
 from runnel.envs.gymnax import GymnaxEnvironment
 from runnel.envs.stepped import Stepped
 from runnel.flow import trace
@@ -30,6 +41,8 @@ from runnel.runtime.loop import Loop
 from runnel.runtime.stepped import SteppedProgram
 
 UPDATES = 5
+
+# In one process
 
 CASES = {
     "PPO": (
@@ -66,7 +79,13 @@ def ways(algorithm, environment, envs=32):
         yield f"fused on {devices}", CompiledProgram(loop, jax.devices()[:devices], 7)
 
 
-def main() -> None:
+def distance(a: list[np.ndarray], b: list[np.ndarray]) -> float:
+    """The most that two lists of arrays differ by."""
+    gaps = [np.abs(x.astype(float) - y.astype(float)).max(initial=0.0) for x, y in zip(a, b, strict=True)]
+    return float(max(gaps))
+
+
+def in_one_process() -> dict[str, float]:
     distances = {}
     for name, (algorithm, environment) in CASES.items():
         reference = None
@@ -74,17 +93,88 @@ def main() -> None:
             first = [np.asarray(leaf) for leaf in jax.tree.leaves(program.carry.states)]
             found = parameters(program)
             reference = found if reference is None else reference
-            gaps = [
-                np.abs(a.astype(float) - b.astype(float)).max(initial=0.0)
-                for a, b in zip(found, reference, strict=True)
-            ]
-            distances[f"{name}: {way}"] = float(max(gaps))
-            moved = max(
-                np.abs(a.astype(float) - b.astype(float)).max(initial=0.0) for a, b in zip(found, first, strict=True)
-            )
+            distances[f"{name}: {way}"] = distance(found, reference)
+            moved = distance(found, first)
             assert np.isfinite(moved)
             assert moved > 1e-4, f"{name}: {way} learnt nothing"
-    print(json.dumps(distances))
+    return distances
+
+
+# In many
+
+SMALL_PPO = PPO(unroll=8, epochs=2, minibatches=2, hidden=(8,), normalise_observations=True, normalise_returns=True)
+GRU_PPO = PPO(unroll=8, epochs=1, minibatches=2, hidden=(8,), memory="gru", memory_size=4)
+# 40 environments of 4 steps and batches of 16: one update an iteration
+SMALL_DQN = DQN(unroll=4, batch=16, min_size=64, capacity=1024, samples_per_insert=0.1, hidden=(8,), target_period=2)
+RANKED_DQN = DQN(**{**SMALL_DQN.__dict__, "prioritised": True})
+
+TRAININGS = {
+    "PPO, host": (SMALL_PPO, "CartPole-v1"),
+    "PPO GRU, host": (GRU_PPO, "CartPole-v1"),
+    "DQN, host": (SMALL_DQN, "CartPole-v1"),
+    "DQN prioritised, host": (RANKED_DQN, "CartPole-v1"),
+    "groups, host": (Drift(), "custom_distributions:host_tag"),
+    "PPO, JAX": (SMALL_PPO, "gymnax:CartPole-v1"),
+    "PPO GRU, JAX": (GRU_PPO, "gymnax:CartPole-v1"),
+    "DQN, JAX": (SMALL_DQN, "gymnax:CartPole-v1"),
+    "groups, JAX": (Drift(), "toys:Tag"),
+}
+
+DISTRIBUTIONS = {
+    "inline": Inline(),
+    "fused": Fused(),
+    **{f"coarse {n}": Coarse(n) for n in (1, 2, 4)},
+    **{f"fine {n}": Fine(n) for n in (1, 2, 4)},
+    **{f"fine {n}, ring 2": Fine(n, ring=2) for n in (1, 2)},
+    **{f"replicated {n}": Replicated(n) for n in (1, 2, 4)},
+    **{f"environments {n}": Environments(n) for n in (1, 2, 4)},
+    "environments 2, ring 2": Environments(2, ring=2),
+    "store": Store(sync=True),
+    "maps": Maps(),
+    "split": Split(),
+}
+
+ENVS = 40  # divides over 2, 4, 5 and 8 workers
+
+
+def learnt(run) -> list[np.ndarray]:
+    assert run.result["status"] == "finished"
+    assert run.result["updates"] >= UPDATES
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(run.states)]
+
+
+def in_many(what: str, training: str, names: list[str]) -> dict[str, float]:
+    """How far each way ends from `inline`."""
+    algorithm, environment = TRAININGS[training]
+    steps = (UPDATES + 1) * algorithm.unroll * ENVS
+    with tempfile.TemporaryDirectory() as directory:
+
+        def train(name: str, steps: int, place: str):
+            return runnel.train(
+                algorithm, environment, DISTRIBUTIONS[name], envs=ENVS, steps=steps, seed=7,
+                run_dir=Path(directory, place), quiet=True,
+            )  # fmt: skip
+
+        distances, reference = {}, learnt(train("inline", steps, "inline"))
+        assert all(np.isfinite(leaf).all() for leaf in reference)
+        for k, name in enumerate(names):
+            if what == "resume":
+                train("coarse 2", steps // 2, str(k))
+                run = runnel.resume(Path(directory, str(k)), steps=steps, distribution=DISTRIBUTIONS[name], quiet=True)
+            else:
+                run = train(name, steps, str(k))
+            distances[name] = distance(learnt(run), reference)
+    return distances
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        print(json.dumps(in_one_process()))
+        return
+    what, training, *names = sys.argv[1:]
+    if what.endswith("-late"):
+        jax.config.update("jax_enable_x64", True)
+    print(json.dumps(in_many(what, training, names)))
 
 
 if __name__ == "__main__":

@@ -65,12 +65,6 @@ def test_a_host_environment_cannot_be_fused_and_the_error_says_what_can():
         runnel.build("ppo", "CartPole-v1", "fused")
 
 
-def test_a_plan_of_several_workers_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(UserError, match="needs 3 workers"):
-        runnel.train(Reinforce(), "toys:Corridor", "coarse", run_dir=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_setting_of_the_wrong_type_from_python():
     with pytest.raises(UserError, match="learning_rate"):
         runnel.build(Reinforce(learning_rate="fast"), "toys:Corridor")

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from xml.etree import ElementTree
 
 import jax
@@ -30,6 +30,8 @@ class State(NamedTuple):
 class Gradient(Algorithm):
     """An algorithm with every kind of node that a cut can separate."""
 
+    max_staleness: ClassVar[int] = 8
+
     def init(self, key: Any, spec: AgentSpec) -> State:
         return State(jnp.zeros((64, 64)))
 
@@ -44,6 +46,12 @@ class Gradient(Algorithm):
 
     def loop(self, flow: Any) -> None:
         flow.learn(self.learn, flow.map(lambda trajectory: trajectory, flow.rollout(self.act, steps=16)))
+
+
+class Impatient(Gradient):
+    """Runs ahead of nobody, wherever it is put."""
+
+    max_staleness: ClassVar[int] = 0
 
 
 class Toy:
@@ -62,17 +70,22 @@ class Toy:
 
 @dataclass(frozen=True)
 class Scattered(Distribution):
-    """Nobody's distribution: a fragment for every node."""
+    """Nobody's distribution: a fragment for every node but the rollout, which stands with what acts."""
 
     def layout(self, graph: Any) -> Layout:
-        kinds = ("environment", "act", "rollout", "map", "gradient")
-        parts = [Fragment(kind, (kind,), replicas=2 if kind == "environment" else 1) for kind in kinds]
-        return Layout((*parts, Fragment("rest", (REST,), replicas=3)), Barrier("step"))
+        parts = (
+            Fragment("environment", ("environment",), replicas=4, ring=4),
+            Fragment("act", ("act", "rollout"), replicas=2),
+            Fragment("map", ("map",)),
+            Fragment("gradient", ("gradient",), replicas=3),
+        )
+        return Layout((*parts, Fragment("rest", (REST,))), Barrier("step"))
 
 
-def plan_of(distribution: Distribution, *groups: str) -> Plan:
+def plan_of(distribution: Distribution, *groups: str, algorithm: Algorithm | None = None) -> Plan:
     toy = Toy(*groups)
-    return build_plan(distribution, trace(Gradient(), toy.spec, 64), toy, Machine(8, ("cuda:0", "cuda:1")))
+    graph = trace(algorithm or Gradient(), toy.spec, 64)
+    return build_plan(distribution, graph, toy, Machine(8, ("cuda:0", "cuda:1")))
 
 
 def plans() -> dict[str, Plan]:
@@ -84,6 +97,7 @@ def plans() -> dict[str, Plan]:
         made[f"{name}-4"] = plan_of(cls(**flags))
     made["groups"] = plan_of(distributions.load("environments")(), "hunters", "prey", "umpires")
     made["scattered"] = plan_of(Scattered())
+    made["impatient"] = plan_of(distributions.load("decoupled")(actors=8), algorithm=Impatient())
     return made
 
 
@@ -100,6 +114,9 @@ def test_everything_of_the_plan_is_in_the_picture(name: str) -> None:
         assert all(node in texts for node in fragment.nodes)
     for cut in plan.cuts:
         assert all(what in words for what in cut.what)
+    assert all(note in texts for note in plan.notes)
+    for fragment in plan.fragments:
+        assert fragment.ring == 1 or f"in a ring of {fragment.ring} blocks" in texts
     assert sum("an iteration" in text for text in texts) == len(plan.cuts) + 1
     assert len([path for path in root.iter(f"{SVG}path") if path.get("marker-end")]) == len(plan.cuts)
 

@@ -110,7 +110,8 @@ def test_a_distribution_nobody_shipped_is_as_good():
             )
 
     built = plan(Odd())
-    assert nodes(built) == {"players": (2, ("environment", "act")), "rest": (1, ("rollout", "learn"))}
+    # A rollout that nobody names is put together where the steps are made.
+    assert nodes(built) == {"players": (2, ("environment", "act", "rollout")), "rest": (1, ("learn",))}
     assert built.fragments[1].devices == (("cuda:0", "cuda:1"),)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from runnel import report
+from runnel.bottleneck import Report, Stream, Worker, alone
 from runnel.report import LiveView, summary
 
 RECORD = {
@@ -16,6 +17,15 @@ RECORD = {
     "learn/policy_loss": -0.0123,
     "learn/broken": None,
 }
+
+WORKERS = Report(
+    (
+        Worker("actor-0", "actor", 1.0, 5.0, {}, env_steps=600, per_second=120.0),
+        Worker("actor-1", "actor", 0.5, 5.0, {"room for unrolls": 2.5}, env_steps=400, per_second=80.0),
+        Worker("learner", "learner", 0.25, 5.0, {"unrolls": 3.0, "room": 0.75}, updates=50, per_second=10.0),
+    ),
+    (Stream("actor", "learner", "unroll", 0.125, 10.0, 1.5),),
+)
 
 RESULT = {
     "status": "finished",
@@ -59,12 +69,35 @@ def test_off_a_terminal_there_is_a_line_every_two_seconds_and_the_last() -> None
     assert [line.split("/")[0] for line in lines[1:]] == ["0", "4", "8", "checkpoint written", "11"]
 
 
-def test_a_line_has_return_speed_losses_and_time_left() -> None:
-    stream = io.StringIO()
-    with LiveView(200_000, stream=stream) as view:
+def test_a_line_has_return_speed_losses_and_time_left_but_for_the_last() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with LiveView(200_000, stream=stream, clock=clock) as view:
         view.update(RECORD)
-    assert stream.getvalue().splitlines() == [
-        "50,000/200,000 steps  25%  return 21.2  1,000 steps/s  policy_loss -0.0123  entropy 0.500  2 min 30 s left"
+        view.update(RECORD)
+    line = "50,000/200,000 steps  25%  return 21.2  1,000 steps/s  policy_loss -0.0123  entropy 0.500"
+    assert stream.getvalue().splitlines() == [f"{line}  2 min 30 s left", line]
+
+
+def test_a_line_says_how_busy_several_workers_are() -> None:
+    stream = io.StringIO()
+    losses = {"learn/c": 1.0, "learn/d": 1.0}
+    with LiveView(200_000, stream=stream) as view:
+        view.update({**RECORD, **losses, "staleness_mean": 1.5}, WORKERS)
+    (line,) = stream.getvalue().splitlines()
+    assert "  policy_loss -0.0123  entropy 0.500  busy actor 75% learner 25%  staleness 1.50  " in line
+
+
+def test_a_worker_alone_is_not_worth_a_word() -> None:
+    only = alone("process", {"environment": 1.0, "learn": 2.0})
+    assert report.shares(RECORD, only) == report.table(RECORD, only) == []
+
+
+def test_a_table_of_roles_streams_and_staleness() -> None:
+    assert report.table({"staleness_mean": 1.5, "staleness_max": 4}, WORKERS) == [
+        "actor x2  busy  75%  200 steps/s  waits for room for unrolls",
+        "learner   busy  25%  10 updates/s  waits for unrolls",
+        "streams filled: actor -> learner unrolls 12%",
+        "staleness 1.50, at most 4",
     ]
 
 
@@ -82,8 +115,9 @@ def test_a_terminal_gets_a_bar_and_the_same_numbers(total: int | None, monkeypat
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
     with LiveView(total, title="ppo on [bold]Toy", stream=stream) as view:
-        view.update(RECORD)
+        view.update(RECORD, WORKERS)
         view.note("checkpoint [written]")
+        view._view._live.refresh()  # type: ignore[attr-defined]  # the last one shows no time left
     text = stream.getvalue()
     wanted = [
         "ppo on [bold]Toy",
@@ -91,6 +125,8 @@ def test_a_terminal_gets_a_bar_and_the_same_numbers(total: int | None, monkeypat
         "return 21.2",
         "1,000 steps/s",
         "policy_loss",
+        "actor x2  busy  75%",
+        "streams filled: actor -> learner unrolls 12%",
         "checkpoint [written]",
     ]
     wanted += ["25%", "2 min 30 s left"] if total else []
@@ -129,6 +165,16 @@ def test_the_summary_says_how_it_went() -> None:
     ):
         assert words in text
     assert "resume" not in text
+
+
+def test_the_summary_of_several_workers_names_the_bottleneck() -> None:
+    workers = [worker.json() for worker in WORKERS.workers]
+    told = {"staleness_mean": 1.5, "staleness_max": 4, "cut_episodes": 3, "bottleneck": "the learner: use --learners 2"}
+    lines = summary({**RESULT, "workers": workers, **told}, "runs/a").splitlines()
+    assert "  busy        actor x2 75%, learner 25%" in lines
+    assert "  staleness   1.50, at most 4" in lines
+    assert "  cut         3 episodes that could not be replayed" in lines
+    assert "  bottleneck  the learner: use --learners 2" in lines
 
 
 def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:

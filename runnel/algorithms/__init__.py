@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from runnel.algorithm import Algorithm
 
 REGISTRY: Final = {
+    "a2c": "runnel.algorithms.a2c:A2C",
     "dqn": "runnel.algorithms.dqn:DQN",
+    "impala": "runnel.algorithms.impala:IMPALA",
     "ppo": "runnel.algorithms.ppo:PPO",
 }
 

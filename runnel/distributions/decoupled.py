@@ -13,11 +13,12 @@ class Decoupled(Distribution):
     actors: int = 2
     inference: int = 1
     learners: int = 1
+    ring: int = 2
 
     def layout(self, graph: Graph) -> Layout:
         return Layout(
             (
-                Fragment("environment", ("environment",), replicas=self.actors),
+                Fragment("environment", ("environment", "rollout"), replicas=self.actors, ring=self.ring),
                 Fragment("inference", ("act",), replicas=self.inference, devices="one"),
                 Fragment("learner", (REST,), replicas=self.learners, devices="one"),
             ),

@@ -11,10 +11,11 @@ class Environments(Distribution):
     """N environment workers, and one worker for each group of agents; an exchange every step."""
 
     actors: int = 2
+    ring: int = 1
 
     def layout(self, graph: Graph) -> Layout:
         groups = tuple(Fragment(group, (f"{group}/*",), devices="one") for group in graph.spec.groups)
         return Layout(
-            (Fragment("environment", ("environment",), replicas=self.actors), *groups),
+            (Fragment("environment", ("environment",), replicas=self.actors, ring=self.ring), *groups),
             Barrier(every="step"),
         )

@@ -11,11 +11,12 @@ class Fine(Distribution):
     """N environment workers and one learner that also acts; an exchange every step."""
 
     actors: int = 2
+    ring: int = 1
 
     def layout(self, graph: Graph) -> Layout:
         return Layout(
             (
-                Fragment("environment", ("environment",), replicas=self.actors),
+                Fragment("environment", ("environment",), replicas=self.actors, ring=self.ring),
                 Fragment("learner", (REST,), devices="one"),
             ),
             Barrier(every="step"),

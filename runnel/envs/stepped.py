@@ -108,6 +108,10 @@ class SteppedVector:
         self.state = SteppedState(environment, current, step, numbers)
         self._write(observation, current)
 
+    def show(self, observation: dict[str, PyTree]) -> None:
+        """Writes what the environments show now."""
+        self._write(observation, self.state.observation)
+
     def render(self, row: int) -> np.ndarray:
         state = jax.tree.map(lambda leaf: leaf[row], self.state.environment)
         return np.asarray(self._environment.render(state), np.uint8)  # type: ignore[attr-defined]  # `open` made sure

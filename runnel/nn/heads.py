@@ -16,6 +16,7 @@ import numpy as np
 from flax import linen
 
 from runnel.nn.networks import default_float, dense
+from runnel.ops import random
 from runnel.types import Array, Discrete, Leaf, MultiDiscrete, PyTree
 
 POLICY_SCALE = 0.01
@@ -32,7 +33,13 @@ class Categorical(NamedTuple):
     logits: Array  # [..., n]
 
     def sample(self, key: Array) -> Array:
-        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+        """One number decides, by where it falls among the categories laid end to end."""
+        rows = self.logits.shape[:-1]
+        drawn = jax.random.uniform(key, rows, jnp.float32) if rows else random.uniform(key)
+        weights = jnp.exp(self.logits - self.logits.max(-1, keepdims=True))
+        ends = jnp.cumsum(weights, -1)
+        passed = ends[..., :-1] <= drawn[..., None].astype(ends.dtype) * ends[..., -1:]
+        return jnp.sum(passed, -1, dtype=jnp.int32)
 
     def mode(self) -> Array:
         return jnp.argmax(self.logits, -1).astype(jnp.int32)

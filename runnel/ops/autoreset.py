@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from runnel.environment import JaxEnvironment, TimeStep
+from runnel.ops.scatters import suited_to_device
 from runnel.types import Array, PyTree
 
 
@@ -15,7 +16,7 @@ def autoreset_step(
     Returns the state and the observation to act on next, and the step itself, whose observation is the
     true last one of the episode that ended.
     """
-    stepped, timestep = environment.step(state, action, step_key)
+    stepped, timestep = suited_to_device(environment.step)(state, action, step_key)
     fresh_state, first_observation = fresh
     done = timestep.terminated | timestep.truncated
 

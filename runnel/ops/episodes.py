@@ -15,80 +15,89 @@ WINDOW: Final = 100
 """`mean_return` is over this many of the newest episodes."""
 
 
-class Episodes(NamedTuple):
-    """Episodes in progress in E environments, and the newest that ended."""
+class Running(NamedTuple):
+    """Episodes in progress in E environments."""
 
     reward: dict[str, Array]  # by group: [E] reward so far
     length: Array  # [E] steps so far
+
+
+class Window(NamedTuple):
+    """The newest episodes that ended."""
+
     returns: dict[str, Array]  # by group: [WINDOW] a ring of the newest returns
     lengths: Array  # [WINDOW]
     cursor: Array  # [] where the ring's next entry goes
     filled: Array  # [] how many entries of the ring count
 
 
-class Ended(NamedTuple):
-    """Sums over episodes that ended."""
+class Finished(NamedTuple):
+    """What an unroll brought to an end: 0 where no episode ended."""
 
-    count: Array  # []
-    returns: dict[str, Array]  # by group: []
-    length: Array  # []
+    returns: dict[str, Array]  # by group: [T, E]
+    lengths: Array  # [T, E]
 
 
-def init(envs: int, groups: list[str]) -> Episodes:
-    def floats(n: int) -> dict[str, Array]:
-        return {group: jnp.zeros(n, jnp.float32) for group in groups}
+def begin(envs: int, groups: list[str]) -> Running:
+    return Running({group: jnp.zeros(envs, jnp.float32) for group in groups}, jnp.zeros(envs, jnp.int32))
 
+
+def empty_window(groups: list[str]) -> Window:
     zero = jnp.zeros((), jnp.int32)
-    lengths = jnp.zeros(WINDOW, jnp.int32)
-    return Episodes(floats(envs), jnp.zeros(envs, jnp.int32), floats(WINDOW), lengths, zero, zero)
+    returns = {group: jnp.zeros(WINDOW, jnp.float32) for group in groups}
+    return Window(returns, jnp.zeros(WINDOW, jnp.int32), zero, zero)
 
 
-def mean_return(episodes: Episodes) -> Array:
+def mean_return(window: Window) -> Array:
     """[] over the newest `WINDOW` episodes and all groups; NaN before the first episode ends."""
-    sums = jnp.stack([returns.sum() for returns in episodes.returns.values()])
-    return jnp.where(episodes.filled > 0, sums.mean() / jnp.maximum(episodes.filled, 1), jnp.nan)
+    sums = jnp.stack([returns.sum() for returns in window.returns.values()])
+    return jnp.where(window.filled > 0, sums.mean() / jnp.maximum(window.filled, 1), jnp.nan)
 
 
-def count(episodes: Episodes, reward: dict[str, Array], done: Array) -> tuple[Episodes, Ended]:
+def count(running: Running, reward: dict[str, Array], done: Array) -> tuple[Running, Finished]:
     """Counts an unroll: `reward` by group [T, E] (the mean over the group's agents), `done` [T, E]."""
     steps, _ = done.shape
     time = jnp.arange(steps, dtype=jnp.int32)[:, None]
     latest = jax.lax.cummax(jnp.where(done, time, -1))  # [T, E] the newest end at or before t
     before = jnp.concatenate([jnp.full_like(latest[:1], -1), latest[:-1]])  # [T, E] the newest end before t
 
-    length = jnp.where(before < 0, episodes.length + time + 1, time - before)
-    running = {group: jnp.cumsum(r, axis=0) + episodes.reward[group] for group, r in reward.items()}
+    length = jnp.where(before < 0, running.length + time + 1, time - before)
+    totals = {group: jnp.cumsum(r, axis=0) + running.reward[group] for group, r in reward.items()}
 
     def since(total: Array, end: Array) -> Array:
         """What `total` has gained since step `end`."""
         at_end = jnp.take_along_axis(total, jnp.maximum(end, 0), axis=0)
         return jnp.where(end < 0, 0.0, at_end)
 
-    returns = {group: total - since(total, before) for group, total in running.items()}
+    counted = Running(
+        reward={group: total[-1] - since(total, latest[-1:])[0] for group, total in totals.items()},
+        length=jnp.where(latest[-1] < 0, running.length + steps, steps - 1 - latest[-1]),
+    )
+    finished = Finished(
+        returns={group: jnp.where(done, total - since(total, before), 0.0) for group, total in totals.items()},
+        lengths=jnp.where(done, length, 0),
+    )
+    return counted, finished
 
-    # Rings take the newest ends in order of (step, environment); older ones fall outside and are dropped.
-    rank = jnp.cumsum(done.ravel().astype(jnp.int32))  # 1 for the first end
+
+def push(window: Window, finished: Finished) -> tuple[Window, Array]:
+    """Rings take the newest ends in order of (step, environment); also gives how many there were."""
+    done = finished.lengths.ravel() > 0
+    rank = jnp.cumsum(done.astype(jnp.int32))  # 1 for the first end
     total = rank[-1]
-    newest = done.ravel() & (total - rank < WINDOW)
-    slot = jnp.where(newest, (episodes.cursor + rank - 1) % WINDOW, WINDOW)
+    newest = done & (total - rank < WINDOW)  # older ones fall outside and are dropped
+    slot = jnp.where(newest, (window.cursor + rank - 1) % WINDOW, WINDOW)
 
-    def push(ring: Array, values: Array) -> Array:
+    def into(ring: Array, values: Array) -> Array:
         return ring.at[slot].set(values.ravel(), mode="drop")
 
-    counted = Episodes(
-        reward={g: total_[-1] - since(total_, latest[-1:])[0] for g, total_ in running.items()},
-        length=jnp.where(latest[-1] < 0, episodes.length + steps, steps - 1 - latest[-1]),
-        returns={group: push(episodes.returns[group], returns[group]) for group in returns},
-        lengths=push(episodes.lengths, length),
-        cursor=(episodes.cursor + total) % WINDOW,
-        filled=jnp.minimum(episodes.filled + total, WINDOW),
+    pushed = Window(
+        returns={group: into(window.returns[group], returns) for group, returns in finished.returns.items()},
+        lengths=into(window.lengths, finished.lengths),
+        cursor=(window.cursor + total) % WINDOW,
+        filled=jnp.minimum(window.filled + total, WINDOW),
     )
-    ended = Ended(
-        count=total,
-        returns={group: jnp.where(done, value, 0.0).sum() for group, value in returns.items()},
-        length=jnp.where(done, length, 0).sum(),
-    )
-    return counted, ended
+    return pushed, total
 
 
 def discounted_sum(before: Array, reward: Array, done: Array, discount: float) -> Array:

@@ -24,6 +24,9 @@ from runnel.types import Array, PyTree
 BLOCKS = (8, 4, 2, 1)
 """How many blocks, the best first: as many devices as divide it can share the columns."""
 
+MOST_LOW_BITS = 12
+"""Of 32 that are drawn for a row's place in an order; the 20 or more that are left decide it."""
+
 
 def cut(batch: PyTree, count: int, sequences: bool) -> Cut:
     """Prepares a batch `[T, B, ...]` to be taken in `count` minibatches, every step once.
@@ -63,7 +66,7 @@ class Cut:
 
     def orders(self, key: Array) -> Array:
         """[count, blocks, rows / count] a random order of the rows of each block, one part for each minibatch."""
-        order = jnp.argsort(jax.random.bits(key, (self.blocks, self.rows)))
+        order = _random_orders(key, self.blocks, self.rows)
         return jnp.moveaxis(order.reshape(self.blocks, self.count, -1), 1, 0)
 
     def take(self, order: Array) -> PyTree:
@@ -75,6 +78,17 @@ class Cut:
             taken = jnp.moveaxis(taken, 0, 1) if self.sequences else taken.reshape(-1, *taken.shape[2:])
             leaves |= {i: taken[..., k] for k, i in enumerate(pack)}
         return jax.tree.unflatten(self.structure, [leaves[i] for i in range(len(leaves))])
+
+
+def _random_orders(key: Array, count: int, size: int) -> Array:
+    """[count, size] so many random orders of the numbers below `size`."""
+    drawn = jax.random.bits(key, (count, size))
+    low_bits = (size - 1).bit_length()
+    if low_bits > MOST_LOW_BITS:
+        return jnp.argsort(drawn)
+    # One array sorts more than twice as fast as two side by side: each number rides in the low bits of what it drew.
+    numbered = (drawn >> low_bits << low_bits) | jnp.arange(size, dtype=drawn.dtype)
+    return (jnp.sort(numbered) & ((1 << low_bits) - 1)).astype(jnp.int32)
 
 
 def layout(steps: int, columns: int, count: int, sequences: bool) -> tuple[int, bool]:

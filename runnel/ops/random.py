@@ -38,3 +38,29 @@ def reset_keys(base: Array, indices: Array) -> Array:
 def environment_keys(base: Array, step: Array, indices: Array) -> Array:
     """[B, 2] the keys of environment step `step` (0 is the first): of the step, and of the reset after it."""
     return jax.vmap(jax.random.split)(column_keys(base, jnp.asarray(step, jnp.uint32) + 1, indices))
+
+
+def uniform(key: Array) -> Array:
+    """[] float32 in [0, 1): the very number that `jax.random.uniform(key)` gives, sooner.
+
+    On a CPU, JAX's hash is a loop of small operations, which takes longer than a small network. Written out, it melts
+    into the operations around it.
+    """
+    if str(jax.random.key_impl(key)) != "threefry2x32":
+        return jax.random.uniform(key, dtype=jnp.float32)
+    # As JAX does: 23 bits are what a float32 between 1 and 2 has to spare.
+    return (_bits(key) >> 9).astype(jnp.float32) * jnp.float32(2.0**-23)
+
+
+def _bits(key: Array) -> Array:
+    """[] uint32: what `jax.random.bits(key)` gives, by Threefry-2x32 (Salmon et al., 2011) of the number 0."""
+    one, other = jax.random.key_data(key)
+    keys = (one, other, one ^ other ^ jnp.uint32(0x1BD11BDA))
+    x, y = one, other
+    for group in range(5):
+        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            x = x + y
+            y = x ^ ((y << rotation) | (y >> (32 - rotation)))
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+    return x ^ y

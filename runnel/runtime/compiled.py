@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from runnel.bottleneck import Report, alone
 from runnel.runtime import totals
-from runnel.runtime.loop import Carry, Loop, Metrics
+from runnel.runtime.carry import Carry, Metrics
+from runnel.runtime.loop import Loop
+from runnel.runtime.stage import Stage
 from runnel.runtime.totals import Progress
 from runnel.types import Array, PyTree
 
@@ -25,8 +28,9 @@ CHUNK = 8
 class CompiledProgram:
     """Environments, acting and learning in a single program on one or many devices."""
 
-    def __init__(self, loop: Loop, devices: Sequence[Any], seed: int):
-        self.loop, self.seed = loop, jnp.uint32(seed)
+    def __init__(self, loop: Loop, devices: Sequence[Any], seed: int, name: str = "program"):
+        self.name = name
+        self.loop, self.stage, self.seed = loop, Stage(loop.graph), jnp.uint32(seed)
         self.mesh = Mesh(list(devices), ("columns",))
         self.iterations_per_call = 1
         self._seconds = 0.0
@@ -59,15 +63,20 @@ class CompiledProgram:
             self.iterations_per_call *= 2
         return progress
 
-    def phases(self) -> dict[str, float]:
+    def measure(self) -> None:
+        self._seconds = 0.0
+
+    def report(self, recent: bool = False) -> Report:
         """One program has one phase."""
-        return {"program": self._seconds}
+        del recent
+        return alone(self.name, {"program": self._seconds})
 
     def save(self) -> dict[str, PyTree]:
         return {"carry": self.carry, "host": {}}
 
-    def load(self, saved: dict[str, PyTree]) -> int:
+    def load(self, saved: dict[str, PyTree], env_steps: int) -> int:
         """Goes on from what `save` gave; nothing is lost, so 0 episodes are cut."""
+        del env_steps
         self.carry = jax.device_put(saved["carry"], self._shardings)
         return 0
 
@@ -78,8 +87,8 @@ class CompiledProgram:
         """`iterations` iterations, or fewer where the target return is reached before."""
 
         def once(carry: Carry) -> tuple[Carry, Metrics]:
-            carry, trajectories = self.loop.unroll(carry, self._chunk())
-            return self.loop.update(carry, self._sharded(trajectories))
+            carry, trajectories, finished = self.loop.unroll(carry, self._chunk())
+            return self.stage.iterate(carry, self._sharded(trajectories), finished)
 
         def unfinished(now: tuple[Array, Array, Carry, Metrics]) -> Array:
             i, reached, _, _ = now
@@ -111,11 +120,8 @@ class CompiledProgram:
         def columns(tree: PyTree) -> PyTree:
             return jax.tree.map(lambda _: spread, tree)
 
-        episodes = everywhere(carry.episodes)._replace(
-            reward=columns(carry.episodes.reward), length=columns(carry.episodes.length)
-        )
         return everywhere(carry)._replace(
-            actors=columns(carry.actors), environments=columns(carry.environments), episodes=episodes
+            actors=columns(carry.actors), running=columns(carry.running), environments=columns(carry.environments)
         )
 
     def _sharded(self, trajectories: PyTree) -> PyTree:

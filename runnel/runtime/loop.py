@@ -1,92 +1,48 @@
-"""The nodes of a graph as traced functions over one explicit `Carry`.
+"""Playing and acting as traced functions over one explicit `Carry`.
 
     carry = loop.init(seed)
-    carry, trajectories = loop.unroll(carry)             # only where the environment can be traced
-    carry, metrics = loop.update(carry, trajectories)    # every other node, in the loop's order
+    carry, trajectories, finished = loop.unroll(carry)      # only where the environment can be traced
+    carry, metrics = stage.iterate(carry, trajectories, finished)      # every other node: see `stage.py`
 
-Programs compose these: one compiles `unroll` and `update` together, another drives host environments in
-between. Nothing here knows of processes, devices or distributions.
+A loop plays a `share` of the environments: all of them, or one worker's. Programs compose these functions; nothing
+here knows of processes, devices or distributions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from runnel.algorithm import act_one, asks_for
+from runnel.algorithm import act_one
 from runnel.environment import JaxEnvironment
 from runnel.graph import Graph, Node
 from runnel.ops import episodes as ops_episodes
 from runnel.ops import random
 from runnel.ops.autoreset import autoreset_step
-from runnel.ops.episodes import Ended, Episodes
+from runnel.ops.episodes import Finished
+from runnel.ops.scatters import suited_to_device
+from runnel.runtime.carry import Actors, Buffer, Carry, Environments
 from runnel.types import Act, Array, PyTree, Trajectory
 
 
-class Environments(NamedTuple):
-    """JAX environments between two steps."""
-
-    state: PyTree  # [E, ...]
-    observation: dict[str, PyTree]  # by group: [B, ...]
-    first: Array  # [E] the observation begins an episode
-
-
-class Actors(NamedTuple):
-    """What acting carries from unroll to unroll, by group."""
-
-    memory: dict[str, PyTree]  # [B, ...]
-    discounted_sum: dict[str, Array]  # [B]
-
-
-class Buffer(NamedTuple):
-    """A replay node's state."""
-
-    items: PyTree
-    inserted: Array  # [] how many items came in, counted up to `min_size`
-    credit: Array  # [] how many items may be sampled before more must come in
-
-
-class Carry(NamedTuple):
-    """Everything that training carries from one iteration to the next."""
-
-    seed: Array  # [] which the program does not know: one compiled program serves all seeds
-    iteration: Array  # []
-    updates: dict[str, Array]  # by group: []; the parameters' version
-    states: dict[str, PyTree]  # by group: the learner's state
-    replays: dict[str, Buffer]  # by replay node
-    actors: Actors
-    episodes: Episodes
-    environments: Environments | tuple[()]  # () for host environments, which live outside
-
-
-class Metrics(NamedTuple):
-    """What an iteration has to tell, as sums that can be added up."""
-
-    ended: Ended
-    updates: dict[str, Array]  # by learning node: [] how many updates
-    out: dict[str, dict[str, Array]]  # by learning node: the sums of `out`'s scalars over its updates
-
-
-def scalars(out: PyTree) -> dict[str, Array]:
-    """The scalar leaves of a node's `out` by name; the others are for other nodes."""
-    named = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(out):
-        if jnp.ndim(leaf) == 0:
-            name = "/".join(str(getattr(p, "name", getattr(p, "key", getattr(p, "idx", p)))) for p in path)
-            named[name or "loss"] = jnp.asarray(leaf, jnp.float32)
-    return named
+def group_key(graph: Graph, seed: Array, purpose: int, group: str) -> Array:
+    """The root of one purpose's keys for one group of agents."""
+    return jax.random.fold_in(random.base_key(seed, purpose), list(graph.spec.groups).index(group))
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A graph's nodes, ready to be traced."""
+    """A graph's environments and actors, ready to be traced."""
 
     graph: Graph
     environment: JaxEnvironment | None = None  # None where the environment lives on the host
+    share: Sequence[int] | None = None  # the environments it plays, in order; None: all
 
     # Names and indices
 
@@ -94,57 +50,70 @@ class Loop:
     def groups(self) -> list[str]:
         return list(self.graph.spec.groups)
 
+    @property
+    def envs(self) -> Sequence[int]:
+        return self.share if self.share is not None else range(self.graph.envs)
+
+    def columns(self, group: str) -> int:
+        """B: how many columns of the group this loop plays."""
+        return len(self.envs) * self.graph.spec.groups[group].agents
+
     def indices(self, group: str) -> Array:
-        return jnp.arange(self.graph.columns(group), dtype=jnp.int32)
+        """[B] the columns' indices in the whole run."""
+        agents = self.graph.spec.groups[group].agents
+        return (self._numbers()[:, None] * agents + jnp.arange(agents, dtype=jnp.int32)).reshape(-1)
 
-    def _node(self, kind: str, group: str) -> Node:
+    def node(self, kind: str, group: str) -> Node:
         return next(node for node in self.graph.nodes.values() if node.kind == kind and node.group == group)
-
-    def _key(self, seed: Array, purpose: int, group: str) -> Array:
-        return jax.random.fold_in(random.base_key(seed, purpose), self.groups.index(group))
 
     # The first carry
 
     def init(self, seed: Array) -> Carry:
         """Everything as it is before the first step."""
-        algorithm, spec = self.graph.algorithm, self.graph.spec
-        states = {
-            group: algorithm.init(self._key(seed, random.INIT, group), spec.groups[group]) for group in self.groups
-        }
         return Carry(
             seed=seed,
             iteration=jnp.zeros((), jnp.int32),
             updates={group: jnp.zeros((), jnp.int32) for group in self.groups},
-            states=states,
-            replays={node.name: self._empty(node) for node in self.graph.of_kind("replay")},
+            states={group: self.init_state(seed, group) for group in self.groups},
+            replays={node.name: self.empty_replay(node) for node in self.graph.of_kind("replay")},
+            window=ops_episodes.empty_window(self.groups),
             actors=Actors(
                 memory={group: self.initial_memory(group) for group in self.groups},
-                discounted_sum={g: jnp.zeros(self.graph.columns(g)) for g in self.groups},
+                discounted_sum={group: jnp.zeros(self.columns(group)) for group in self.groups},
             ),
-            episodes=ops_episodes.init(self.graph.envs, self.groups),
-            environments=self._reset(seed) if self.environment is not None else (),
+            running=ops_episodes.begin(len(self.envs), self.groups),
+            environments=self.reset(seed) if self.environment is not None else (),
         )
+
+    def init_state(self, seed: Array, group: str) -> PyTree:
+        """The learner's first state."""
+        key = group_key(self.graph, seed, random.INIT, group)
+        return self.graph.algorithm.init(key, self.graph.spec.groups[group])
 
     def initial_memory(self, group: str) -> PyTree:
         """[B, ...] the memory of every column at the start of an episode."""
         one = self.graph.algorithm.initial_memory(self.graph.spec.groups[group])
-        columns = self.graph.columns(group)
+        columns = self.columns(group)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (columns, *jnp.shape(x))), one)
 
-    def _empty(self, node: Node) -> Buffer:
+    def empty_replay(self, node: Node) -> Buffer:
         settings = node.sampling
         items = settings.replay.init(node.inputs[0].type, settings.batch)
         return Buffer(items, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
 
-    def _reset(self, seed: Array) -> Environments:
+    def reset(self, seed: Array) -> Environments:
         assert self.environment is not None
-        keys = random.reset_keys(random.base_key(seed, random.ENVIRONMENT), jnp.arange(self.graph.envs))
+        keys = random.reset_keys(random.base_key(seed, random.ENVIRONMENT), self._numbers())
         state, observation = jax.vmap(self.environment.reset)(keys)
-        return Environments(state, self._by_column(observation), jnp.ones(self.graph.envs, jnp.bool_))
+        return Environments(state, self.by_column(observation), jnp.ones(len(self.envs), jnp.bool_))
+
+    def _numbers(self) -> Array:
+        """[E] the environments' indices in the whole run."""
+        return jnp.asarray(np.asarray(self.envs, np.int32))
 
     # Between environments and columns
 
-    def _by_column(self, value: PyTree) -> dict[str, PyTree]:
+    def by_column(self, value: PyTree) -> dict[str, PyTree]:
         """An environment's values [E, ...] as each group's columns [B, ...]."""
         if len(self.groups) == 1:
             value = {self.groups[0]: value}
@@ -181,14 +150,14 @@ class Loop:
         indices: Array, explore: bool = True,
     ) -> Act:  # fmt: skip
         """Acts in the columns of these indices at once, from a fresh memory where an episode begins."""
-        function = self._node("act", group).function
+        function = self.node("act", group).function
 
         def one(observation: PyTree, memory: PyTree, key: Array, index: Array) -> Act:
             return act_one(function, params, observation, memory, key, explore, index)
 
-        return jax.vmap(one)(observation, self._begun(group, memory, first), keys, indices)
+        return jax.vmap(one)(observation, self.begun(group, memory, first), keys, indices)
 
-    def _begun(self, group: str, memory: PyTree, first: Array) -> PyTree:
+    def begun(self, group: str, memory: PyTree, first: Array) -> PyTree:
         """[B, ...] the memory to act from: that of an episode's start where one begins."""
         fresh = self.graph.algorithm.initial_memory(self.graph.spec.groups[group])
 
@@ -199,18 +168,19 @@ class Loop:
 
     def act_keys(self, seed: Array, group: str, step: Array) -> Array:
         """[B] the keys of acting at one step."""
-        return random.column_keys(self._key(seed, random.ACT, group), step, self.indices(group))
+        return random.column_keys(group_key(self.graph, seed, random.ACT, group), step, self.indices(group))
 
-    def unroll(self, carry: Carry, chunk: int = 1) -> tuple[Carry, dict[str, Trajectory]]:
-        """Steps traced environments for one unroll; gives a trajectory for each group.
+    def unroll(self, carry: Carry, chunk: int = 1) -> tuple[Carry, dict[str, Trajectory], Finished]:
+        """Steps traced environments for one unroll; gives a trajectory for each group, and the episodes that ended.
 
         `chunk` steps, a divisor of the unroll, are compiled side by side.
         """
         environment, environments = self.environment, carry.environments
         assert environment is not None
         assert isinstance(environments, Environments)
+        assert isinstance(carry.actors, Actors)
         environment_key = random.base_key(carry.seed, random.ENVIRONMENT)
-        numbers = jnp.arange(self.graph.envs, dtype=jnp.int32)
+        numbers = self._numbers()
 
         def step(now: tuple[Environments, dict[str, PyTree]], given: tuple[Any, Array, Any]) -> tuple[Any, Any]:
             (state, observation, first), memory = now
@@ -230,11 +200,11 @@ class Loop:
                 observation,
                 {group: act.action for group, act in acts.items()},
                 {group: act.extras for group, act in acts.items()},
-                jax.tree.map(lambda r: jnp.asarray(r, jnp.result_type(float)), self._by_column(timestep.reward)),
+                jax.tree.map(lambda r: jnp.asarray(r, jnp.result_type(float)), self.by_column(timestep.reward)),
                 (terminated, truncated, first),
-                self._by_column(timestep.observation),
+                self.by_column(timestep.observation),
             )
-            after_step = Environments(state, self._by_column(after), terminated | truncated)
+            after_step = Environments(state, self.by_column(after), terminated | truncated)
             return (after_step, {group: act.memory for group, act in acts.items()}), seen
 
         def chunk_of_steps(now: Any, steps: Array) -> tuple[Any, Any]:
@@ -242,7 +212,7 @@ class Loop:
             # is bound by how many kernels a step launches, not by how much they do.
             act_keys = {group: jax.vmap(partial(self.act_keys, carry.seed, group))(steps) for group in self.groups}
             keys = jax.vmap(lambda t: random.environment_keys(environment_key, t, numbers))(steps)  # [chunk, E, 2]
-            fresh = jax.vmap(jax.vmap(environment.reset))(keys[..., 1])
+            fresh = jax.vmap(jax.vmap(suited_to_device(environment.reset)))(keys[..., 1])
             return jax.lax.scan(step, now, (act_keys, keys[..., 0], fresh), unroll=chunk)
 
         steps = carry.iteration * self.graph.unroll + jnp.arange(self.graph.unroll, dtype=jnp.int32)
@@ -252,21 +222,24 @@ class Loop:
         observation, action, extras, reward, (terminated, truncated, first), last_observation = seen
         trajectories = {
             group: self.trajectory(
-                carry, group, observation[group], action[group], extras[group], reward[group], terminated,
-                truncated, last_observation[group], first,
+                group, carry.actors.memory[group], carry.actors.discounted_sum[group],
+                jnp.broadcast_to(carry.updates[group], (self.columns(group),)), self.indices(group),
+                observation[group], action[group], extras[group], reward[group], terminated, truncated,
+                last_observation[group], first,
             )
             for group in self.groups
         }  # fmt: skip
-        actors = carry.actors._replace(memory=memory)
-        return carry._replace(environments=environments, actors=actors), trajectories
+        carry = carry._replace(environments=environments, actors=carry.actors._replace(memory=memory))
+        carry, finished = self._count(carry, reward, terminated | truncated)
+        return carry, trajectories, finished
 
     def trajectory(
-        self, carry: Carry, group: str, observation: PyTree, action: Array, extras: PyTree, reward: Array,
-        terminated: Array, truncated: Array, last_observation: PyTree, first: Array,
+        self, group: str, memory: PyTree, discounted_sum: Array, version: Array, index: Array, observation: PyTree,
+        action: Array, extras: PyTree, reward: Array, terminated: Array, truncated: Array, last_observation: PyTree,
+        first: Array,
     ) -> Trajectory:  # fmt: skip
-        """Puts together what an unroll saw; ends and beginnings are [T, E]."""
+        """Puts together what an unroll saw; ends and beginnings are [T, E], memory is that before the first step."""
         began = self.each_column(first, group)
-        columns = self.graph.columns(group)
         return Trajectory(
             observation=observation,
             action=action,
@@ -275,142 +248,22 @@ class Loop:
             truncated=self.each_column(truncated, group),
             last_observation=last_observation,
             first=began,
-            memory=self._begun(group, carry.actors.memory[group], began[0]),
+            memory=self.begun(group, memory, began[0]),
             extras=extras,
-            discounted_sum=carry.actors.discounted_sum[group],
-            version=jnp.broadcast_to(carry.updates[group], (columns,)),
-            index=self.indices(group),
+            discounted_sum=discounted_sum,
+            version=version,
+            index=index,
         )
 
-    # Everything after the rollout
-
-    def update(self, carry: Carry, trajectories: dict[str, Trajectory]) -> tuple[Carry, Metrics]:
-        """Runs every node but acting and the environment, in order: once, or once for each replayed batch."""
-        carry, ended = self._count(carry, trajectories)
-        values = {self._node("rollout", group).name: trajectory for group, trajectory in trajectories.items()}
-        metrics = Metrics(ended, {}, {})
-        after = [n for n in self.graph.nodes.values() if n.kind not in ("environment", "act", "rollout")]
-        for node in after:
-            if node.kind == "replay":
-                carry = self._insert(carry, node, node.inputs[0].take(values[node.inputs[0].node]))
-            elif not node.loops:
-                carry, values[node.name], learnt = self._run(carry, node, values)
-                metrics = _noted(metrics, learnt, 1)
-        for loops in dict.fromkeys(node.loops for node in after if node.loops):
-            carry, metrics = self._replayed(
-                carry, sorted(loops), [n for n in after if n.loops == loops], values, metrics
-            )
-        return carry._replace(iteration=carry.iteration + 1), metrics
-
-    def _count(self, carry: Carry, trajectories: dict[str, Trajectory]) -> tuple[Carry, Ended]:
-        """Episode statistics and discounted sums, from rewards and ends."""
-        rewards, sums = {}, dict(carry.actors.discounted_sum)
-        done = jnp.zeros((), jnp.bool_)
-        for group, trajectory in trajectories.items():
+    def _count(self, carry: Carry, reward: dict[str, Array], done: Array) -> tuple[Carry, Finished]:
+        """Episodes and discounted sums, from rewards [T, B] and ends [T, E]."""
+        assert isinstance(carry.actors, Actors)
+        sums, means = dict(carry.actors.discounted_sum), {}
+        for group, r_t in reward.items():
             agents = self.graph.spec.groups[group].agents
-            ends = trajectory.terminated | trajectory.truncated
-            steps = ends.shape[0]
-            reward = trajectory.reward.astype(jnp.float32)
-            rewards[group] = reward.reshape(steps, self.graph.envs, agents).mean(-1)
-            done = ends.reshape(steps, self.graph.envs, agents)[..., 0]
-            discount = self._node("rollout", group).rollout.discount
+            means[group] = r_t.astype(jnp.float32).reshape(*done.shape, agents).mean(-1)
+            discount = self.node("rollout", group).rollout.discount
             if discount is not None:
-                before = carry.actors.discounted_sum[group]
-                sums[group] = ops_episodes.discounted_sum(before, trajectory.reward, ends, discount)
-        counted, ended = ops_episodes.count(carry.episodes, rewards, done)
-        return carry._replace(episodes=counted, actors=carry.actors._replace(discounted_sum=sums)), ended
-
-    def _run(self, carry: Carry, node: Node, values: dict[str, PyTree]) -> tuple[Carry, PyTree, dict[str, PyTree]]:
-        """One node once: the carry after it, its value and, where it learns, its `out` by name."""
-        group, inputs = node.group, [ref.take(values[ref.node]) for ref in node.inputs]
-        state, version = carry.states[group], carry.updates[group]
-        assert node.function is not None
-        if node.kind == "map":
-            position = list(self.graph.nodes).index(node.name)
-            key = jax.random.fold_in(
-                jax.random.fold_in(self._key(carry.seed, random.MAP, group), carry.iteration), position
-            )
-            given = {"params": state.params, "key": jax.random.fold_in(key, version)}
-            named = {name: value for name, value in given.items() if asks_for(node.function, name)}
-            return carry, node.function(*inputs, **named), {}
-        key = jax.random.fold_in(self._key(carry.seed, random.LEARN, group), version)
-        if node.kind == "gradient":
-            grads, out = node.function(state, *inputs, key)
-            return carry, {"grads": grads, "out": out}, {node.name: out}
-        if node.kind == "apply":
-            state, value, learnt = node.function(state, *inputs), (), {}
-        else:
-            state, value = node.function(state, *inputs, key)
-            learnt = {node.name: value}
-        states = {**carry.states, group: state}
-        return carry._replace(states=states, updates={**carry.updates, group: version + 1}), value, learnt
-
-    def _insert(self, carry: Carry, node: Node, items: PyTree) -> Carry:
-        """Adds items to a replay, and the right to sample them `samples_per_insert` times each."""
-        settings, buffer = node.sampling, carry.replays[node.name]
-        inserted = jnp.minimum(buffer.inserted + settings.replay.count(items), 2 * settings.min_size + 2**20)
-        fresh = inserted - jnp.maximum(buffer.inserted, settings.min_size)
-        buffer = Buffer(
-            items=settings.replay.add(buffer.items, items, settings.batch),
-            inserted=jnp.minimum(inserted, settings.min_size),
-            credit=buffer.credit + jnp.maximum(fresh, 0) * jnp.float32(settings.samples_per_insert),
-        )
-        return carry._replace(replays={**carry.replays, node.name: buffer})
-
-    def _replayed(
-        self,
-        carry: Carry,
-        replays: list[str],
-        nodes: list[Node],
-        outside: dict[str, PyTree],
-        metrics: Metrics,
-    ) -> tuple[Carry, Metrics]:
-        """Runs nodes once for each batch that the replays may give."""
-        sampled = [node for node in nodes if node.kind == "replay"]
-        others = [node for node in nodes if node.kind != "replay"]
-
-        def may_sample(now: tuple[Carry, Any]) -> Array:
-            carry, _ = now
-            enough = [
-                carry.replays[name].credit
-                >= self.graph.nodes[name].sampling.replay.cost(self.graph.nodes[name].sampling.batch)
-                for name in replays
-            ]
-            return jnp.stack(enough).all()
-
-        def once(carry: Carry) -> tuple[Carry, dict[str, dict[str, Array]]]:
-            values, learnt = dict(outside), {}
-            for node in sampled:
-                settings, buffer = node.sampling, carry.replays[node.name]
-                key = jax.random.fold_in(self._key(carry.seed, random.SAMPLE, node.group), carry.updates[node.group])
-                values[node.name] = settings.replay.sample(buffer.items, key, settings.batch)
-                buffer = buffer._replace(credit=buffer.credit - settings.replay.cost(settings.batch))
-                carry = carry._replace(replays={**carry.replays, node.name: buffer})
-            for node in others:
-                carry, values[node.name], outs = self._run(carry, node, values)
-                learnt.update({name: scalars(out) for name, out in outs.items()})
-            for node in sampled:
-                if node.priorities is not None:
-                    settings, buffer = node.sampling, carry.replays[node.name]
-                    priorities = node.priorities.take(values[node.priorities.node])
-                    items = settings.replay.update(buffer.items, values[node.name], priorities, settings.batch)  # type: ignore[union-attr]
-                    carry = carry._replace(replays={**carry.replays, node.name: buffer._replace(items=items)})
-            return carry, learnt
-
-        def body(now: tuple[Carry, Any]) -> tuple[Carry, Any]:
-            carry, (times, sums) = now
-            carry, learnt = once(carry)
-            return carry, (times + 1, jax.tree.map(jnp.add, sums, learnt))
-
-        empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(once, carry)[1])
-        carry, (times, sums) = jax.lax.while_loop(may_sample, body, (carry, (jnp.zeros((), jnp.int32), empty)))
-        updates = {**metrics.updates, **dict.fromkeys(sums, times)}
-        return carry, metrics._replace(updates=updates, out={**metrics.out, **sums})
-
-
-def _noted(metrics: Metrics, learnt: dict[str, PyTree], times: int) -> Metrics:
-    """Metrics with the scalars of what was just learnt."""
-    updates = {**metrics.updates, **{name: jnp.int32(times) for name in learnt}}
-    return metrics._replace(
-        updates=updates, out={**metrics.out, **{name: scalars(out) for name, out in learnt.items()}}
-    )
+                sums[group] = ops_episodes.discounted_sum(sums[group], r_t, self.each_column(done, group), discount)
+        running, finished = ops_episodes.count(carry.running, means, done)  # type: ignore[arg-type]
+        return carry._replace(running=running, actors=carry.actors._replace(discounted_sum=sums)), finished

@@ -7,12 +7,13 @@ from typing import Protocol
 
 import jax
 
-from runnel.environment import Environment, HostEnvironment, JaxEnvironment
-from runnel.errors import UserError
+from runnel.bottleneck import Report
+from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
 from runnel.graph import Graph
-from runnel.plan import Plan, plural
+from runnel.plan import Plan
+from runnel.runtime.carry import Carry
 from runnel.runtime.compiled import CompiledProgram
-from runnel.runtime.loop import Carry, Loop
+from runnel.runtime.loop import Loop
 from runnel.runtime.stepped import SteppedProgram
 from runnel.runtime.totals import Progress
 from runnel.types import PyTree
@@ -21,43 +22,46 @@ from runnel.types import PyTree
 class Program(Protocol):
     """A plan at work."""
 
-    carry: Carry
+    @property
+    def carry(self) -> Carry | None:
+        """Everything that training carries on, where it is here: of workers elsewhere, as it was last saved."""
+        ...
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         ...
 
-    def phases(self) -> dict[str, float]:
-        """Seconds spent so far in each phase of an iteration, as far as they can be told apart."""
+    def measure(self) -> None:
+        """From here on `report` counts: what came before was starting and compiling."""
+        ...
+
+    def report(self, recent: bool = False) -> Report:
+        """How workers and streams fared since `measure`; `recent`: over the last seconds, where that can be told."""
         ...
 
     def save(self) -> dict[str, PyTree]: ...
 
-    def load(self, saved: dict[str, PyTree]) -> int:
+    def load(self, saved: dict[str, PyTree], env_steps: int) -> int:
         """Goes on from what `save` gave; says how many episodes could not be replayed and were cut."""
         ...
 
     def close(self) -> None: ...
 
 
-def check_runnable(plan: Plan) -> None:
-    """Refuses a plan that this version can make but not run."""
-    if plan.workers > 1:
-        raise UserError(
-            f"distribution {plan.distribution} needs {plural(plan.workers, 'worker')} in processes of their own, which "
-            "this version can plan but not yet run; train with inline or fused"
-        )
-
-
 def make_program(plan: Plan, graph: Graph, environment: Environment, seed: int) -> Program:
     """The program of a plan of one worker."""
-    check_runnable(plan)
     fragment = plan.fragments[0]
     if isinstance(environment, JaxEnvironment):
         loop = Loop(graph, environment)
         if fragment.compiled:
             by_name = {f"{device.platform}:{device.id}": device for device in jax.devices()}
-            return CompiledProgram(loop, [by_name[name] for name in fragment.devices[0]], seed)
-        return SteppedProgram(loop, None, seed)
+            return CompiledProgram(loop, [by_name[name] for name in fragment.devices[0]], seed, fragment.name)
+        return SteppedProgram(loop, None, seed, fragment.name)
     assert isinstance(environment, HostEnvironment)
-    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed)
+    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed, fragment.name)
+
+
+def carry_types(graph: Graph, environment: Environment) -> Carry:
+    """The types of everything that a run carries on."""
+    traced = environment if isinstance(environment, JaxEnvironment) and is_traceable(environment) else None
+    return jax.eval_shape(Loop(graph, traced).init, jax.ShapeDtypeStruct((), jax.numpy.uint32))

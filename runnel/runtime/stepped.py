@@ -1,4 +1,4 @@
-"""A fragment as a process loop: environments step, `act` answers, and every other node is one compiled update."""
+"""The whole loop in one process: environments step, `act` answers, and every other node is one compiled update."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel.bottleneck import Report, alone
 from runnel.environment import HostVector
-from runnel.runtime import history, host, totals
-from runnel.runtime.host import HostUnroller, Unroll
-from runnel.runtime.loop import Carry, Loop, Metrics
+from runnel.ops.episodes import Running
+from runnel.runtime import history, totals
+from runnel.runtime.acting import Policies
+from runnel.runtime.blocks import assemble_all, group_types
+from runnel.runtime.carry import Actors, Carry, Metrics
+from runnel.runtime.loop import Loop
+from runnel.runtime.player import Block, Kept, Player
+from runnel.runtime.stage import Stage
 from runnel.runtime.totals import Progress
 from runnel.types import Array, PyTree
 
@@ -21,13 +27,26 @@ from runnel.types import Array, PyTree
 class SteppedProgram:
     """The whole loop in one process, on host environments, or on JAX environments unrolled in one call each."""
 
-    def __init__(self, loop: Loop, vector: HostVector | None, seed: int):
-        self.loop = loop
+    def __init__(self, loop: Loop, vector: HostVector | None, seed: int, name: str = "process"):
+        self.name = name
+        self.loop, self.stage = loop, Stage(loop.graph)
         self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
-        self.unroller = HostUnroller(loop, vector) if vector is not None else None
+        self.player = self._player(vector, seed) if vector is not None else None
         self._unroll_s, self._learn_s = 0.0, 0.0
         self._unroll = jax.jit(loop.unroll, donate_argnums=0)
         self._update = jax.jit(self._learn, donate_argnums=(0, 1))
+
+    def _player(self, vector: HostVector, seed: int) -> Player:
+        graph, types = self.loop.graph, group_types(self.loop.graph)
+        lanes: Any = {group: Kept(types[group], group, graph.unroll, graph.envs, ()) for group in graph.spec.groups}
+        discounts = {node.group: node.rollout.discount for node in graph.of_kind("rollout")}
+        self.policies = Policies(self.loop, list(lanes), self._parameters, seed)
+        block = Block(vector, range(graph.envs), graph.unroll, lanes, self.policies, discounts)
+        block.reset()
+        return Player([block], lambda block: 0)
+
+    def _parameters(self, unroll: int) -> tuple[int, dict[str, PyTree]]:
+        return 0, {group: state.params for group, state in self.carry.states.items()}
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
@@ -41,72 +60,83 @@ class SteppedProgram:
         assert total is not None
         return totals.read(done, total, self.carry, reached)
 
-    def phases(self) -> dict[str, float]:
-        if self.unroller is None:
-            return {"rollout": self._unroll_s, "learn": self._learn_s}
-        return {
-            "environment": self.unroller.environment_s,
-            "act": self.unroller.act_s,
-            "learn": self._learn_s,
-        }
+    def measure(self) -> None:
+        self._unroll_s, self._learn_s = 0.0, 0.0
+        if self.player is not None:
+            self.player.environment_s, self.player.act_s = 0.0, 0.0
+
+    def report(self, recent: bool = False) -> Report:
+        """One process waits for nobody; its time goes to phases."""
+        del recent
+        if self.player is None:
+            return alone(self.name, {"rollout": self._unroll_s, "learn": self._learn_s})
+        played = {"environment": self.player.environment_s, "act": self.player.act_s}
+        return alone(self.name, {**played, "learn": self._learn_s})
 
     def save(self) -> dict[str, PyTree]:
-        if self.unroller is None:
+        if self.player is None:
             return {"carry": self.carry, "host": {}}
-        episodes, cut = self.unroller.save()
-        return {"carry": self.carry, "host": {**history.pack(episodes), "cut": np.asarray(cut)}}
+        (block,) = self.player.blocks
+        episodes, cut = block.history.episodes(block.vector.episode_numbers().tolist())
+        discounted = {group: jnp.asarray(total) for group, total in block.counter.discounted.items()}
+        carry = self.carry._replace(
+            actors=Actors(self.policies.memories, discounted),
+            running=Running(
+                {group: jnp.asarray(total) for group, total in block.counter.reward.items()},
+                jnp.asarray(block.counter.length),
+            ),
+        )
+        return {"carry": carry, "host": {**history.pack(episodes), "cut": np.asarray(cut)}}
 
-    def load(self, saved: dict[str, PyTree]) -> int:
+    def load(self, saved: dict[str, PyTree], env_steps: int) -> int:
         """Goes on from what `save` gave; says how many episodes could not be replayed and were cut."""
-        carry: Carry = jax.device_put(saved["carry"])
-        if self.unroller is None:
-            self.carry = carry
+        del env_steps  # iterations tell
+        self.carry = jax.device_put(saved["carry"])
+        if self.player is None:
             return 0
+        (block,) = self.player.blocks
         packed = dict(saved["host"])
         cut = np.asarray(packed.pop("cut"))
-        end = int(carry.iteration) * self.loop.graph.unroll
-        self.unroller.load(history.unpack(packed), end)
-        kept = jnp.asarray(~cut)
-        counted = carry.episodes._replace(
-            reward={group: reward * kept for group, reward in carry.episodes.reward.items()},
-            length=carry.episodes.length * kept,
-        )
-        sums = {
-            group: total * self.loop.each_column(kept, group) for group, total in carry.actors.discounted_sum.items()
-        }
-        self.carry = carry._replace(episodes=counted, actors=carry.actors._replace(discounted_sum=sums))
+        assert isinstance(self.carry.actors, Actors)
+        assert isinstance(self.carry.running, Running)
+        self.policies.memories = self.carry.actors.memory
+        counter = block.counter
+        counter.discounted = {g: np.array(total) for g, total in self.carry.actors.discounted_sum.items()}
+        counter.reward = {g: np.array(total) for g, total in self.carry.running.reward.items()}
+        counter.length = np.array(self.carry.running.length)
+        block.restore(history.unpack(packed), cut, int(self.carry.iteration))
         return int(cut.sum())
 
     def close(self) -> None:
-        if self.unroller is not None:
-            self.unroller.vector.close()
+        if self.player is not None:
+            self.player.blocks[0].vector.close()
 
     def _iterate(self, total: Metrics | None, target: float) -> tuple[Metrics, bool]:
         """One iteration; `total` with its metrics, and whether the target return is reached."""
         started = time.perf_counter()
-        if self.unroller is None:
-            self.carry, seen = self._unroll(self.carry)
-            memory: Any = None
+        if self.player is None:
+            self.carry, *seen = self._unroll(self.carry)
             jax.block_until_ready(seen)
         else:
-            seen, memory = self.unroller.unroll(self.carry)
+            self.player.unroll()
+            # The slot's own memory: the update must have finished reading it before the next unroll.
+            seen = {group: [lane.slot.arrays] for group, lane in self.player.blocks[0].kept.items()}
         if total is None:
-            total = totals.empty(jax.eval_shape(self._learn, self.carry, None, seen, memory)[1])
+            total = totals.empty(jax.eval_shape(self._learn, self.carry, None, seen)[1])
         unrolled = time.perf_counter()
-        self.carry, summed, mean = self._update(self.carry, total, seen, memory)
-        # Also ends the reading of the unroll, whose memory the next one writes.
+        self.carry, summed, mean = self._update(self.carry, total, seen)
         reached = float(mean) >= target
         self._unroll_s += unrolled - started
         self._learn_s += time.perf_counter() - unrolled
         return summed, reached
 
-    def _learn(self, carry: Carry, total: Metrics | None, seen: Any, memory: PyTree) -> tuple[Carry, Metrics, Array]:
+    def _learn(self, carry: Carry, total: Metrics | None, seen: Any) -> tuple[Carry, Metrics, Array]:
         """Every node after the rollout, and the mean return after it."""
-        if isinstance(seen, Unroll):
-            unrolled = host.trajectories(self.loop, carry, seen)
-            carry = carry._replace(actors=carry.actors._replace(memory=memory))
+        if isinstance(seen, dict):
+            versions = {group: count[None] for group, count in carry.updates.items()}
+            trajectories, finished = assemble_all(self.loop, seen, jnp.zeros(1, jnp.int32), versions)
         else:
-            unrolled = seen
-        carry, metrics = self.loop.update(carry, unrolled)
+            trajectories, finished = seen
+        carry, metrics = self.stage.iterate(carry, trajectories, finished)
         metrics = metrics if total is None else totals.add(total, metrics)
         return carry, metrics, totals.window_mean(carry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel.ops import episodes as ops_episodes
-from runnel.runtime.loop import Carry, Metrics
+from runnel.runtime.carry import Carry, Metrics
 from runnel.types import Array
 
 
@@ -24,6 +25,8 @@ class Progress(NamedTuple):
     group_returns: dict[str, float]  # by group, over the newest 100 episodes
     out: dict[str, float]  # means of what learning gave out
     reached: bool  # the return that was asked for
+    env_steps: int | None = None  # None: iterations tell
+    staleness: tuple[float, int] = (0.0, 0)  # mean and most, in versions, since the program began
 
 
 def empty(metrics: Any) -> Metrics:
@@ -37,15 +40,19 @@ def add(total: Metrics, metrics: Metrics) -> Metrics:
 
 def window_mean(carry: Carry) -> Array:
     """[] the mean return of the newest 100 episodes; NaN before there are as many."""
-    full = carry.episodes.filled >= ops_episodes.WINDOW
-    return jnp.where(full, ops_episodes.mean_return(carry.episodes), jnp.nan)
+    assert isinstance(carry.window, ops_episodes.Window)
+    return window_mean_of(carry.window)
+
+
+def window_mean_of(window: ops_episodes.Window) -> Array:
+    return jnp.where(window.filled >= ops_episodes.WINDOW, ops_episodes.mean_return(window), jnp.nan)
 
 
 def read(iterations: int, total: Metrics, carry: Carry, stopped: bool) -> Progress:
     """Waits for the device and brings the sums to the host."""
-    total, episodes = jax.device_get((total, carry.episodes))
-    filled = int(episodes.filled)
-    groups = {g: float(np.sum(r) / filled) for g, r in episodes.returns.items()} if filled else {}
+    total, window = jax.device_get((total, carry.window))
+    filled = int(window.filled)
+    groups = {g: float(np.sum(r) / filled) for g, r in window.returns.items()} if filled else {}
     out: dict[str, float] = {}
     for node, sums in total.out.items():
         times = int(total.updates[node])
@@ -56,10 +63,42 @@ def read(iterations: int, total: Metrics, carry: Carry, stopped: bool) -> Progre
     return Progress(
         iterations=iterations,
         updates=sum(int(n) for n in total.updates.values()),
-        episodes=int(total.ended.count),
+        episodes=int(total.episodes),
         mean_return=float(np.mean(list(groups.values()))) if groups else None,
-        mean_length=float(np.sum(episodes.lengths) / filled) if filled else None,
+        mean_length=float(np.sum(window.lengths) / filled) if filled else None,
         group_returns=groups,
         out=out,
         reached=stopped,
     )
+
+
+class Summed(NamedTuple):
+    """Metrics of a worker, as plain numbers that add up."""
+
+    episodes: int
+    updates: dict[str, int]  # by learning node
+    out: dict[str, dict[str, float]]  # by learning node: sums over its updates
+
+
+def summed(metrics: Sequence[Metrics]) -> Summed:
+    """The sum of metrics that are on the host already; programs differ in the nodes they know of."""
+    total = Summed(0, {}, {})
+    for each in metrics:
+        total = total._replace(episodes=total.episodes + int(each.episodes))
+        for node, times in each.updates.items():
+            total.updates[node] = total.updates.get(node, 0) + int(times)
+        for node, out in each.out.items():
+            sums = total.out.setdefault(node, {})
+            for name, value in out.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+    return total
+
+
+def window_json(window: ops_episodes.Window) -> dict[str, Any]:
+    """Sums over the newest episodes, for whoever puts several windows together."""
+    filled = int(window.filled)
+    return {
+        "filled": filled,
+        "length": float(np.sum(window.lengths)),
+        "returns": {group: float(np.sum(ring)) for group, ring in window.returns.items()},
+    }

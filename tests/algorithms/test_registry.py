@@ -11,8 +11,8 @@ from runnel.tuned import TUNED, tuned
 
 
 def test_names_and_classes():
-    assert algorithms.names() == ["dqn", "ppo"]
-    assert {algorithms.load(name).__name__ for name in algorithms.names()} == {"DQN", "PPO"}
+    assert algorithms.names() == ["a2c", "dqn", "impala", "ppo"]
+    assert {algorithms.load(name).__name__ for name in algorithms.names()} == {"A2C", "DQN", "IMPALA", "PPO"}
     assert algorithms.load("PPO") is algorithms.load("ppo")
 
 

@@ -86,7 +86,7 @@ def test_a_value_of_one_group_is_refused_by_another():
 
 def test_columns_are_environment_times_agent():
     loop = Loop(trace(Drift(), Tag.spec, 3), Tag())
-    _, trajectories = loop.unroll(loop.init(jnp.uint32(0)))
+    _, trajectories, _ = loop.unroll(loop.init(jnp.uint32(0)))
     runners = trajectories["runners"]
     assert runners.observation.shape == (4, 6, 2)
     np.testing.assert_array_equal(runners.index, jnp.arange(6))

@@ -1,0 +1,99 @@
+"""Runs of many workers, measured between two moments: what each worker did in between, by its own clock."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runnel import portable
+from runnel.algorithm import Algorithm
+from runnel.building import build
+from runnel.configure import configure_jax
+from runnel.fleet import Fleet
+from runnel.launch import LocalLauncher
+from runnel.plan import Distribution, Machine
+
+START_LIMIT_S = 180.0
+"""How long a run may take to its first update."""
+
+ENDLESS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one worker did between the two moments."""
+
+    seconds: float
+    cpu_s: float  # of the processor's time
+    waited: dict[str, float]  # seconds, by cause
+    counts: dict[str, float]
+
+    @property
+    def waiting(self) -> float:
+        """The share of its time."""
+        return sum(self.waited.values()) / self.seconds
+
+    def rate(self, count: str) -> float:
+        return self.counts.get(count, 0.0) / self.seconds
+
+
+def watch(
+    algorithm: Algorithm, environment: str, distribution: Distribution, envs: int, env_settings: dict[str, Any],
+    warm_s: float, seconds: float,
+) -> dict[str, Share]:  # fmt: skip
+    """Trains until `warm_s` after the first update, and from there for `seconds`; gives every worker's share."""
+    configure_jax()
+    built = build(algorithm, environment, distribution, envs, env_settings=env_settings)
+    config = {
+        "algorithm": portable.to_json(built.algorithm),
+        "environment": {"name": environment, "settings": env_settings},
+        "distribution": portable.to_json(built.distribution),
+        "envs": envs,
+        "seed": 0,
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        run_dir = Path(directory)
+        (run_dir / "logs").mkdir()
+        fleet = Fleet(built, config, run_dir, LocalLauncher(run_dir / "logs" / "servers.log"), Machine.here())
+        try:
+            return _watch(fleet, warm_s, seconds)
+        finally:
+            fleet.close()
+
+
+def _watch(fleet: Fleet, warm_s: float, seconds: float) -> dict[str, Share]:
+    deadline = time.monotonic() + START_LIMIT_S
+    while not fleet.run(ENDLESS, 0.1, float("inf"), lambda: False).updates:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"no update within {START_LIMIT_S:.0f} s")
+    _go_on(fleet, warm_s)
+    before = _statuses(fleet)
+    _go_on(fleet, seconds)
+    return {name: _share(before[name], status) for name, status in _statuses(fleet).items()}
+
+
+def _statuses(fleet: Fleet) -> dict[str, dict[str, Any]]:
+    """What every worker told last, and the processor's time it has had."""
+    told = {}
+    for name, status in fleet.status.items():
+        fields = Path(f"/proc/{fleet.processes[name].pid}/stat").read_text().rpartition(")")[2].split()
+        told[name] = {**status, "cpu_s": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")}
+    return told
+
+
+def _go_on(fleet: Fleet, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        fleet.run(ENDLESS, 0.1, float("inf"), lambda: False)
+
+
+def _share(before: dict[str, Any], after: dict[str, Any]) -> Share:
+    def grown(what: str) -> dict[str, float]:
+        return {name: value - before[what].get(name, 0.0) for name, value in after[what].items()}
+
+    seconds, cpu_s = (after[what] - before[what] for what in ("elapsed", "cpu_s"))
+    return Share(seconds, cpu_s, grown("waited"), grown("counts"))

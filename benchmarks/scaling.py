@@ -1,0 +1,157 @@
+"""Claim: 14 actors step host environments at 85% or more of what the bare environment does on as many processes.
+
+The environment costs about 100 microseconds a step, by work in Python. For each number of actors the bare
+environment runs on so many processes before and after the runs of the three distributions, and each run is measured from a
+second after its first update on, by what its actors say they stepped. Of `coarse`, which waits while its learner
+learns, that time is left out: the rate is of the time in which the learner waits for unrolls. `decoupled` has one
+inference worker beside its actors.
+
+    python benchmarks/scaling.py                                          # as many actors as there are cores for
+    python benchmarks/scaling.py --actors 1 2 4 8 14 --learner cpu        # acting and learning on the CPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+ACTORS = (1, 2, 4, 8, 14)
+ALGORITHMS = {"coarse": "ppo", "async": "impala", "decoupled": "impala"}
+SETTINGS: dict[str, dict[str, Any]] = {"ppo": {"unroll": 64, "minibatches": 4, "epochs": 2}, "impala": {"unroll": 20}}
+WARM_S = 1.0
+
+
+def bare_process(work: int, envs: int, seconds: float) -> None:
+    """One process that steps environments and does nothing else; begins when it is told to."""
+    from benchmarks._costly import Costly
+
+    environments = [Costly(work) for _ in range(envs)]
+    for seed, environment in enumerate(environments):
+        environment.reset(seed=seed)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    steps, started = 0, time.perf_counter()
+    while (now := time.perf_counter()) < started + seconds:
+        for environment in environments:
+            _, _, terminated, truncated, _ = environment.step(0)
+            if terminated or truncated:
+                environment.reset()
+        steps += envs
+    print(steps / (now - started), flush=True)
+
+
+def bare(processes: int, work: int, envs: int, seconds: float) -> float:
+    """Steps per second of so many processes side by side."""
+    command = [sys.executable, __file__, "--bare", str(work), str(envs), str(seconds)]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+    for process in started:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return sum(float(process.communicate(timeout=seconds + 60)[0]) for process in started)
+
+
+def run(name: str, actors: int, work: int, envs: int, seconds: float) -> dict[str, Any]:
+    """One run of a distribution: its rate, and how its workers spent their time."""
+    from benchmarks import _costly, _runs
+    from runnel import algorithms, distributions
+
+    algorithm = ALGORITHMS[name]
+    shares = _runs.watch(
+        algorithms.load(algorithm)(**SETTINGS[algorithm]),
+        _costly.NAME,
+        distributions.load(name)(actors=actors),  # type: ignore[call-arg]
+        envs * actors,
+        {"work": work},
+        WARM_S,
+        seconds,
+    )
+    playing = [share for worker, share in shares.items() if worker.partition("-")[0] in ("actor", "environment")]
+    learner = shares["learner"]
+    rate = sum(share.rate("env_steps") for share in playing)
+    waits: dict[str, list[float]] = {}
+    for worker, share in shares.items():
+        waits.setdefault(worker.partition("-")[0], []).append(round(share.waiting, 4))
+    result = {"steps_per_second": rate, "updates_per_second": learner.rate("updates"), "waiting": waits}
+    if name == "coarse":
+        result |= {"with_learning": rate, "steps_per_second": rate / learner.waiting}
+    if name == "decoupled":
+        inference = shares["inference"]
+        result["blocks_per_batch"] = inference.rate("env_steps") / inference.rate("batches") / (envs / 2)
+    return result
+
+
+def attempt(*arguments: Any) -> dict[str, Any]:
+    """A run that fails is told, and the others go on."""
+    try:
+        return run(*arguments)
+    except Exception as error:
+        print(f"  {arguments[0]} failed: {error}"[:4000], flush=True)
+        return {"failed": str(error)}
+
+
+def measure(actors: int, names: list[str], work: int, envs: int, seconds: float) -> dict[str, Any]:
+    around = [bare(actors, work, envs, min(seconds, 3.0))]
+    row: dict[str, Any] = {"actors": actors}
+    for name in names:
+        row[name] = attempt(name, actors, work, envs, seconds)
+    around.append(bare(actors, work, envs, min(seconds, 3.0)))
+    row["bare"] = around
+    told = [f"{actors:>6}  {statistics.mean(around):>12,.0f}"]
+    for name in names:
+        if "steps_per_second" in row[name]:
+            row[name]["of_bare"] = row[name]["steps_per_second"] / statistics.mean(around)
+            told.append(f"{row[name]['steps_per_second']:>12,.0f} {row[name]['of_bare']:>4.0%}")
+        else:
+            told.append(f"{'failed':>17}")
+    print("  ".join(told), flush=True)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--actors", type=int, nargs="+")
+    parser.add_argument("--distributions", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
+    parser.add_argument("--learner", choices=["cpu", "gpu"], default="cpu", help="and inference worker")
+    parser.add_argument("--envs", type=int, default=32, help="of each actor")
+    parser.add_argument("--cost-us", type=float, default=100.0, help="of a step of the environment")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each run, measured")
+    parser.add_argument("--out", help="directory for the raw results")
+    parser.add_argument("--bare", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.bare:
+        return bare_process(int(args.bare[0]), int(args.bare[1]), float(args.bare[2]))
+    if args.learner == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    cores = os.cpu_count() or 1
+    counts = args.actors or [count for count in ACTORS if count < max(cores, 2)]
+    from benchmarks import _costly
+    from benchmarks import _machine as machine
+
+    work = _costly.work_for(args.cost_us)
+    print(f"{cores} cores, {args.envs} environments an actor, {work} rounds of work a step; learner on {args.learner}")
+    print("  ".join(["actors", f"{'bare, steps/s':>12}", *(f"{name:>17}" for name in args.distributions)]), flush=True)
+    rows = [measure(count, args.distributions, work, args.envs, args.seconds) for count in counts]
+    settings = {
+        "envs_per_actor": args.envs, "cost_us": args.cost_us, "work": work, "seconds": args.seconds,
+        "learner": args.learner, "algorithms": ALGORITHMS, "settings": SETTINGS,
+    }  # fmt: skip
+    about = machine.describe("gymnasium", "flax", "optax")
+    result = {"machine": about, "settings": settings, "rows": rows}
+    print(machine.save(f"scaling-{cores}-cores", result, args.out))
+
+
+if __name__ == "__main__":
+    main()

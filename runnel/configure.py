@@ -1,0 +1,24 @@
+"""How JAX runs here, in the user's process and in every worker."""
+
+from __future__ import annotations
+
+import os
+
+CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
+
+
+def configure_jax() -> None:
+    """How JAX should run here; settings the user has made are left alone."""
+    import jax
+
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        # Compiled programs are kept between runs, so that only the first start is slow.
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(home, "runnel", "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if CPU_SCHEDULER not in flags:
+        # It looks for work to do side by side; small programs on the CPU have none, and pay in every call.
+        os.environ["XLA_FLAGS"] = f"{flags} --{CPU_SCHEDULER}=false".strip()
+    # Acting on the CPU takes microseconds; handing it to another thread and back takes longer.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)

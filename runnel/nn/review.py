@@ -1,0 +1,38 @@
+"""What an actor-critic of today says of an unroll that may have been played by one of yesterday."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from runnel.nn.actor_critic import ActorCritic
+from runnel.ops.returns import next_values
+from runnel.types import Array, PyTree, Trajectory
+
+
+class Review(NamedTuple):
+    """Of an unroll; gradients flow through the distribution and `v_tm1` only."""
+
+    distribution: Any  # [T, B] over what the policy draws
+    v_tm1: Array  # [T, B] the value of what the agent saw
+    v_t: Array  # [T, B] the value of its true successor; anything at all where the episode terminated
+
+
+def review(actor_critic: ActorCritic, trajectory: Trajectory) -> Review:
+    """Policy and values of every step, the network gone through once.
+
+    With memory, each column is gone through from the memory its first step was acted on with.
+    """
+    if actor_critic.gru is None:
+        prediction = jax.vmap(actor_critic.batch)(trajectory.observation)
+    else:
+        unroll = jax.vmap(actor_critic.unroll, (1, 1, 0), 1)
+        prediction = unroll(trajectory.observation, trajectory.first, trajectory.memory)
+    # A bootstrap is a target, and nothing is learnt through a target.
+    fixed, v_tm1, memory = jax.lax.stop_gradient((actor_critic, prediction.value, prediction.memory))
+
+    def value(last_observation: PyTree, memory: PyTree) -> Array:
+        return fixed.step(last_observation, memory).value
+
+    return Review(prediction.distribution, prediction.value, next_values(value, v_tm1, trajectory, memory))

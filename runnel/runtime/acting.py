@@ -1,0 +1,97 @@
+"""Acting in the process that plays: a compiled `act` for a fixed set of columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.runtime.loop import Loop
+from runnel.types import Array, PyTree
+
+Parameters = Callable[[int], tuple[int, dict[str, PyTree]]]
+"""Gives the version and, by group, the parameters that an unroll is to be acted with."""
+
+
+class Policies:
+    """The policies of some groups, for all columns of a loop at once; they remember from step to step."""
+
+    def __init__(self, loop: Loop, groups: Sequence[str], parameters: Parameters, seed: Any):
+        self.loop, self.groups, self.parameters = loop, list(groups), parameters
+        self.version = 0
+        self._seed = jnp.uint32(seed)
+        self._act = jax.jit(self._act_all)
+        self._keys = jax.jit(self._keys_of_unroll)
+        self._structure: Any = None  # of the parameters
+        self._leaves: list[Any] = []
+        self._step_keys = np.zeros(0)
+        self.memories: dict[str, PyTree] = {group: loop.initial_memory(group) for group in self.groups}
+        self._remembers = bool(jax.tree.leaves(self.memories))
+        self._packed, self._given = self._outputs()
+
+    def _outputs(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Memory for what acting gives in a step, and the arrays in it: all actions, then all extras.
+
+        It comes as one row of bytes, because every array that leaves a program costs microseconds.
+        """
+        acts = [self.loop.node("act", group).output for group in self.groups]
+        columns = [self.loop.columns(group) for group in self.groups]
+        leaves = [(act.action, n) for act, n in zip(acts, columns, strict=True)]
+        leaves += [(leaf, n) for act, n in zip(acts, columns, strict=True) for leaf in jax.tree.leaves(act.extras)]
+        types = [((n, *leaf.shape[1:]), np.dtype(leaf.dtype)) for leaf, n in leaves]
+        ends = np.cumsum([0, *(math.prod(shape) * dtype.itemsize for shape, dtype in types)])
+        packed = np.zeros(ends[-1], np.uint8)
+        views = [packed[a:b].view(d).reshape(s) for (a, b), (s, d) in zip(pairwise(ends), types, strict=True)]
+        return packed, views
+
+    def begin(self, unroll: int) -> None:
+        self.version, params = self.parameters(unroll)
+        # Leaves, not trees, go into and come out of the program: walking trees takes longer than a small network.
+        self._leaves, self._structure = jax.tree.flatten({group: params[group] for group in self.groups})
+        start = unroll * self.loop.graph.unroll
+        self._step_keys = np.asarray(self._keys(self._seed, jnp.int32(start)))
+
+    def memory(self) -> dict[str, list[Any]]:
+        return {group: jax.tree.leaves(memory) for group, memory in self.memories.items()}
+
+    def act(self, t: int, observation: dict[str, PyTree], first: np.ndarray) -> Sequence[Any]:
+        # Only memory cares where an episode begins, and every array passed costs microseconds.
+        began = first if self._remembers else None
+        packed, self.memories = self._act(self._leaves, observation, self.memories, began, self._step_keys[t])
+        self._packed[...] = np.asarray(packed)
+        return self._given
+
+    def _keys_of_unroll(self, seed: Array, start: Array) -> Array:
+        """[T, columns of all groups, ...] the keys of every step, as numbers: drawn in one call instead of T."""
+        steps = start + jnp.arange(self.loop.graph.unroll, dtype=jnp.int32)
+        keys = [jax.vmap(partial(self.loop.act_keys, seed, group))(steps) for group in self.groups]
+        return jax.random.key_data(jnp.concatenate(keys, axis=1))
+
+    def _act_all(
+        self, leaves: list[Array], observation: PyTree, memory: PyTree, first: Array | None, keys: Array
+    ) -> tuple[Array, PyTree]:
+        """Acts for every group; gives the bytes of actions and extras, and the memories after."""
+        params = jax.tree.unflatten(self._structure, leaves)
+        actions, extras, memories = [], [], {}
+        first = jnp.zeros(len(self.loop.envs), jnp.bool_) if first is None else first
+        for group in self.groups:
+            began = self.loop.each_column(first, group)
+            columns = self.loop.columns(group)
+            own, keys = jax.random.wrap_key_data(keys[:columns]), keys[columns:]
+            indices = self.loop.indices(group)
+            act = self.loop.act(group, params[group], observation[group], memory[group], began, own, indices)
+            actions.append(act.action)
+            extras += jax.tree.leaves(act.extras)
+            memories[group] = act.memory
+        return jnp.concatenate([_bytes(x) for x in (*actions, *extras)]), memories
+
+
+def _bytes(x: Array) -> Array:
+    x = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, jnp.uint8)
+    return x.reshape(-1)

@@ -1,0 +1,80 @@
+"""Everything that training carries from one iteration to the next, as one pytree.
+
+A worker holds the parts that its fragment's nodes need: dicts with the entries of its own nodes, and `()` for
+what lives elsewhere. Put together again they are a checkpoint, the same under every distribution.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from runnel.ops.episodes import Running, Window
+from runnel.types import Array, PyTree
+
+
+class Environments(NamedTuple):
+    """JAX environments between two steps."""
+
+    state: PyTree  # [E, ...]
+    observation: dict[str, PyTree]  # by group: [B, ...]
+    first: Array  # [E] the observation begins an episode
+
+
+class Actors(NamedTuple):
+    """What acting carries from unroll to unroll, by group."""
+
+    memory: dict[str, PyTree]  # [B, ...]
+    discounted_sum: dict[str, Array]  # [B]
+
+
+class Buffer(NamedTuple):
+    """A replay node's state."""
+
+    items: PyTree
+    inserted: Array  # [] how many items came in, counted up to `min_size`
+    credit: Array  # [] how many items may be sampled before more must come in
+
+
+class Carry(NamedTuple):
+    """The state of training between two iterations."""
+
+    seed: Array  # [] which the program does not know: one compiled program serves all seeds
+    iteration: Array  # []
+    # What learning needs
+    updates: dict[str, Array]  # by group: []; the parameters' version
+    states: dict[str, PyTree]  # by group: the learner's state
+    replays: dict[str, Buffer]  # by replay node
+    window: Window | tuple[()]  # the newest episodes
+    # What playing needs
+    actors: Actors | tuple[()]
+    running: Running | tuple[()]  # the episodes in progress
+    environments: Environments | tuple[()]  # () for host environments, which live outside
+
+
+class Metrics(NamedTuple):
+    """What an iteration has to tell, as sums that can be added up."""
+
+    episodes: Array  # [] how many ended
+    updates: dict[str, Array]  # by learning node: [] how many updates
+    out: dict[str, dict[str, Array]]  # by learning node: the sums of `out`'s scalars over its updates
+
+
+def scalars(out: PyTree) -> dict[str, Array]:
+    """The scalar leaves of a node's `out` by name; the others are for other nodes."""
+    named = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(out):
+        if jnp.ndim(leaf) == 0:
+            name = "/".join(str(getattr(p, "name", getattr(p, "key", getattr(p, "idx", p)))) for p in path)
+            named[name or "loss"] = jnp.asarray(leaf, jnp.float32)
+    return named
+
+
+def noted(metrics: Metrics, learnt: dict[str, Any], times: int) -> Metrics:
+    """Metrics with the scalars of what was just learnt."""
+    updates = {**metrics.updates, **{name: jnp.int32(times) for name in learnt}}
+    return metrics._replace(
+        updates=updates, out={**metrics.out, **{name: scalars(out) for name, out in learnt.items()}}
+    )

@@ -1,0 +1,183 @@
+"""Playing JAX environments whose policies are in the same worker: an unroll of a block is one compiled call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.environment import JaxEnvironment
+from runnel.graph import Graph
+from runnel.ops import episodes as ops_episodes
+from runnel.ops.episodes import Finished, Running
+from runnel.runtime import topology
+from runnel.runtime.acting import Parameters
+from runnel.runtime.blocks import pack
+from runnel.runtime.carry import Actors, Carry, Environments
+from runnel.runtime.loop import Loop
+from runnel.runtime.ports import Out
+from runnel.types import PyTree, Trajectory
+
+
+class Acting(NamedTuple):
+    """A learner's state as far as acting needs it."""
+
+    params: PyTree
+
+
+class _Played:
+    """One block."""
+
+    def __init__(self, graph: Graph, environment: JaxEnvironment, place: topology.Block, outs: dict[str, list[Out]]):
+        self.place, self.outs, self.envs = place, outs, place.envs
+        self.loop = Loop(graph, environment, share=place.envs)
+        self.begun = False
+        self.unroll = jax.jit(self._unroll)
+        self.carry: Carry
+
+    def _unroll(self, carry: Carry) -> tuple[Carry, dict[str, Trajectory], Finished]:
+        return self.loop.unroll(carry)
+
+
+class CompiledPlayer:
+    """All blocks of one worker. Does what `Player` does."""
+
+    between_unrolls = True
+
+    def __init__(
+        self,
+        graph: Graph,
+        environment: JaxEnvironment,
+        places: Sequence[topology.Block],
+        outs: dict[int, dict[str, list[Out]]],
+        parameters: Parameters,
+        seed: int,
+        wait: Callable[[Callable[[], bool]], None],
+        saved: dict[str, np.ndarray],
+    ):
+        self.graph, self.parameters, self.wait, self.seed = graph, parameters, wait, seed
+        self.groups = list(graph.spec.groups)
+        self.blocks = [_Played(graph, environment, place, outs[place.number]) for place in places]
+        self.unrolls = int(saved["iteration"]) if saved else 0
+        for block in self.blocks:
+            block.carry = self._begin(block, saved)
+        self._seen: list[tuple[dict[str, Trajectory], Finished]] = []
+
+    def _begin(self, block: _Played, saved: dict[str, np.ndarray]) -> Carry:
+        loop = block.loop
+
+        def begin(seed: Any) -> Carry:
+            return Carry(
+                seed=seed,
+                iteration=jnp.int32(0),
+                updates={group: jnp.int32(0) for group in self.groups},
+                states={},
+                replays={},
+                window=(),
+                actors=Actors(
+                    {group: loop.initial_memory(group) for group in self.groups},
+                    {group: jnp.zeros(loop.columns(group)) for group in self.groups},
+                ),
+                running=ops_episodes.begin(len(loop.envs), self.groups),
+                environments=loop.reset(seed),
+            )
+
+        carry: Carry = jax.jit(begin)(jnp.uint32(self.seed))
+        return _loaded(carry, f"block.{block.place.number}", saved) if saved else carry
+
+    def unroll(self) -> None:
+        """One unroll of every block, handed over where others take it."""
+        self._seen = []
+        for block in self.blocks:
+            outs = [out for ports in block.outs.values() for out in ports if out.takes(self.unrolls)]
+            if outs:
+                self.wait(lambda outs=outs: all(out.free() for out in outs))
+            iteration, params = self.parameters(self.unrolls)
+            claimed = {id(out): out.claim(iteration) for out in outs}
+            before = block.carry.actors
+            assert isinstance(before, Actors)
+            carry = block.carry._replace(
+                iteration=np.int32(self.unrolls), states={g: Acting(params[g]) for g in self.groups}
+            )
+            carry, trajectories, finished = block.unroll(carry)
+            block.carry = carry._replace(states={})
+            if not outs:
+                self._seen.append((trajectories, finished))
+                continue
+            for group, ports in block.outs.items():
+                agents = self.graph.spec.groups[group].agents
+                arrays = pack(
+                    trajectories[group], before.memory[group], finished.returns[group], finished.lengths, agents
+                )
+                arrays = jax.device_get(arrays)
+                for out in ports:
+                    if id(out) in claimed:
+                        for to, value in zip(out.slots[claimed[id(out)]], arrays, strict=True):
+                            to[...] = value
+                        out.commit()
+        self.unrolls += 1
+
+    def unrolled(self) -> tuple[dict[str, Trajectory], Finished]:
+        """The unroll just played, for nodes in the same worker."""
+        (seen,) = self._seen
+        return seen
+
+    def save(self) -> dict[str, np.ndarray]:
+        saved: dict[str, np.ndarray] = {}
+        for block in self.blocks:
+            saved |= _saved(block.carry, f"block.{block.place.number}")
+        return saved
+
+
+def _named(carry: Carry) -> dict[str, PyTree]:
+    """The trees of what playing carries, by the names of a checkpoint's parts."""
+    actors, running, environments = carry.actors, carry.running, carry.environments
+    assert isinstance(actors, Actors)
+    assert isinstance(running, Running)
+    assert isinstance(environments, Environments)
+    return {
+        "environment": environments.state,
+        **{f"observation.{group}": seen for group, seen in environments.observation.items()},
+        **{f"memory.{group}": memory for group, memory in actors.memory.items()},
+    }
+
+
+def _saved(carry: Carry, prefix: str) -> dict[str, np.ndarray]:
+    actors, running, environments = jax.device_get((carry.actors, carry.running, carry.environments))
+    saved = {
+        f"{prefix}.{name}.{i}": np.asarray(leaf)
+        for name, tree in _named(carry).items()
+        for i, leaf in enumerate(jax.device_get(jax.tree.leaves(tree)))
+    }
+    saved[f"{prefix}.first"], saved[f"{prefix}.length"] = environments.first, running.length
+    for group in actors.memory:
+        saved[f"{prefix}.reward.{group}"] = running.reward[group]
+        saved[f"{prefix}.discounted.{group}"] = actors.discounted_sum[group]
+    return saved
+
+
+def _loaded(carry: Carry, prefix: str, saved: dict[str, np.ndarray]) -> Carry:
+    def tree(name: str, like: PyTree) -> PyTree:
+        leaves, structure = jax.tree.flatten(like)
+        return jax.tree.unflatten(structure, [saved[f"{prefix}.{name}.{i}"] for i in range(len(leaves))])
+
+    actors, running, environments = carry.actors, carry.running, carry.environments
+    assert isinstance(actors, Actors)
+    assert isinstance(running, Running)
+    assert isinstance(environments, Environments)
+    loaded = carry._replace(
+        actors=Actors(
+            {g: tree(f"memory.{g}", memory) for g, memory in actors.memory.items()},
+            {g: saved[f"{prefix}.discounted.{g}"].astype(s.dtype) for g, s in actors.discounted_sum.items()},
+        ),
+        running=Running({g: saved[f"{prefix}.reward.{g}"] for g in running.reward}, saved[f"{prefix}.length"]),
+        environments=Environments(
+            tree("environment", environments.state),
+            {g: tree(f"observation.{g}", seen) for g, seen in environments.observation.items()},
+            saved[f"{prefix}.first"],
+        ),
+    )
+    return jax.device_put(loaded)

@@ -1,0 +1,92 @@
+"""A worker that plays host environments and does nothing else. NumPy only: it never imports JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runnel.environment import HostVector
+from runnel.runtime.keeping import Arrays, load_host, save_host
+from runnel.runtime.messages import GroupTypes
+from runnel.runtime.player import Asked, Block, Player, Served
+from runnel.runtime.ports import In, Out, Station
+from runnel.transport.store import StoreReader
+
+
+class Light:
+    """Plays blocks whose actions come from elsewhere."""
+
+    def __init__(
+        self,
+        station: Station,
+        types: Mapping[str, GroupTypes],
+        rolled: Sequence[str],  # the groups whose trajectories are put together here
+        unroll: int,
+        discounts: dict[str, float | None],
+        blocks: Mapping[int, range],
+        ports: Callable[[str, str, int], list[Any]],  # of a kind, a group and a block
+        stores: Sequence[StoreReader],
+        open_vector: Callable[[Sequence[int]], HostVector],
+        free: bool,
+        saved: Arrays,
+    ):
+        self.station, self.stores, self.unroll, self.free = station, stores, unroll, free
+        self.blocks = {
+            number: self._block(number, envs, types, rolled, discounts, ports, open_vector)
+            for number, envs in blocks.items()
+        }
+        for number, block in self.blocks.items():
+            load_host(number, block, saved)
+        self.player = Player(list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free)
+
+    def _block(
+        self, number: int, envs: range, types: Mapping[str, GroupTypes], rolled: Sequence[str],
+        discounts: dict[str, float | None], ports: Callable[[str, str, int], list[Any]],
+        open_vector: Callable[[Sequence[int]], HostVector],
+    ) -> Block:  # fmt: skip
+        lanes: dict[str, Any] = {}
+        for group, own in types.items():
+            request: Out = ports("request", group, number)[0]
+            reply: In = ports("reply", group, number)[0]
+            if group in rolled:
+                outs = ports("unroll", group, number)
+                lanes[group] = Asked(own, group, self.unroll, len(envs), outs, request, reply)
+            else:
+                lanes[group] = Served(own, group, self.unroll, len(envs), request, reply)
+        return Block(open_vector(envs), envs, self.unroll, lanes, None, discounts)
+
+    def run(self) -> None:
+        """Works until it is told to stop."""
+        station = self.station
+        station.save = self.save
+        station.enter("working")
+        steps = self.unroll * sum(len(block.envs) for block in self.blocks.values())
+        while True:
+            station.poll()
+            station.between = self.player.between_unrolls
+            if station.between and station.pausing:
+                station.pause()
+            self.player.unroll()
+            station.counts["env_steps"] += steps
+
+    def _started(self) -> None:
+        self.station.between = False
+
+    def save(self) -> Arrays:
+        saved: Arrays = {}
+        for number, block in self.blocks.items():
+            saved |= save_host(number, block)
+        return saved
+
+    def _gate(self, block: Block) -> int:
+        """Waits until there is room for an unroll; gives the iteration whose parameters it is acted with at least."""
+        if not block.ready():
+            self.station.wait(lambda: block.ready() or None, "room for unrolls")
+        return self._told()
+
+    def _early(self, block: Block) -> int | None:
+        may = self.free and not self.station.pausing and block.ready()
+        return self._told() if may else None
+
+    def _told(self) -> int:
+        return max(0, min((store.iteration() for store in self.stores), default=0))

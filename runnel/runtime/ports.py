@@ -1,0 +1,204 @@
+"""A worker's place in a run: its bell, its line to the launcher, and its ends of streams. NumPy only.
+
+All waits of a worker are here. Each ends when what is waited for comes, when the launcher says stop, or when the
+other end of the stream is gone; what they cost is kept by cause, which is how a run knows its bottleneck.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from runnel.transport.bell import Bell
+from runnel.transport.stream import Message, Reader, Writer
+
+T = TypeVar("T")
+
+REPORT_S = 0.25
+"""How often a worker tells how it fares."""
+
+SLICE_S = 0.1
+"""How long a worker sleeps at most before it looks at its line to the launcher."""
+
+
+class Stopped(Exception):
+    """The launcher asks this worker to end."""
+
+
+class Line(Protocol):
+    """The worker's end of the line to the launcher."""
+
+    closed: bool
+
+    def send(self, value: dict[str, Any]) -> None: ...
+
+    def send_arrays(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None: ...
+
+    def receive(self, timeout_s: float = 0) -> Any: ...
+
+
+class Station:
+    """What a worker has in common with its launcher.
+
+    The launcher may ask for a pause, and save the worker's part of a checkpoint during it. A worker pauses where its
+    state is that between two unrolls: where it says so by `between`, also while it waits there.
+    """
+
+    def __init__(self, name: str, bell: Bell, line: Line):
+        self.name, self.bell, self.line = name, bell, line
+        self.waited: dict[str, float] = defaultdict(float)  # seconds, by cause
+        self.counts: dict[str, float] = defaultdict(float)  # whatever the worker counts
+        self.between = False
+        self.pausing = False
+        self.save: Callable[[], dict[str, np.ndarray]] = dict
+        self.drain: Callable[[], None] = lambda: (
+            None
+        )  # in a pause: throws away what others must get rid of to pause too
+        self.on_go: Callable[[dict[str, Any]], None] = lambda message: None
+        self.phase = "starting"
+        self._reported = self.started = time.monotonic()
+
+    def wait(self, ready: Callable[[], T | None], cause: str) -> T:
+        """Waits until `ready` gives something."""
+        found = ready()
+        if found is not None:
+            return found
+        started = time.perf_counter()
+        try:
+            while True:
+                found = self.bell.wait(ready, SLICE_S)
+                if found is not None:
+                    return found
+                self.poll()
+                if self.pausing and self.between:
+                    self.pause()
+        finally:
+            self.waited[cause] += time.perf_counter() - started
+
+    def poll(self) -> None:
+        """Looks at the line, and reports from time to time."""
+        while (message := self.line.receive()) is not None:
+            self._take(message.value)
+        if self.line.closed:
+            raise Stopped  # there is nobody left to work for
+        now = time.monotonic()
+        if now - self._reported > REPORT_S:
+            self._reported = now
+            self.report()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message["do"]:
+            case "stop":
+                raise Stopped
+            case "pause":
+                self.pausing = True
+            case "go":
+                self.pausing = False
+                self.on_go(message)
+            case "save":
+                self.line.send_arrays({"saved": self.name}, self.save())
+
+    def pause(self) -> None:
+        """Says so, and waits to be told to go on; saves meanwhile if asked."""
+        self.pausing = True
+        self.line.send({"paused": self.name})
+        while self.pausing:
+            self.drain()
+            message = self.line.receive(SLICE_S)
+            if message is not None:
+                self._take(message.value)
+            elif self.line.closed:
+                raise Stopped
+
+    def report(self) -> None:
+        elapsed = time.monotonic() - self.started
+        status = {"phase": self.phase, "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts)}
+        self.line.send({"status": status})
+
+    def enter(self, phase: str) -> None:
+        """A phase of the worker's life: starting, compiling, working."""
+        if phase == self.phase:
+            return
+        self.phase = phase
+        if phase == "working":  # what came before is told apart from what follows
+            self.started = time.monotonic()
+            self.waited.clear()
+        self.report()
+
+
+class Out:
+    """The writing end of a stream. Consumers with several replicas take turns, one whole iteration each."""
+
+    def __init__(self, station: Station, writer: Writer, name: str, turn: int = 0, turns: int = 1):
+        self.station, self.writer, self.name = station, writer, name
+        self.turn, self.turns = turn, turns
+        self.slots: Sequence[list[np.ndarray]] = writer.slots
+
+    def takes(self, iteration: int) -> bool:
+        return iteration % self.turns == self.turn
+
+    def free(self) -> bool:
+        return self.writer.free()
+
+    def claim(self, version: int = 0) -> int:
+        """A slot to fill; waits while the reader has not caught up."""
+        if not self.writer.free():
+            self.station.wait(lambda: self.writer.free() or None, f"room in {self.name}")
+        claimed = self.writer.claim(version, 0.0)
+        assert claimed is not None
+        return claimed
+
+    def commit(self, tag: int = 0, rows: int = 1) -> None:
+        self.writer.commit(rows, tag)
+
+    def send(self, arrays: Sequence[Any], version: int = 0, tag: int = 0, rows: int = 1) -> None:
+        """A whole message at once."""
+        slot = self.slots[self.claim(version)]
+        for to, value in zip(slot, arrays, strict=True):
+            to[...] = np.asarray(value)
+        self.commit(tag, rows)
+
+
+class In:
+    """The reading end of a stream."""
+
+    def __init__(self, station: Station, reader: Reader, name: str, turn: int = 0, turns: int = 1):
+        self.station, self.reader, self.name = station, reader, name
+        self.turn, self.turns = turn, turns
+
+    def takes(self, iteration: int) -> bool:
+        return iteration % self.turns == self.turn
+
+    def peek(self) -> bool:
+        return self.reader.peek()
+
+    def receive(self) -> Message:
+        """The next message; waits for it."""
+        if not self.reader.peek():
+            self.station.wait(lambda: self.reader.peek() or None, self.name)
+        message = self.reader.receive(0.0)
+        assert message is not None
+        return message
+
+    def release(self, message: Message) -> None:
+        self.reader.release(message)
+
+    def drain(self) -> None:
+        """Throws away what has come."""
+        while self.reader.pending():
+            message = self.reader.receive(0.0)
+            if message is not None:
+                self.reader.release(message)
+
+
+def first_of(station: Station, ports: Sequence[In], cause: str) -> list[In]:
+    """The ports that have something, once at least one has."""
+
+    def some() -> list[In] | None:
+        return [port for port in ports if port.peek()] or None
+
+    return station.wait(some, cause)

@@ -1,0 +1,63 @@
+"""Several learner processes as one program: batches are sharded over all their devices, parameters are on each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from runnel.types import PyTree, Trajectory
+
+PER_COLUMN = ("memory", "discounted_sum", "version", "index")
+"""Fields of a trajectory without a time axis."""
+
+
+class Spmd:
+    """The mesh of all learners' devices, and values spread over it."""
+
+    def __init__(self) -> None:
+        self.mesh = Mesh(np.asarray(jax.devices()), ("columns",))
+        self.whole = NamedSharding(self.mesh, PartitionSpec())
+
+    def everywhere(self, tree: PyTree) -> PyTree:
+        """Values that every learner has, as one."""
+
+        def put(x: Any) -> Any:
+            here = np.asarray(x)
+            return jax.make_array_from_callback(here.shape, self.whole, lambda index: here[index])
+
+        return jax.tree.map(put, tree)
+
+    def columns(self, trajectories: dict[str, Trajectory]) -> dict[str, Trajectory]:
+        """This learner's columns as its part of all."""
+
+        def spread(trajectory: Trajectory) -> Trajectory:
+            fields = {
+                name: self._spread(value, 0 if name in PER_COLUMN else 1)
+                for name, value in trajectory._asdict().items()
+            }
+            return trajectory._replace(**fields)
+
+        return {group: spread(trajectory) for group, trajectory in trajectories.items()}
+
+    def time_major(self, tree: PyTree) -> PyTree:
+        """[T, E] of this learner as its part of all."""
+        return self._spread(tree, 1)
+
+    def flags(self, mine: bool) -> Any:
+        """[devices] one flag of each learner."""
+        return self._spread(np.full(jax.local_device_count(), mine), 0)
+
+    def _spread(self, tree: PyTree, axis: int) -> PyTree:
+        sharding = NamedSharding(self.mesh, PartitionSpec(*([None] * axis), "columns"))
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree)
+
+
+def join(address: str, processes: int, rank: int) -> None:
+    """Brings this process together with the other learners; only then may JAX start."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        address, processes, rank, initialization_timeout=60, coordinator_bind_address=address if rank == 0 else None
+    )

@@ -1,0 +1,301 @@
+"""A ring of slots in plain memory, with one writer and one reader: what both memory transports are made of.
+
+Each end keeps its own counts and tells the other by single words:
+
+    committed             messages the writer has handed over
+    order[n % capacity]   the slot of message n, written before `committed` counts it
+    received              messages the reader has taken
+    released[slot]        1 + the last message of this slot that the reader gave back
+
+A slot is free when its last committed message was released, so slots come free in whatever order they are given back.
+`order` has room for one entry a slot, which is enough: were message n still unread when n + capacity is committed, all
+in between would be unread too and no slot free. Words only grow, so an old value is merely late, never wrong; and
+everything an end knows can be rebuilt from them, which is how a replacement takes over from an end that was killed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from runnel.transport.bell import Bell
+from runnel.transport.memory import ALIGNMENT, LINE_WORDS, aligned, arrays_at, arrays_bytes, order
+from runnel.transport.stream import Closed, End, Message, Schema
+
+# Words at the head of the ring: written once by who creates it,
+_HEAD = 3  # what `Layout.constants` says
+# by the writer,
+_COMMITTED, _BEGUN, _WRITER_CLOSED = range(LINE_WORDS, LINE_WORDS + 3)
+# by the reader,
+_RECEIVED, _READER_CLOSED = range(2 * LINE_WORDS, 2 * LINE_WORDS + 2)
+# by who watches both.
+_WRITER_LOST, _READER_LOST = range(3 * LINE_WORDS, 3 * LINE_WORDS + 2)
+_ORDER = 4 * LINE_WORDS
+
+# Words at the head of a slot, written by the writer.
+_SEQUENCE, _VERSION, _ROWS, _TAG = range(4)
+
+_MAGIC_VALUE = 0x72756E6E656C0001
+_NONE = -(2**63)
+
+
+class Layout:
+    """Where everything lies in a ring of `slots` slots."""
+
+    def __init__(self, schema: Schema, slots: int) -> None:
+        if slots < 1:
+            raise ValueError(f"a stream of {slots} slots can carry nothing; it needs at least 1")
+        self.schema = schema
+        self.capacity = slots
+        self.released = _ORDER + aligned(slots, LINE_WORDS)
+        self._first = 8 * (self.released + aligned(slots, LINE_WORDS))
+        self._slot_bytes = ALIGNMENT + arrays_bytes(schema)
+        self.size = self._first + slots * self._slot_bytes
+
+    def header(self, slot: int) -> int:
+        """The index of the first header word of `slot`."""
+        return (self._first + slot * self._slot_bytes) // 8
+
+    def slots(self, buffer: Any) -> list[list[np.ndarray]]:
+        """The arrays of every slot."""
+        firsts = (8 * self.header(slot) + ALIGNMENT for slot in range(self.capacity))
+        return [arrays_at(buffer, self.schema, first) for first in firsts]
+
+    def constants(self) -> tuple[int, int, int]:
+        """What the head of a ring made with this layout says."""
+        fields = repr([(tuple(shape), dtype) for shape, dtype in self.schema])
+        return _MAGIC_VALUE, self.capacity, zlib.crc32(fields.encode())
+
+
+class Ring:
+    """A ring as who made it has it: gives its ends, tells how full it is, and says when an end has died."""
+
+    def __init__(self, buffer: Any, layout: Layout, new: bool) -> None:
+        self._buffer = buffer
+        self._layout = layout
+        self._words = memoryview(buffer).cast("B").cast("q")
+        self.schema = layout.schema
+        self.capacity = layout.capacity
+        if new:
+            self._words[_BEGUN] = _NONE
+            for slot in range(self.capacity):
+                self._words[layout.header(slot) + _SEQUENCE] = -1
+            for word, value in enumerate(layout.constants()):
+                self._words[word] = value
+        elif (found := tuple(self._words[:_HEAD])) != layout.constants():
+            raise ValueError(f"this memory is not a ring of this schema and {self.capacity} slots; its head: {found}")
+
+    def writer(self, own_bell: Bell, reader_bell: Bell) -> RingWriter:
+        """The writing end. `own_bell` is rung when a slot comes free; `reader_bell` is the one to ring."""
+        return RingWriter(self._buffer, self._words, self._layout, own_bell, reader_bell)
+
+    def reader(self, own_bell: Bell, writer_bell: Bell) -> RingReader:
+        """The reading end. `own_bell` is rung when a message comes; `writer_bell` is the one to ring."""
+        return RingReader(self._buffer, self._words, self._layout, own_bell, writer_bell)
+
+    def committed(self) -> int:
+        """How many messages were ever committed."""
+        return self._words[_COMMITTED]
+
+    def pending(self) -> int:
+        """How many messages wait to be received."""
+        received = self._words[_RECEIVED]
+        order()
+        return min(self._words[_COMMITTED] - received, self.capacity)
+
+    def lost(self, end: End) -> None:
+        """Says that the worker at `end` has died. The other end's waits raise Closed, once its bell is rung."""
+        self._words[_WRITER_LOST if end == "writer" else _READER_LOST] = 1
+
+    def reset_end(self, end: End) -> None:
+        """Makes `end`, at which nobody is now, ready for a replacement.
+
+        A new writer starts without the claim of the dead one. A new reader is offered again, in order, what the dead
+        one had received and not released.
+        """
+        if end == "writer":
+            self._words[_BEGUN] = _NONE
+            self._words[_WRITER_CLOSED] = 0
+            order()
+            self._words[_WRITER_LOST] = 0
+        else:
+            self._words[_READER_CLOSED] = 0
+            order()
+            self._words[_READER_LOST] = 0
+
+    def close(self) -> None:
+        """Lets go of the memory, which goes with the last end or array that views it. Counts stay as they were."""
+        self._buffer = bytearray(memoryview(self._buffer).cast("B")[: 8 * _ORDER])
+        self._words = memoryview(self._buffer).cast("q")
+
+
+class RingWriter:
+    """The writing end of a ring: a `stream.Writer`."""
+
+    def __init__(self, buffer: Any, words: memoryview[int], layout: Layout, own_bell: Bell, reader_bell: Bell) -> None:
+        self.slots = layout.slots(buffer)
+        self._words = words
+        self._capacity = layout.capacity
+        self._headers = [layout.header(slot) for slot in range(layout.capacity)]
+        self._released = layout.released
+        self._bell = own_bell
+        self._reader_bell = reader_bell
+        self._claimed: int | None = None
+        self._version = 0
+        self._committed = words[_COMMITTED]
+        # What `released` says of each slot when it is free.
+        # A header beyond `committed` is of a writer killed before its commit: its slot was free, and still is.
+        last = [words[header + _SEQUENCE] for header in self._headers]
+        given_back = words[layout.released : layout.released + layout.capacity].tolist()
+        self._free_at = [n + 1 if n < self._committed else r for n, r in zip(last, given_back, strict=True)]
+
+    def claim(self, version: int, timeout_s: float) -> int | None:
+        self._version = version
+        return self._bell.wait(self._claim, timeout_s)
+
+    def _claim(self) -> int | None:
+        words = self._words
+        if words[_READER_CLOSED] or words[_READER_LOST] or words[_WRITER_CLOSED]:
+            raise self._closed()
+        slot = self._claimed if self._claimed is not None else self._next_free()
+        if slot is not None:
+            self._claimed = slot
+            words[_BEGUN] = self._version
+            order()  # what the reader read of the slot was read before it is overwritten
+        return slot
+
+    def _next_free(self) -> int | None:
+        # The first of them, not the one that rested longest: it is likelier to be in a cache.
+        words, released = self._words, self._released
+        for slot, free_at in enumerate(self._free_at):
+            if words[released + slot] == free_at:
+                return slot
+        return None
+
+    def _closed(self) -> Closed:
+        if self._words[_WRITER_CLOSED]:
+            return Closed("this end of the stream was closed")
+        if self._words[_READER_CLOSED]:
+            return Closed("the reader closed the stream")
+        return Closed("the reader of the stream is lost", lost=True)
+
+    def free(self) -> bool:
+        words = self._words
+        gone = words[_READER_CLOSED] or words[_READER_LOST] or words[_WRITER_CLOSED]
+        return bool(gone) or self._claimed is not None or self._next_free() is not None
+
+    def commit(self, rows: int = 0, tag: int = 0) -> None:
+        slot = self._claimed
+        if slot is None:
+            raise ValueError("there is no claimed slot to commit: claim one first")
+        words, header, sequence = self._words, self._headers[slot], self._committed
+        words[header + _SEQUENCE] = sequence
+        words[header + _VERSION] = self._version
+        words[header + _ROWS] = rows
+        words[header + _TAG] = tag
+        words[_ORDER + sequence % self._capacity] = slot
+        order()  # everything of the message is there before it counts
+        words[_COMMITTED] = sequence + 1
+        order()  # it counts before it is no longer begun
+        words[_BEGUN] = _NONE
+        self._claimed = None
+        self._committed = self._free_at[slot] = sequence + 1
+        self._reader_bell.ring()
+
+    def close(self) -> None:
+        if not self._words[_WRITER_CLOSED]:
+            order()  # the last commit before the end
+            self._words[_WRITER_CLOSED] = 1
+            self._words[_BEGUN] = _NONE
+            self._claimed = None
+            self._reader_bell.ring()
+
+
+class RingReader:
+    """The reading end of a ring: a `stream.Reader`."""
+
+    def __init__(self, buffer: Any, words: memoryview[int], layout: Layout, own_bell: Bell, writer_bell: Bell) -> None:
+        self._arrays = layout.slots(buffer)
+        self._words = words
+        self._capacity = layout.capacity
+        self._headers = [layout.header(slot) for slot in range(layout.capacity)]
+        self._released = layout.released
+        self._bell = own_bell
+        self._writer_bell = writer_bell
+        self._held: dict[int, int] = {}  # slot: the sequence of the message it holds
+        self._received = words[_RECEIVED]
+        # What an earlier reader received and did not release. The writer may be busy meanwhile, but not in these
+        # slots; in others it writes sequences that nobody has received.
+        last = [(words[header + _SEQUENCE], slot) for slot, header in enumerate(self._headers)]
+        self._again = sorted(
+            (n, slot) for n, slot in last if n < self._received and words[layout.released + slot] != n + 1
+        )
+
+    def receive(self, timeout_s: float) -> Message | None:
+        return self._bell.wait(self._next, timeout_s)
+
+    def _next(self) -> Message | None:
+        words, sequence = self._words, self._received
+        if words[_READER_CLOSED]:
+            raise Closed("this end of the stream was closed")
+        if self._again:
+            return self._message(*self._again.pop(0))
+        if words[_COMMITTED] == sequence:
+            if not self._over():
+                return None
+            if words[_WRITER_CLOSED]:
+                raise Closed("the writer closed the stream")
+            raise Closed("the writer of the stream is lost", lost=True)
+        order()  # the message is read after the count that says it is there
+        slot = words[_ORDER + sequence % self._capacity]
+        if not (0 <= slot < self._capacity and slot not in self._held):
+            raise RuntimeError(f"the stream is damaged: message {sequence} is said to be in slot {slot}")
+        message = self._message(sequence, slot)
+        self._received = words[_RECEIVED] = sequence + 1
+        return message
+
+    def _message(self, sequence: int, slot: int) -> Message:
+        header = self._headers[slot]
+        found, version, rows, tag = self._words[header : header + 4]
+        if found != sequence:
+            raise RuntimeError(f"the stream is damaged: slot {slot} holds message {found} in place of {sequence}")
+        self._held[slot] = sequence
+        return Message(sequence, version, rows, tag, slot, self._arrays[slot])
+
+    def _over(self) -> bool:
+        """Whether the writer is gone and everything it committed was received."""
+        words = self._words
+        if not (words[_WRITER_CLOSED] or words[_WRITER_LOST]):
+            return False
+        order()  # its last commit came before its end: now that the end is seen, so is the commit
+        return words[_COMMITTED] == self._received and not self._again
+
+    def peek(self) -> bool:
+        words = self._words
+        return bool(self._again or words[_COMMITTED] != self._received or words[_READER_CLOSED] or self._over())
+
+    def release(self, message: Message) -> None:
+        if self._held.get(message.slot) != message.sequence:
+            raise ValueError(f"message {message.sequence} is not held: it was released before, or is another stream's")
+        del self._held[message.slot]
+        order()  # whatever was read of the slot was read before it may be filled again
+        self._words[self._released + message.slot] = message.sequence + 1
+        self._writer_bell.ring()
+
+    def begun(self) -> int | None:
+        words = self._words
+        version = words[_BEGUN]
+        if version == _NONE or words[_WRITER_CLOSED] or words[_WRITER_LOST]:
+            version = None
+        order()  # so that `pending`, asked next, counts what was committed before this was seen
+        return version
+
+    def pending(self) -> int:
+        return len(self._again) + self._words[_COMMITTED] - self._received
+
+    def close(self) -> None:
+        if not self._words[_READER_CLOSED]:
+            self._words[_READER_CLOSED] = 1
+            self._writer_bell.ring()

@@ -1,0 +1,126 @@
+"""What a stream is, whichever transport carries it: messages of known shape, one writer, one reader, bounded.
+
+    slot = writer.claim(version, timeout_s=1.0)        message = reader.receive(timeout_s=1.0)
+    writer.slots[slot][0][:] = observation             learn(message.arrays)
+    writer.commit(rows=8)                              reader.release(message)
+
+The writer fills a slot in place and the reader reads it there, so nothing is copied on the way. A full stream
+makes its writer wait; nothing is ever dropped. Each end belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+End = Literal["writer", "reader"]
+
+
+class Field(NamedTuple):
+    """One array of a message. JSON-able, so that it can be told to another process."""
+
+    shape: tuple[int, ...]
+    dtype: str  # as np.dtype(...).str gives it: "<f4"; "bfloat16" and its like by their names
+
+
+Schema = tuple[Field, ...]
+"""One message: a list of arrays."""
+
+
+def schema_of(arrays: Iterable[Any]) -> Schema:
+    """The schema of messages like `arrays`, which may be anything with a shape and a dtype."""
+    return tuple(Field(tuple(int(n) for n in a.shape), _told(np.dtype(a.dtype))) for a in arrays)
+
+
+def _told(dtype: np.dtype) -> str:
+    added = dtype.isbuiltin == 2  # by another library: its `str` says no more than how many bytes there are
+    return dtype.name if added else dtype.str
+
+
+def dtype_of(field: Field) -> np.dtype:
+    """The dtype of an array, refused where it holds Python objects."""
+    _, name = field
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # JAX's small floats, which NumPy knows from then on
+
+        dtype = np.dtype(getattr(ml_dtypes, name))
+    if dtype.hasobject:
+        raise ValueError(f"an array of dtype {name} holds Python objects; only plain numbers and bytes can travel")
+    return dtype
+
+
+class Message(NamedTuple):
+    """One message as its reader has it. `arrays` are views of the slot, valid until it is released."""
+
+    sequence: int  # 0, 1, 2 ... in the order of commits
+    version: int  # announced when the slot was claimed
+    rows: int  # the last two are the writer's own: how much of the arrays counts, and of what kind it is
+    tag: int
+    slot: int
+    arrays: list[np.ndarray]  # each begins at a multiple of 64 bytes
+
+
+class Closed(Exception):
+    """The other end has closed or is lost, and there is nothing more to get from it."""
+
+    def __init__(self, text: str, lost: bool = False) -> None:
+        super().__init__(text)
+        self.lost = lost  # it died and may be replaced, against: it said goodbye
+
+
+class Writer(Protocol):
+    """The end that makes messages."""
+
+    slots: list[list[np.ndarray]]
+    """The arrays of every slot, so that views of their rows can be prepared once."""
+
+    def claim(self, version: int, timeout_s: float) -> int | None:
+        """The index of a free slot to fill in place, with `version` announced as begun; None where none came free in
+        time. Raises Closed when the reader closed or is lost. Claiming again before the commit gives the same slot."""
+        ...
+
+    def free(self) -> bool:
+        """Whether `claim` would come back at once, with a slot or with Closed."""
+        ...
+
+    def commit(self, rows: int = 0, tag: int = 0) -> None:
+        """Hands the claimed slot to the reader and rings its bell."""
+        ...
+
+    def close(self) -> None:
+        """No more will come. What was committed can still be received; a claimed slot is given up."""
+        ...
+
+
+class Reader(Protocol):
+    """The end that takes messages."""
+
+    def receive(self, timeout_s: float) -> Message | None:
+        """The oldest unread message; None where none came in time. Raises Closed when the writer closed or is lost and
+        everything it committed was received."""
+        ...
+
+    def peek(self) -> bool:
+        """Whether `receive` would come back at once, with a message or with Closed."""
+        ...
+
+    def release(self, message: Message) -> None:
+        """Lets the slot be filled again. Messages may be held, and released in any order."""
+        ...
+
+    def begun(self) -> int | None:
+        """The version of a claim not yet committed, if there is one. A commit counts the message before it ends the
+        claim: ask `begun` first and `pending` second, and nothing on its way is missed."""
+        ...
+
+    def pending(self) -> int:
+        """How many messages are committed and not yet received."""
+        ...
+
+    def close(self) -> None:
+        """No more will be taken. The writer's next claim raises Closed."""
+        ...
