@@ -1,10 +1,9 @@
 """Claim: 14 actors step host environments at 85% or more of what the bare environment does on as many processes.
 
-The environment costs about 100 microseconds a step, by work in Python. For each number of actors the bare
-environment runs on so many processes before and after the runs of the three distributions, and each run is measured from a
-second after its first update on, by what its actors say they stepped. Of `coarse`, which waits while its learner
-learns, that time is left out: the rate is of the time in which the learner waits for unrolls. `decoupled` has one
-inference worker beside its actors.
+The environment costs about 100 microseconds a step, by work in Python. Each run is measured from a second after its
+first update on, by what its actors say they stepped, and compared with the bare environment on as many processes as
+it has actors, measured before and after it. Of `coarse`, which waits while its learner learns, that time is left out:
+the rate is of the time in which the learner waits for unrolls. `decoupled` has one inference worker beside its actors.
 
     python benchmarks/scaling.py                                          # as many actors as there are cores for
     python benchmarks/scaling.py --actors 1 2 4 8 14 --learner cpu        # acting and learning on the CPU
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 ACTORS = (1, 2, 4, 8, 14)
 ALGORITHMS = {"coarse": "ppo", "async": "impala", "decoupled": "impala"}
 SETTINGS: dict[str, dict[str, Any]] = {"ppo": {"unroll": 64, "minibatches": 4, "epochs": 2}, "impala": {"unroll": 20}}
-WARM_S = 1.0
+WARM_S, BARE_S = 1.0, 2.0
 
 
 def bare_process(work: int, envs: int, seconds: float) -> None:
@@ -55,7 +54,8 @@ def bare(processes: int, work: int, envs: int, seconds: float) -> float:
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
     ]
     for process in started:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert process.stdout is not None
+        process.stdout.readline()
     for process in started:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -82,9 +82,11 @@ def run(name: str, actors: int, work: int, envs: int, seconds: float) -> dict[st
     learner = shares["learner"]
     rate = sum(share.rate("env_steps") for share in playing)
     waits: dict[str, list[float]] = {}
+    cpu: dict[str, list[float]] = {}
     for worker, share in shares.items():
         waits.setdefault(worker.partition("-")[0], []).append(round(share.waiting, 4))
-    result = {"steps_per_second": rate, "updates_per_second": learner.rate("updates"), "waiting": waits}
+        cpu.setdefault(worker.partition("-")[0], []).append(round(share.cpu_s / share.seconds, 4))
+    result = {"steps_per_second": rate, "updates_per_second": learner.rate("updates"), "waiting": waits, "cpu": cpu}
     if name == "coarse":
         result |= {"with_learning": rate, "steps_per_second": rate / learner.waiting}
     if name == "decoupled":
@@ -98,25 +100,21 @@ def attempt(*arguments: Any) -> dict[str, Any]:
     try:
         return run(*arguments)
     except Exception as error:
-        print(f"  {arguments[0]} failed: {error}"[:4000], flush=True)
+        print(f"{arguments[0]} failed: {error}"[:4000], flush=True)
         return {"failed": str(error)}
 
 
 def measure(actors: int, names: list[str], work: int, envs: int, seconds: float) -> dict[str, Any]:
-    around = [bare(actors, work, envs, min(seconds, 3.0))]
-    row: dict[str, Any] = {"actors": actors}
+    """Every distribution once, each between two measurements of the bare environment: machines change their speed."""
+    row: dict[str, Any] = {"actors": actors, "bare": [bare(actors, work, envs, BARE_S)]}
     for name in names:
         row[name] = attempt(name, actors, work, envs, seconds)
-    around.append(bare(actors, work, envs, min(seconds, 3.0)))
-    row["bare"] = around
-    told = [f"{actors:>6}  {statistics.mean(around):>12,.0f}"]
-    for name in names:
+        row["bare"].append(bare(actors, work, envs, BARE_S))
+        beside = statistics.mean(row["bare"][-2:])
         if "steps_per_second" in row[name]:
-            row[name]["of_bare"] = row[name]["steps_per_second"] / statistics.mean(around)
-            told.append(f"{row[name]['steps_per_second']:>12,.0f} {row[name]['of_bare']:>4.0%}")
-        else:
-            told.append(f"{'failed':>17}")
-    print("  ".join(told), flush=True)
+            row[name] |= {"bare": beside, "of_bare": row[name]["steps_per_second"] / beside}
+            rate, ratio = row[name]["steps_per_second"], row[name]["of_bare"]
+            print(f"{actors:>6}  {name:<10}  {rate:>14,.0f}  {beside:>14,.0f}  {ratio:>5.0%}", flush=True)
     return row
 
 
@@ -142,15 +140,18 @@ def main() -> None:
 
     work = _costly.work_for(args.cost_us)
     print(f"{cores} cores, {args.envs} environments an actor, {work} rounds of work a step; learner on {args.learner}")
-    print("  ".join(["actors", f"{'bare, steps/s':>12}", *(f"{name:>17}" for name in args.distributions)]), flush=True)
-    rows = [measure(count, args.distributions, work, args.envs, args.seconds) for count in counts]
+    print(f"actors  {'':<10}  {'steps/s':>14}  {'bare, steps/s':>14}  ratio", flush=True)
     settings = {
         "envs_per_actor": args.envs, "cost_us": args.cost_us, "work": work, "seconds": args.seconds,
         "learner": args.learner, "algorithms": ALGORITHMS, "settings": SETTINGS,
     }  # fmt: skip
     about = machine.describe("gymnasium", "flax", "optax")
-    result = {"machine": about, "settings": settings, "rows": rows}
-    print(machine.save(f"scaling-{cores}-cores", result, args.out))
+    result = {"machine": about, "settings": settings, "rows": []}
+    path = None
+    for count in counts:
+        result["rows"].append(measure(count, args.distributions, work, args.envs, args.seconds))
+        path = machine.save(f"scaling-{cores}-cores", result, args.out)  # each time: the machine may be a loan
+    print(path)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,13 @@ BUSY: Final = 0.85
 LOST: Final = 0.3
 """The share of the time in which nobody who meets works, from which on it is the meeting that costs."""
 
+WORTH: Final = 1.3
+"""How many times faster a change should be, by what is known before it is made."""
+
 NOTHING: Final = "nothing to change"
+
+CARRIES: Final = {"unroll": "unrolls", "request": "observations", "reply": "actions", "value": "values"}
+"""What a stream carries, by its kind."""
 
 
 # What was seen
@@ -60,6 +66,9 @@ class Stream:
     fill: float  # the share of its slots that wait to be read, over time
     messages_per_second: float
     megabytes_per_second: float
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {self.target} {CARRIES.get(self.kind, self.kind)} {self.fill:.0%}"
 
     def json(self) -> dict[str, Any]:
         return {
@@ -230,8 +239,8 @@ def _among(seen: Seen, setting: Setting) -> tuple[str, str]:
         cpus = "1 CPU" if setting.cpus == 1 else f"{setting.cpus} CPUs"
         return f"{setting.workers} workers share {cpus} ({_busy(seen)})", _fit(setting)
     if all(share.busy >= BUSY for _, share in seen):
-        more = _more(slowest, setting) if len(seen) == 1 else None
-        return f"all workers are busy ({_busy(seen)})", more or NOTHING
+        found = f"all workers are busy ({_busy(seen)})"
+        return found, (_alike(slowest, setting) if len(seen) == 1 else None) or NOTHING
     lost = 1.0 - (most.busy if setting.free else sum(share.busy for _, share in seen))
     if setting.exchanges and lost > (1 - BUSY if setting.free else LOST):
         waits = ", ".join(f"{_who(role)} {_wait(share)}" for role, share in seen)
@@ -242,6 +251,15 @@ def _among(seen: Seen, setting: Setting) -> tuple[str, str]:
         idlest, least = min(others, key=lambda pair: pair[1].busy)
         found += f", {_who(idlest)} {_wait(least)}"
     return found, _relieve(slowest, {role.name: share for role, share in seen}, setting)
+
+
+def _alike(role: Role, setting: Setting) -> str | None:
+    """Of replicas of everything: they wait for each other inside the gradient step, where nobody can see it."""
+    if setting.gpus:
+        return _more(role, setting)
+    return (
+        f"compare with --distribution {_single(setting)}, in case meeting for every gradient costs more than it gains"
+    )
 
 
 def _relieve(slowest: Role, shares: Mapping[str, Share], setting: Setting) -> str:
@@ -300,7 +318,12 @@ def _fit(setting: Setting) -> str:
             return f"use --learners {chosen}"
     if setting.exchanges and setting.free and setting.cpus > 1:
         return f"use --distribution async --actors {_divisor(setting.envs, setting.cpus - 1)}"
-    return f"use --distribution {'inline' if setting.host else 'fused'}"
+    return f"use --distribution {_single(setting)}"
+
+
+def _single(setting: Setting) -> str:
+    """The distribution of one process."""
+    return "inline" if setting.host else "fused"
 
 
 def _overlap(setting: Setting) -> str:
@@ -329,19 +352,23 @@ def _in_one_process(phases: Mapping[str, float], setting: Setting) -> str:
         more = f"use --envs {2 * setting.envs}, as long as steps per second grow" if setting.gpus else "use a GPU"
         return f"everything is one XLA program {where}: {more}"
     shares = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in phases.items())
-    return f"{slowest} ({shares} of the time): {_in_process_remedy(slowest, setting)}"
+    return f"{slowest} ({shares} of the time): {_in_process_remedy(slowest, phases, setting)}"
 
 
-def _in_process_remedy(slowest: str, setting: Setting) -> str:
+def _in_process_remedy(slowest: str, phases: Mapping[str, float], setting: Setting) -> str:
     if not setting.host:
         return "use --distribution fused"
-    actors = _divisor(setting.envs, setting.cpus)
-    if slowest == "environment":
-        # Of one environment, and on one CPU, nothing can be done side by side.
-        return _run_free(setting) or (f"use --distribution coarse --actors {actors}" if actors > 1 else NOTHING)
     if slowest == "act":
-        return f"use --envs {2 * setting.envs}: a call for more environments costs little more"
-    return _run_free(setting) or (NOTHING if setting.gpus else "use a GPU")
+        return f"use --envs {2 * setting.envs}, for which a call costs little more"
+    # Several actors share the steps of environments; acting costs a call a step however few they are of.
+    total, environment, act, learn = sum(phases.values()), phases["environment"], phases["act"], phases["learn"]
+    free, meeting = _divisor(setting.envs, setting.cpus - 1), _divisor(setting.envs, setting.cpus)
+    if _run_free(setting) and total >= WORTH * max(environment / free + act, learn):
+        return f"use --distribution async --actors {free}"
+    if slowest == "environment":
+        gains = meeting > 1 and total >= WORTH * (environment / meeting + act + learn)
+        return f"use --distribution coarse --actors {meeting}" if gains else NOTHING
+    return NOTHING if setting.gpus else "use a GPU"
 
 
 # Words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
 
@@ -22,3 +23,12 @@ def configure_jax() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --{CPU_SCHEDULER}=false".strip()
     # Acting on the CPU takes microseconds; handing it to another thread and back takes longer.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def keep_off_devices(machine: Any) -> None:
+    """Keeps a process that only starts workers away from the GPUs, whose memory is theirs."""
+    import jax
+    from jax._src import xla_bridge  # there is no public way to ask
+
+    if not xla_bridge.backends_are_initialized() and any(not name.startswith("cpu") for name in machine.devices):
+        jax.config.update("jax_platforms", "cpu")

@@ -5,6 +5,7 @@ To a session it is a program like any other: `run` comes back from time to time 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
@@ -40,6 +41,9 @@ from runnel.types import PyTree
 STOP_S = 5.0
 """How long workers may take to end when asked."""
 
+START_S = 300.0
+"""How long learners may take to start."""
+
 PAUSE_S = 120.0
 """How long a pause may take to reach a worker: an iteration, and what it compiles."""
 
@@ -52,7 +56,7 @@ class Fleet:
     """All workers of a plan."""
 
     def __init__(self, built: Built, config: dict[str, Any], run_dir: Path, launcher: LocalLauncher, machine: Machine):
-        self.built, self.config, self.launcher = built, config, launcher
+        self.built, self.config, self.launcher, self.cpus = built, config, launcher, machine.cpus
         self.graph, self.plan = built.graph, built.plan
         self.host = not is_traceable(built.environment)
         self.free = staleness_in_iterations(self.plan, self.graph) > 0
@@ -66,8 +70,8 @@ class Fleet:
         self._loaded = False
         self._told = _Told()
         self.run_dir = run_dir
-        self.bells = {post.name: shared.Bell.create() for post in self.topology.posts}
         shared.check_room(self._bytes())
+        self.bells = {post.name: shared.Bell.create() for post in self.topology.posts}
         self.rings = {link: shared.create(link.schema, link.slots) for link in self.topology.links}
         self.stores = {board: store.Store.create(board.schema) for board in self.topology.boards}
         self.tally = self._tally()
@@ -147,16 +151,20 @@ class Fleet:
         }
 
     def _environ(self, post: Post) -> dict[str, str]:
-        platform, _, number = post.devices[0].partition(":")
+        platform = post.devices[0].partition(":")[0]
         environ = {"JAX_ENABLE_X64": "1" if jax.config.jax_enable_x64 else "0"}  # type: ignore[attr-defined]
         if platform == "cpu":
             fragment = next(f for f in self.plan.fragments if f.name == post.fragment)
             others = self.plan.workers - fragment.replicas
-            own = max(1, (os.cpu_count() or 1) - others) if learns(fragment, self.graph) else 1
+            own = max(1, (self.cpus - others) // fragment.replicas) if learns(fragment, self.graph) else 1
             return environ | {"JAX_PLATFORMS": "cpu", "NPROC": str(own), "PJRT_NPROC": str(own)}
         sharing = sum(1 for other in self.topology.posts if post.devices[0] in other.devices)
         fraction = f"{0.9 / sharing:.2f}"
-        return environ | {"CUDA_VISIBLE_DEVICES": number, "XLA_PYTHON_CLIENT_MEM_FRACTION": fraction}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        numbers = [name.partition(":")[2] for name in post.devices]
+        if visible != [""]:
+            numbers = [visible[int(number)].strip() for number in numbers]
+        return environ | {"CUDA_VISIBLE_DEVICES": ",".join(numbers), "XLA_PYTHON_CLIENT_MEM_FRACTION": fraction}
 
     def _peers(self) -> dict[str, dict[str, Any]]:
         """How learners of several processes find each other."""
@@ -177,7 +185,7 @@ class Fleet:
         until = self._told.env_steps + iterations * self.graph.steps_per_iteration
         told = {"do": "go", "until": until, "target": None if math.isinf(target) else target}
         if self.paused or not self._told.started:
-            self._until(lambda: self._learners() <= self.paused, PAUSE_S, "start")
+            self._until(lambda: self._learners() <= self.paused or stop(), START_S, "start")
             for name in self.processes:
                 self._send(name, told)
             self.paused.clear()
@@ -194,7 +202,7 @@ class Fleet:
             self.tally.sample()
             over = learners <= self.paused
             moved = self._told.env_steps < self._env_steps()
-            if over or (time.monotonic() > deadline and (moved or stop())):
+            if over or stop() or (time.monotonic() > deadline and moved):
                 break
         return self._told.progress(self, target)
 
@@ -266,7 +274,8 @@ class Fleet:
             self._told.env_steps = env_steps
             self._told.iterations = int(arrays["iteration"])
         for post in self.topology.posts:
-            self.processes[post.name].control.send_arrays({"do": "load"}, self._part(post, arrays))
+            with contextlib.suppress(BrokenPipeError, TimeoutError):  # its end is noticed by `_listen`
+                self.processes[post.name].control.send_arrays({"do": "load"}, self._part(post, arrays))
         return cut
 
     def _part(self, post: Post, arrays: parts.Arrays) -> parts.Arrays:

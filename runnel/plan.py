@@ -99,9 +99,37 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
+        """This machine. GPUs are counted without starting on them: that would take their memory from the workers."""
         import jax
 
-        return cls(os.cpu_count() or 1, tuple(f"{device.platform}:{device.id}" for device in jax.devices()))
+        cpus = len(os.sched_getaffinity(0))
+        gpus = _gpus()
+        if gpus and not _started():
+            return cls(cpus, tuple(f"cuda:{i}" for i in range(gpus)))
+        return cls(cpus, tuple(f"{device.platform}:{device.id}" for device in jax.devices()))
+
+
+def _started() -> bool:
+    """Whether JAX has started on its devices already."""
+    from jax._src import xla_bridge  # there is no public way to ask
+
+    return xla_bridge.backends_are_initialized()
+
+
+def _gpus() -> int:
+    """How many NVIDIA GPUs JAX would find."""
+    import importlib.util
+
+    import jax
+
+    wanted = jax.config.values.get("jax_platforms") or ""
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    if wanted.split(",")[0] not in ("", "cuda", "gpu") or not any(importlib.util.find_spec(name) for name in plugins):
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
 
 
 @dataclass(frozen=True)
@@ -206,7 +234,11 @@ def build_plan(distribution: Distribution, graph: Graph, environment: Environmen
     layout = distribution.layout(graph)
     _check_needs(name, layout, graph)
     homes = _assign(name, layout, graph)
-    placed = tuple(_place(fragment, homes[fragment.name], graph, environment, machine) for fragment in layout.fragments)
+    placed: tuple[Placed, ...] = ()
+    used = 0
+    for fragment in layout.fragments:
+        placed += (_place(fragment, homes[fragment.name], graph, environment, machine, used),)
+        used += fragment.replicas if fragment.devices == "one" else 0
     placed = tuple(fragment for fragment in placed if fragment.nodes)
     _check_unrolling(name, placed, graph)
     _check_learning(name, placed, layout.synchronisation, graph)
@@ -259,8 +291,9 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
 
 
 def _place(
-    fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment, machine: Machine
+    fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment, machine: Machine, used: int
 ) -> Placed:
+    """`used` accelerators have a replica already: the next one takes the next."""
     if fragment.replicas < 1:
         raise UserError(f"{fragment.name}: {fragment.replicas} replicas asked for; 1 is the least")
     plays = "environment" in nodes
@@ -273,7 +306,7 @@ def _place(
     if fragment.devices == "all":
         devices = (accelerators,) * fragment.replicas
     elif fragment.devices == "one":
-        devices = tuple((accelerators[i % len(accelerators)],) for i in range(fragment.replicas))
+        devices = tuple((accelerators[(used + i) % len(accelerators)],) for i in range(fragment.replicas))
     else:
         devices = (("cpu:0",),) * fragment.replicas
     parts = fragment.replicas * (len(devices[0]) if fragment.compiled else 1)

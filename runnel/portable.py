@@ -21,6 +21,22 @@ from runnel.errors import UserError, nearest
 
 T = TypeVar("T")
 
+_LOADING: list[Path] = []
+"""Scripts that are being loaded for what they define."""
+
+
+class Enough(BaseException):
+    """A script that is loaded for what it defines has come to where it would train: the rest is not wanted."""
+
+
+def defined_enough() -> None:
+    """Called where training begins: ends the loading of a script that another process needs a class of.
+
+    So a script needs no `if __name__ == "__main__"` around its training.
+    """
+    if _LOADING:
+        raise Enough
+
 
 def to_json(instance: Any) -> dict[str, Any]:
     """`{"class": "module:Name", "settings": {...}}` of an algorithm or a distribution.
@@ -137,11 +153,16 @@ def _module_of_file(file: Path) -> types.ModuleType:
         raise UserError(f"there is no file '{file}'; was the script that began this run moved?")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _LOADING.append(file)
     try:
         spec.loader.exec_module(module)
+    except Enough:
+        pass
     except Exception as error:
         del sys.modules[name]
         raise UserError(f"'{file}' cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        _LOADING.pop()
     return module
 
 

@@ -207,9 +207,8 @@ def table(record: Mapping[str, Any], report: Report) -> list[str]:
         speed = "" if share.per_second is None else f"  {rate(share.per_second)} {what}/s"
         waits = f"  waits for {share.cause}" if share.cause and share.busy < 0.995 else ""
         lines.append(f"{name:<{wide}}  busy {share.busy:4.0%}{speed}{waits}")
-    fills = [f"{s.source} -> {s.target} {s.kind}s {s.fill:.0%}" for s in report.streams]
-    if fills:
-        lines.append("streams filled: " + ", ".join(fills))
+    if report.streams:
+        lines.append("streams filled: " + ", ".join(map(str, report.streams)))
     if record.get("staleness_max"):
         lines.append(f"staleness {short(record['staleness_mean'])}, at most {record['staleness_max']}")
     return lines

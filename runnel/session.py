@@ -15,6 +15,7 @@ from typing import Any
 from runnel.bottleneck import Report, Role, Setting, bottleneck
 from runnel.building import Built
 from runnel.checkpoint import Checkpoints
+from runnel.configure import keep_off_devices
 from runnel.environment import is_traceable
 from runnel.errors import UserError
 from runnel.metrics import MetricsLog, write_json_atomically
@@ -84,6 +85,7 @@ class Session:
         self.launcher = launcher
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
         self.began, self.resumed = began, resumed
+        self.machine = Machine.here()  # before this process is kept off its devices
         self.checkpoints = Checkpoints(run_dir)
         self.counters = Counters()
         self.rate = _Rate()
@@ -126,9 +128,8 @@ class Session:
         from runnel.fleet import Fleet
         from runnel.launch import LocalLauncher
 
-        (self.run_dir / "logs").mkdir(exist_ok=True)
-        launcher = self.launcher or LocalLauncher(self.run_dir / "logs" / "servers.log")
-        return Fleet(self.built, self.config, self.run_dir, launcher, Machine.here())
+        keep_off_devices(self.machine)
+        return Fleet(self.built, self.config, self.run_dir, self.launcher or LocalLauncher(), self.machine)
 
     def _train(self, program: Program, log: MetricsLog, view: LiveView) -> None:
         wanted, per_iteration = self.config["steps"], self.built.graph.steps_per_iteration
@@ -257,7 +258,7 @@ class Session:
             "workers": [worker.json() for worker in report.workers],
             "streams": [stream.json() for stream in report.streams],
             # Before the first update there was only starting.
-            "bottleneck": bottleneck(report, setting_of(self.built, Machine.here())) if self.startup_s else None,
+            "bottleneck": bottleneck(report, setting_of(self.built, self.machine)) if self.startup_s else None,
         }
         write_json_atomically(self.run_dir / "result.json", result)
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -22,6 +23,10 @@ __all__ = ["Built", "Run", "build", "read_config", "rebuild", "resume", "train"]
 
 DEFAULT_STEPS = 500_000
 
+LIGHT = ("runnel.workers", "runnel.runtime.light", "runnel.envs.gymnasium")
+HEAVY = ("runnel.workers", "runnel.building", "runnel.runtime.worker", "runnel.envs.stepped", "rlax", "distrax")
+"""What workers import; the servers that they are forked from do it for them."""
+
 
 def train(
     algorithm: Algorithm | str,
@@ -41,6 +46,7 @@ def train(
     env_settings: dict[str, Any] | None = None,
 ) -> Run:
     """Trains until `steps` environment steps, or a mean return over 100 episodes, are reached."""
+    portable.defined_enough()
     began = time.monotonic()
     if steps < 1:
         raise UserError(f"--steps {steps}: a step or more is needed")
@@ -49,21 +55,24 @@ def train(
     if wandb:
         check_wandb()
     configure_jax()
-    built = build(algorithm, environment, distribution, envs, settings, env_settings)
-    directory = _fresh_directory(run_dir, built, seed)
-    config = {
-        "algorithm": portable.to_json(built.algorithm),
-        "environment": {"name": environment, "settings": env_settings or {}},
-        "distribution": portable.to_json(built.distribution),
-        "envs": built.graph.envs,
-        "steps": steps,
-        "seed": seed,
-        "stop_at_return": stop_at_return,
-        "wandb": wandb,
-        "checkpoint_every_s": checkpoint_every_s,
-    }
-    session = Session(directory, config, built, began=began, quiet=quiet)
-    return session.run()
+    with contextlib.closing(_Servers(distribution)) as servers:
+        built = build(algorithm, environment, distribution, envs, settings, env_settings)
+        config = {
+            "algorithm": portable.to_json(built.algorithm),
+            "environment": {"name": environment, "settings": env_settings or {}},
+            "distribution": portable.to_json(built.distribution),
+            "envs": built.graph.envs,
+            "steps": steps,
+            "seed": seed,
+            "stop_at_return": stop_at_return,
+            "wandb": wandb,
+            "checkpoint_every_s": checkpoint_every_s,
+        }
+        if built.plan.workers > 1:
+            _check_portable(config, built)
+        directory = _fresh_directory(run_dir, built, seed)
+        session = Session(directory, config, built, began=began, quiet=quiet, launcher=servers.launcher)
+        return session.run()
 
 
 def resume(
@@ -74,19 +83,52 @@ def resume(
     quiet: bool = False,
 ) -> Run:
     """Goes on with a run where its newest whole checkpoint left it."""
+    portable.defined_enough()
     began = time.monotonic()
     configure_jax()
     directory, config = Path(run_dir), read_config(run_dir)
-    built = rebuild(run_dir, config, distribution)
-    if steps is not None:
-        config["steps"] = steps
-        if (directory / "result.json").exists():
-            reached = json.loads((directory / "result.json").read_text()).get("mean_return")
-            if None not in (reached, config["stop_at_return"]) and reached >= config["stop_at_return"]:
-                config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
-    config["distribution"] = portable.to_json(built.distribution)
-    session = Session(directory, config, built, began=began, quiet=quiet, resumed=True)
-    return session.run()
+    with contextlib.closing(_Servers(distribution or config.get("distribution"))) as servers:
+        built = rebuild(run_dir, config, distribution)
+        if steps is not None:
+            config["steps"] = steps
+            if (directory / "result.json").exists():
+                reached = json.loads((directory / "result.json").read_text()).get("mean_return")
+                if None not in (reached, config["stop_at_return"]) and reached >= config["stop_at_return"]:
+                    config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
+        config["distribution"] = portable.to_json(built.distribution)
+        session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, launcher=servers.launcher)
+        return session.run()
+
+
+def _check_portable(config: dict[str, Any], built: Built) -> None:
+    """Workers are other processes: what they cannot import they cannot run."""
+    for part in ("algorithm", "distribution"):
+        why = portable.reason(config[part])
+        if why is not None:
+            raise UserError(
+                f"distribution {built.plan.distribution} runs in {built.plan.workers} processes, and {why}; "
+                "inline and fused run it as it is"
+            )
+
+
+class _Servers:
+    """The launcher of a run, whose servers import while this process does; none where no workers will be needed."""
+
+    def __init__(self, distribution: Any):
+        self.launcher: Any = None
+        if isinstance(distribution, dict):
+            distribution = str(distribution.get("class"))
+        name = distribution if isinstance(distribution, str) else type(distribution).__name__
+        if name.rpartition(":")[2].lower() in ("nonetype", "inline", "fused"):
+            return
+        from runnel.launch import LocalLauncher
+
+        self.launcher = LocalLauncher()
+        self.launcher.warm(light=LIGHT, jax=HEAVY)
+
+    def close(self) -> None:
+        if self.launcher is not None:
+            self.launcher.close()
 
 
 def _fresh_directory(run_dir: str | Path | None, built: Built, seed: int) -> Path:

@@ -94,7 +94,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
             built.environment if isinstance(built.environment, JaxEnvironment) and traced else None,
             lambda indices: world.open(indices, job["seed"]),
             _loaded(station),
-            Spmd() if job["peers"] is not None else None,
+            Spmd(len(post.devices)) if job["peers"] is not None or len(post.devices) > 1 else None,
         )
         worker.run()
 

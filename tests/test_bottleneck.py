@@ -8,7 +8,10 @@ import pytest
 
 from runnel import distributions
 from runnel.bottleneck import Report, Role, Setting, Stream, Worker, alone, bottleneck
+from runnel.building import build
+from runnel.plan import Machine
 from runnel.runtime.tally import SAMPLE_S, Tally, Watched
+from runnel.session import setting_of
 
 ACTOR = frozenset({"environment", "act", "rollout"})
 LEARNER = frozenset({"learn"})
@@ -100,8 +103,13 @@ def fine(**given: Any) -> Setting:
         (sync(), dict(actor=0.3, learner=0.6), "use a GPU"),
         (sync(gpus=1), dict(actor=0.3, learner=0.6), "nothing to change"),
         (sync(max_staleness=9), dict(actor=0.3, learner=0.6), "use --distribution async --actors 8"),
-        (replicated(), dict(replica=0.99), "use --learners 4"),
-        (replicated(cpus=3), dict(replica=0.99), "nothing to change"),
+        (replicated(gpus=4), dict(replica=0.99), "use --learners 4"),
+        (replicated(gpus=2), dict(replica=0.99), "nothing to change"),
+        (
+            replicated(),
+            dict(replica=0.99),
+            "compare with --distribution inline, in case meeting for every gradient costs more than it gains",
+        ),
         # An exchange every step.
         (decoupled(), dict(environment=0.3, inference=0.5, learner=0.4), "use --set distribution.ring=4"),
         (
@@ -178,10 +186,19 @@ def one(**given: Any) -> Setting:
             "environment (environment 60%, act 25%, learn 15% of the time): nothing to change",
         ),
         (
+            one(cpus=2),  # two actors would not be a third faster than one process
+            dict(environment=4.0, act=3.5, learn=2.5),
+            "environment (environment 40%, act 35%, learn 25% of the time): nothing to change",
+        ),
+        (
+            one(max_staleness=9, cpus=2),
+            dict(environment=3.5, act=2.5, learn=4.0),
+            "learn (environment 35%, act 25%, learn 40% of the time): use --distribution async --actors 1",
+        ),
+        (
             one(),
             dict(environment=2.0, act=7.0, learn=1.0),
-            "act (environment 20%, act 70%, learn 10% of the time): "
-            "use --envs 16: a call for more environments costs little more",
+            "act (environment 20%, act 70%, learn 10% of the time): use --envs 16, for which a call costs little more",
         ),
         (
             one(),
@@ -315,3 +332,18 @@ def test_a_report_as_metrics_and_as_json() -> None:
     assert workers[0].json() == {"name": "a-0", "role": "a", "busy": 0.5, "env_steps": 7, "waits": {"x": 2.0}}
     assert streams[0].json()["fill"] == 0.25
     assert alone("process", {"learn": 1.0}).metrics() == {}
+
+
+def test_what_a_run_was_given_follows_from_what_was_built() -> None:
+    asked = distributions.load("decoupled")(actors=2, ring=4)  # type: ignore[call-arg]
+    built = build("impala", "CartPole-v1", asked, envs=4, machine=Machine(6, ("cuda:0", "cuda:1")))
+    made = setting_of(built, Machine(6, ("cuda:0", "cuda:1")))
+    assert made.flags == {"actors": 2, "inference": 1, "learners": 1, "ring": 2}  # a ring of 2: they have 2 each
+    assert (made.envs, made.cpus, made.gpus, made.workers, made.host, made.free) == (4, 6, 2, 4, True, True)
+    assert [(role.name, role.plays, role.learns) for role in made.roles] == [
+        ("environment", True, False),
+        ("inference", False, False),
+        ("learner", False, True),
+    ]
+    assert [made.flag(role) for role in made.roles] == ["actors", "inference", "learners"]
+    assert made.exchanges

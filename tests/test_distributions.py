@@ -3,6 +3,7 @@
 And distributions that nobody shipped, workers that die, and plans that are refused before anything starts.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -75,8 +76,11 @@ def _name(pid: str) -> str:
 
 def _children() -> list[str]:
     """Of this process, the dead that nobody has reaped among them."""
-    tasks = Path("/proc/self/task").iterdir()
-    return sorted(pid for task in tasks for pid in (task / "children").read_text().split())
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += (task / "children").read_text().split()
+    return sorted(found)
 
 
 def _descriptors() -> list[str]:

@@ -11,11 +11,12 @@ import numpy as np
 class Counter:
     """Returns and lengths of the episodes in progress in E environments."""
 
-    def __init__(self, envs: int, groups: dict[str, int]):
+    def __init__(self, envs: int, groups: dict[str, int], real: str = "<f4"):
+        self.real = np.dtype(real)  # of rewards
         self.agents = groups  # by group: how many agents an environment has
         self.reward = {group: np.zeros(envs, np.float32) for group in groups}  # [E] so far, the mean over the agents
         self.length = np.zeros(envs, np.int32)  # [E] steps so far
-        self.discounted = {group: np.zeros(envs * agents) for group, agents in groups.items()}  # [B]
+        self.discounted = {group: np.zeros(envs * agents, self.real) for group, agents in groups.items()}  # [B]
 
     def unroll(self, rewards: dict[str, np.ndarray], ended: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Counts rewards by group [T, B] and ends [T, E]; gives, where an episode ended, its return and its length."""
@@ -48,7 +49,7 @@ class Counter:
         end = np.where(ended, time, -1).max(0).repeat(self.agents[group])  # [B] the newest end, or -1
         weight = np.where(time > end, discount ** (steps - 1.0 - time), 0.0)
         before = np.where(end < 0, self.discounted[group] * discount**steps, 0.0)
-        self.discounted[group] = before + (weight * reward).sum(0)
+        self.discounted[group] = (before + (weight * reward).sum(0)).astype(self.real)
 
     def forget(self, cut: np.ndarray) -> None:
         """Episodes [E] that were cut begin anew."""

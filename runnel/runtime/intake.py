@@ -22,8 +22,8 @@ class Intake:
     """Sources with one or more streams each, which give their messages together.
 
     Without a limit, every source gives once in every iteration, in order. With a limit, whoever has something gives,
-    the oldest first, `take` at a time; and what would become older than `limit` iterations is waited for. A source
-    has room for `limit` more at most, so that never more than `take` of them are due at once: this is what bounds
+    the oldest first, `take` at a time; and what would become older than `limit` iterations is waited for, in time for
+    all that are due to be taken. Sources have room for no more than can be taken within the limit: this is what bounds
     staleness, however unequal the sources are.
     """
 
@@ -64,18 +64,27 @@ class Intake:
         return Taken(k, messages[0].version, messages)
 
     def _enough(self, iteration: int, taking: bool = True) -> list[Taken] | None:
+        """The oldest that have come, if all others can still be taken in time; None where more must come first."""
         assert self.limit is not None
-        begun = [ports[0].reader.begun() for ports in self.sources]  # before looking for messages: none is missed
-        for k, ports in enumerate(self.sources):
-            while all(port.peek() for port in ports):
-                self._waiting.append(self._receive(k))
-        arrived = [len([w for w in self._waiting if w.source == k]) for k in range(len(self.sources))]
-        # What is begun and not taken now will be at least one iteration older.
-        due = [k for k, version in enumerate(begun) if version is not None and iteration + 1 - version > self.limit]
-        if any(not arrived[k] for k in due) or len(self._waiting) < self.take:
+        begun = self._look()
+        if len(self._waiting) < self.take:
             return None
+        oldest = sorted(self._waiting, key=lambda taken: (taken.version, taken.source))
+        rest = sorted([taken.version for taken in oldest[self.take :]] + begun)
+        # Those that are left are taken in later iterations, the oldest first, `take` at a time.
+        for k, version in enumerate(rest):
+            if iteration + 1 + k // self.take - version > self.limit:
+                return None
         if not taking:
             return []
-        oldest = sorted(self._waiting, key=lambda taken: (taken.version, taken.source))[: self.take]
-        self._waiting = deque(taken for taken in self._waiting if taken not in oldest)
-        return sorted(oldest, key=lambda taken: (taken.source, taken.version))
+        self._waiting = deque(oldest[self.take :])
+        return sorted(oldest[: self.take], key=lambda taken: (taken.source, taken.version))
+
+    def _look(self) -> list[int]:
+        """Takes in what has come; gives the versions of what is begun and has not."""
+        while True:
+            begun = [ports[0].reader.begun() for ports in self.sources]
+            came = [k for k, ports in enumerate(self.sources) if all(port.peek() for port in ports)]
+            if not came:  # asked after `begun`: so nothing was on its way in between
+                return [version for version in begun if version is not None]
+            self._waiting.extend(self._receive(k) for k in came)

@@ -282,7 +282,8 @@ class Block:
         agents = {group: lane.types.agents.agents for group, lane in lanes.items()}
         self.kept = {group: lane for group, lane in lanes.items() if isinstance(lane, Kept)}
         self.history = History(len(envs))
-        self.counter = Counter(len(envs), {group: agents[group] for group in self.kept})
+        real = next(iter(lanes.values())).types.real
+        self.counter = Counter(len(envs), {group: agents[group] for group in self.kept}, real)
         self.unrolls, self.begun = 0, False
         self.terminated = np.zeros((steps, len(envs)), np.bool_)
         self.truncated = np.zeros((steps, len(envs)), np.bool_)

@@ -60,6 +60,8 @@ class Station:
         )  # in a pause: throws away what others must get rid of to pause too
         self.on_go: Callable[[dict[str, Any]], None] = lambda message: None
         self.phase = "starting"
+        self._waits_for: str | None = None  # the cause, while it waits
+        self._waits_since = 0.0
         self._reported = self.started = time.monotonic()
 
     def wait(self, ready: Callable[[], T | None], cause: str) -> T:
@@ -67,7 +69,7 @@ class Station:
         found = ready()
         if found is not None:
             return found
-        started = time.perf_counter()
+        self._waits_for, self._waits_since = cause, time.monotonic()
         try:
             while True:
                 found = self.bell.wait(ready, SLICE_S)
@@ -77,7 +79,15 @@ class Station:
                 if self.pausing and self.between:
                     self.pause()
         finally:
-            self.waited[cause] += time.perf_counter() - started
+            self._count_wait()
+            self._waits_for = None
+
+    def _count_wait(self) -> None:
+        """A wait that goes on counts as far as it has come: who waits for good would seem busy."""
+        if self._waits_for is not None:
+            now = time.monotonic()
+            self.waited[self._waits_for] += now - self._waits_since
+            self._waits_since = now
 
     def poll(self) -> None:
         """Looks at the line, and reports from time to time."""
@@ -105,6 +115,7 @@ class Station:
     def pause(self) -> None:
         """Says so, and waits to be told to go on; saves meanwhile if asked."""
         self.pausing = True
+        self.report()
         self.line.send({"paused": self.name})
         while self.pausing:
             self.drain()
@@ -115,6 +126,7 @@ class Station:
                 raise Stopped
 
     def report(self) -> None:
+        self._count_wait()
         elapsed = time.monotonic() - self.started
         status = {"phase": self.phase, "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts)}
         self.line.send({"status": status})

@@ -46,7 +46,7 @@ class Client:
         self.first = np.ones((self.steps + 1, envs), np.bool_)
         self.terminated = np.zeros((self.steps, envs), np.bool_)
         self.truncated = np.zeros((self.steps, envs), np.bool_)
-        self.counter = Counter(envs, {group: self.types.agents.agents} if kept is not None else {})
+        self.counter = Counter(envs, {group: self.types.agents.agents} if kept is not None else {}, self.types.real)
         self.unrolls = 0
         self._message: Message | None = None
 

@@ -17,8 +17,13 @@ PER_COLUMN = ("memory", "discounted_sum", "version", "index")
 class Spmd:
     """The mesh of all learners' devices, and values spread over it."""
 
-    def __init__(self) -> None:
-        self.mesh = Mesh(np.asarray(jax.devices()), ("columns",))
+    def __init__(self, devices: int = 1) -> None:
+        """`devices` of each process."""
+        chosen: dict[int, list[Any]] = {}
+        for device in jax.devices():
+            chosen.setdefault(device.process_index, []).append(device)
+        each = [device for process in sorted(chosen) for device in chosen[process][:devices]]
+        self.mesh, self.here = Mesh(np.asarray(each), ("columns",)), devices
         self.whole = NamedSharding(self.mesh, PartitionSpec())
 
     def everywhere(self, tree: PyTree) -> PyTree:
@@ -48,7 +53,7 @@ class Spmd:
 
     def flags(self, mine: bool) -> Any:
         """[devices] one flag of each learner."""
-        return self._spread(np.full(jax.local_device_count(), mine), 0)
+        return self._spread(np.full(self.here, mine), 0)
 
     def _spread(self, tree: PyTree, axis: int) -> PyTree:
         sharding = NamedSharding(self.mesh, PartitionSpec(*([None] * axis), "columns"))

@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from runnel.bottleneck import Report, Stream, Worker
+from runnel.bottleneck import CARRIES, Report, Stream, Worker
 
 SAMPLE_S = 0.1
 """How often the fill of streams is looked at."""
 
 RECENT_S = 5.0
 """What counts as lately."""
-
-WORDS = {"unroll": "unrolls", "request": "observations", "reply": "actions", "value": "values"}
-"""What a stream carries, by its kind."""
 
 
 class Fillable(Protocol):
@@ -195,4 +192,4 @@ def _plain(cause: str) -> str:
     if not arrow:
         return cause
     kind = rest.partition(" ")[0]
-    return ("room for " if room else "") + WORDS.get(kind, kind)
+    return ("room for " if room else "") + CARRIES.get(kind, kind)

@@ -163,6 +163,9 @@ class Trainer:
                 updates={group: np.int32(count + 1) for group, count in self.carry.updates.items()}
             )
 
+    copied = False
+    """Unrolls were copied to the device: their memory is free while it works."""
+
     foreign = False
     """The learner's state is read from a parameter store."""
 
@@ -267,7 +270,7 @@ class Trainer:
 
     def _read(self, batch: Batch) -> None:
         """The unrolls have been read: their memory may be written again."""
-        if batch.blocks is not None or self.spmd is not None:
+        if not self.copied and (batch.blocks is not None or self.spmd is not None):
             jax.block_until_ready(self.carry)
         batch.release()
 

@@ -103,6 +103,8 @@ class Worker:
         self.env_steps, self.staleness = int(self.saved.get("env_steps", 0)), _Staleness()
         self.episodes = 0
         self.read: list[Callable[[], None]] = []  # unrolls that were learnt from, to be released
+        self.ahead: Batch | None = None  # the next batch, where it was taken while the device was at work
+        self.copies = jax.default_backend() != "cpu"  # what goes to the device is copied; the CPU reads slots in place
         self.trainer = self._trainer() if after else None
         self.servers = self._servers()
         self.player = self._player() if self.plays else None
@@ -222,6 +224,8 @@ class Worker:
         )  # fmt: skip
         for credit, rounds in zip(trainer.credits, trainer.plan.rounds, strict=True):
             parts.load_credit(credit, rounds.component, self.saved)
+        self.updates = {group: int(count) for group, count in carry.updates.items()}
+        trainer.copied = self.copies
         trainer.foreign, trainer.told = bool(self.foreign), trainer.iteration
         if self.foreign:
             trainer.prepare = self._prepare
@@ -439,15 +443,18 @@ class Worker:
         assert trainer is not None
         trainer.prepare()
         if self.player is not None:
-            self.player.unroll()
+            self._play()
         if self.servers:
             self._serve()
-        batch = self._batch()
+        batch, self.ahead = self.ahead or self._batch(), None
         envs = len(range(self.whole.envs)) if self.graph is self.whole else self.graph.envs
         steps = self.graph.unroll * envs
         trainer.iterate(batch, steps)
         self.env_steps = trainer.iteration * steps if self.graph is self.whole else self.env_steps + steps
-        self.station.counts["updates"] = self._updates()
+        self._learnt()
+        if self.free and self.copies and self.intake is not None and self.intake.ready(trainer.iteration):
+            # The device is still at work: the next batch goes to it meanwhile.
+            self.ahead = self._batch()
 
     def _gather(self) -> None:
         assert self.intake is not None
@@ -462,17 +469,28 @@ class Worker:
         self.env_steps += sum(message.tag for message in messages)
         intake = self.intake
         self.read.append(lambda: intake.release(taken))
-        self.station.counts["updates"] = self._updates()
+        self._learnt()
 
-    def _updates(self) -> int:
-        assert self.trainer is not None
-        return sum(int(count) for group, count in self.trainer.carry.updates.items() if group not in self.foreign)
+    def _learnt(self) -> None:
+        """Keeps count of the versions; of replays' updates only the device knows."""
+        trainer = self.trainer
+        assert trainer is not None
+        learners = [node for node in trainer.stage.nodes if node.kind in ("learn", "apply")]
+        if any(node.loops for node in learners) or self.gathering is not None:
+            self.updates = {group: int(count) for group, count in trainer.carry.updates.items()}
+        else:
+            for node in learners:
+                self.updates[node.group] += 1
+        own = {node.group for node in learners}
+        self.station.counts["updates"] = sum(count for group, count in self.updates.items() if group in own)
 
     def _batch(self) -> Batch | None:
         """The unrolls of this iteration."""
         trainer = self.trainer
         assert trainer is not None
-        now = {group: int(count) for group, count in trainer.carry.updates.items()}
+        now = dict(self.updates)
+        if self.foreign:
+            now |= {group: int(trainer.carry.updates[group]) for group in self.foreign}
         self.updates_at[trainer.iteration] = now
         self.updates_at.pop(trainer.iteration - 1024, None)
         groups = self._taken_groups()
@@ -506,6 +524,8 @@ class Worker:
         blocks = {g: [each.messages[k].arrays for each in taken] for k, g in enumerate(groups)}
         starts = np.asarray([self.sources[each.source].start for each in taken], np.int32)
         versions = {group: np.asarray([each[group] for each in then], np.int32) for group in groups}
+        if self.copies:
+            blocks = jax.block_until_ready(jax.device_put(blocks))
         if not self.learning:
             return Batch(blocks, starts, versions, lambda: intake.release(taken))
         return Batch(blocks, starts, versions, lambda: self.read.append(lambda: intake.release(taken)))
