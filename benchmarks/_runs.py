@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,12 @@ class Share:
 
 def watch(
     algorithm: Algorithm, environment: str, distribution: Distribution, envs: int, env_settings: dict[str, Any],
-    warm_s: float, seconds: float,
+    warm_s: float, seconds: float, look: Callable[[Fleet], None] = lambda fleet: None,
 ) -> dict[str, Share]:  # fmt: skip
-    """Trains until `warm_s` after the first update, and from there for `seconds`; gives every worker's share."""
+    """Trains until `warm_s` after the first update, and from there for `seconds`; gives every worker's share.
+
+    `look` is called at the end, while the workers are still at work.
+    """
     configure_jax()
     built = build(algorithm, environment, distribution, envs, env_settings=env_settings)
     config = {
@@ -60,7 +64,9 @@ def watch(
         (run_dir / "logs").mkdir()
         fleet = Fleet(built, config, run_dir, LocalLauncher(run_dir / "logs" / "servers.log"), Machine.here())
         try:
-            return _watch(fleet, warm_s, seconds)
+            shares = _watch(fleet, warm_s, seconds)
+            look(fleet)
+            return shares
         finally:
             fleet.close()
 

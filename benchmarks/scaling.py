@@ -3,7 +3,9 @@
 The environment costs about 100 microseconds a step, by work in Python. Each run is measured from a second after its
 first update on, by what its actors say they stepped, and compared with the bare environment on as many processes as
 it has actors, measured before and after it. Of `coarse`, which waits while its learner learns, that time is left out:
-the rate is of the time in which the learner waits for unrolls. `decoupled` has one inference worker beside its actors.
+the rate is of the time in which the learner waits for unrolls. It waits for its slowest actor too, and cores of one
+machine differ: what that alone costs the bare environment is told beside it. `decoupled` has one inference worker
+beside its actors.
 
     python benchmarks/scaling.py                                          # as many actors as there are cores for
     python benchmarks/scaling.py --actors 1 2 4 8 14 --learner cpu        # acting and learning on the CPU
@@ -12,13 +14,15 @@ the rate is of the time in which the learner waits for unrolls. `decoupled` has 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -26,6 +30,13 @@ ACTORS = (1, 2, 4, 8, 14)
 ALGORITHMS = {"coarse": "ppo", "async": "impala", "decoupled": "impala"}
 SETTINGS: dict[str, dict[str, Any]] = {"ppo": {"unroll": 64, "minibatches": 4, "epochs": 2}, "impala": {"unroll": 20}}
 WARM_S, BARE_S = 1.0, 2.0
+
+
+class Bare(NamedTuple):
+    """The bare environment on some processes, in steps per second."""
+
+    free: float
+    barrier: float  # if all waited for the slowest every unroll of `coarse`, and lost nothing else
 
 
 def bare_process(work: int, envs: int, seconds: float) -> None:
@@ -37,18 +48,19 @@ def bare_process(work: int, envs: int, seconds: float) -> None:
         environment.reset(seed=seed)
     print("ready", flush=True)
     sys.stdin.readline()
-    steps, started = 0, time.perf_counter()
-    while (now := time.perf_counter()) < started + seconds:
-        for environment in environments:
-            _, _, terminated, truncated, _ = environment.step(0)
-            if terminated or truncated:
-                environment.reset()
-        steps += envs
-    print(steps / (now - started), flush=True)
+    began = [time.perf_counter()]
+    while began[-1] < began[0] + seconds:
+        for _ in range(SETTINGS["ppo"]["unroll"]):
+            for environment in environments:
+                _, _, terminated, truncated, _ = environment.step(0)
+                if terminated or truncated:
+                    environment.reset()
+        began.append(time.perf_counter())
+    print(json.dumps([after - before for before, after in pairwise(began)]), flush=True)
 
 
-def bare(processes: int, work: int, envs: int, seconds: float) -> float:
-    """Steps per second of so many processes side by side."""
+def bare(processes: int, work: int, envs: int, seconds: float) -> Bare:
+    """So many processes side by side."""
     command = [sys.executable, __file__, "--bare", str(work), str(envs), str(seconds)]
     started = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
@@ -60,7 +72,11 @@ def bare(processes: int, work: int, envs: int, seconds: float) -> float:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    return sum(float(process.communicate(timeout=seconds + 60)[0]) for process in started)
+    unrolls = [json.loads(process.communicate(timeout=seconds + 60)[0]) for process in started]
+    steps = SETTINGS["ppo"]["unroll"] * envs
+    slowest = [max(times) for times in zip(*unrolls, strict=False)]  # of each unroll; who was quicker has more of them
+    free = sum(steps * len(times) / sum(times) for times in unrolls)
+    return Bare(free, processes * steps / statistics.mean(slowest))
 
 
 def run(name: str, actors: int, work: int, envs: int, seconds: float) -> dict[str, Any]:
@@ -106,15 +122,22 @@ def attempt(*arguments: Any) -> dict[str, Any]:
 
 def measure(actors: int, names: list[str], work: int, envs: int, seconds: float) -> dict[str, Any]:
     """Every distribution once, each between two measurements of the bare environment: machines change their speed."""
-    row: dict[str, Any] = {"actors": actors, "bare": [bare(actors, work, envs, BARE_S)]}
+    found = [bare(actors, work, envs, BARE_S)]
+    row: dict[str, Any] = {"actors": actors}
     for name in names:
         row[name] = attempt(name, actors, work, envs, seconds)
-        row["bare"].append(bare(actors, work, envs, BARE_S))
-        beside = statistics.mean(row["bare"][-2:])
-        if "steps_per_second" in row[name]:
-            row[name] |= {"bare": beside, "of_bare": row[name]["steps_per_second"] / beside}
-            rate, ratio = row[name]["steps_per_second"], row[name]["of_bare"]
-            print(f"{actors:>6}  {name:<10}  {rate:>14,.0f}  {beside:>14,.0f}  {ratio:>5.0%}", flush=True)
+        found.append(bare(actors, work, envs, BARE_S))
+        free, barrier = (statistics.mean(beside) for beside in zip(*found[-2:], strict=True))
+        if "failed" in row[name]:
+            continue
+        rate = row[name]["steps_per_second"]
+        row[name] |= {"bare": free, "of_bare": rate / free}
+        line = f"{actors:>6}  {name:<10}  {rate:>14,.0f}  {free:>14,.0f}  {rate / free:>5.0%}"
+        if name == "coarse":
+            row[name] |= {"bare_with_barrier": barrier, "of_bare_with_barrier": rate / barrier}
+            line += f"  ({rate / barrier:.0%} of {barrier:,.0f}, the bare environment with a barrier)"
+        print(line, flush=True)
+    row["bare"] = [each._asdict() for each in found]
     return row
 
 

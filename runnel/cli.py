@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel import arguments, settings
 from runnel.catalog import FLAGS
-from runnel.errors import UserError, nearest
+from runnel.errors import UserError, WorkerFailed, nearest
 
 if TYPE_CHECKING:
     from runnel.plan import Distribution
@@ -39,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A line or two, whatever a library put into its reason.
         print(f"{command}: " + "\n".join(str(error).strip().splitlines()[:2]), file=sys.stderr)
         return 2
+    except WorkerFailed as error:
+        print(f"{command}: {error}", file=sys.stderr)  # with the worker's own traceback, and none of this process's
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

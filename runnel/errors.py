@@ -12,6 +12,10 @@ class UserError(Exception):
     """A mistake of the user's, told in words the user can act on."""
 
 
+class WorkerFailed(RuntimeError):
+    """A worker of a run ended that should not have; its text has the worker's own traceback or the end of its log."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'ppo'?`, or the whole list where nothing is near."""
     known = sorted(known)

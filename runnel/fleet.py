@@ -22,7 +22,7 @@ import numpy as np
 from runnel.bottleneck import Report
 from runnel.building import Built
 from runnel.environment import is_traceable
-from runnel.errors import UserError
+from runnel.errors import UserError, WorkerFailed
 from runnel.launch import LocalLauncher, Process
 from runnel.launch import Worker as Start
 from runnel.plan import Machine, learns
@@ -46,10 +46,6 @@ START_S = 300.0
 
 PAUSE_S = 120.0
 """How long a pause may take to reach a worker: an iteration, and what it compiles."""
-
-
-class WorkerFailed(RuntimeError):
-    """A worker ended that should not have."""
 
 
 class Fleet:

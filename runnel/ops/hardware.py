@@ -1,11 +1,12 @@
-"""The one thing about hardware that changes how an array program is best written."""
+"""What the device is like, for the few operations that have a better form on one kind than on another."""
 
 import jax
+from jax._src import xla_bridge  # there is no public way to ask whether JAX has started
 
 
 def launch_bound() -> bool:
-    """Whether each small operation costs a kernel's launch, so that fewer and larger ones are faster.
+    """Whether launching a kernel costs more than most kernels do: GPUs, not CPUs.
 
-    True of accelerators. A CPU computes the same in its cache, where fewer and simpler instructions win.
+    Never starts JAX on its devices: before that, functions are traced for their types only, which are the same.
     """
-    return jax.default_backend() != "cpu"
+    return xla_bridge.backends_are_initialized() and jax.default_backend() != "cpu"

@@ -44,12 +44,10 @@ def assemble(
     blocks: Sequence[Sequence[Array]],
     starts: Array,
     versions: Array,
-    order: np.ndarray | None = None,
 ) -> tuple[Trajectory, Array, Array]:
     """Blocks of one group side by side as one trajectory, with returns and lengths [T, E] of what ended in it.
 
-    Block k begins at environment `starts[k]` and was acted by `versions[k]`. `order` [E] puts environments into
-    the order of their indices, where blocks do not come in it.
+    Block k begins at environment `starts[k]` and was acted by `versions[k]`.
     """
     graph = loop.graph
     types, agents = group_types(graph)[group], graph.spec.groups[group].agents
@@ -59,16 +57,13 @@ def assemble(
     def joined(name: str) -> list[Array]:
         axis = 0 if name in COLUMNS_FIRST else 1
         sides = [list(leaves) for leaves in zip(*(block[name] for block in named), strict=True)]
-        whole = [jnp.concatenate(side, axis) if len(side) > 1 else jnp.asarray(side[0]) for side in sides]
-        return whole if order is None else [_ordered(x, order, axis, agents) for x in whole]
+        return [jnp.concatenate(side, axis) if len(side) > 1 else jnp.asarray(side[0]) for side in sides]
 
     act = loop.node("act", group).output
     space = graph.spec.groups[group].observation
     each = jnp.arange(envs * agents, dtype=jnp.int32)
     index = (starts[:, None] * agents + each).reshape(-1)
     version = jnp.repeat(versions, envs * agents)
-    if order is not None:
-        index, version = (_ordered(x, order, 0, agents) for x in (index, version))
     trajectory = loop.trajectory(
         group,
         memory=jax.tree.unflatten(jax.tree.structure(act.memory), joined("memory")),
@@ -89,12 +84,11 @@ def assemble(
 
 def assemble_all(
     loop: Loop, blocks: dict[str, Sequence[Sequence[Array]]], starts: Array, versions: dict[str, Array],
-    order: np.ndarray | None = None,
 ) -> tuple[dict[str, Trajectory], Finished]:  # fmt: skip
     """Every group's blocks; all groups end their episodes together."""
     trajectories, returns, lengths = {}, {}, jnp.zeros((0,), jnp.int32)
     for group, own in blocks.items():
-        trajectories[group], returns[group], lengths = assemble(loop, group, own, starts, versions[group], order)
+        trajectories[group], returns[group], lengths = assemble(loop, group, own, starts, versions[group])
     return trajectories, Finished(returns, lengths)
 
 
@@ -111,11 +105,3 @@ def pack(trajectory: Trajectory, memory: Any, returns: Array, lengths: Array, ag
         *leaves(trajectory.last_observation), per_environment(trajectory.first), *leaves(memory),
         trajectory.discounted_sum, returns, lengths,
     ]  # fmt: skip
-
-
-def _ordered(x: Array, order: np.ndarray, axis: int, agents: int) -> Array:
-    """Environments, or the columns of their agents, in another order."""
-    size = x.shape[axis]
-    if size != len(order):
-        order = (order[:, None] * agents + np.arange(agents)).reshape(-1)
-    return jnp.take(x, order, axis=axis)

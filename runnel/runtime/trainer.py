@@ -55,7 +55,6 @@ class Trainer:
         incoming: Sequence[Valve],
         outgoing: Sequence[Valve],
         *,
-        order: np.ndarray | None,
         counts: bool,
         strict: bool,
         spmd: Spmd | None = None,
@@ -63,7 +62,7 @@ class Trainer:
         self.station, self.graph, self.stage, self.loop = station, graph, stage, loop
         self.incoming = {valve.node.name: valve for valve in incoming}
         self.outgoing = list(outgoing)
-        self.order, self.counts, self.strict, self.spmd = order, counts, strict, spmd
+        self.counts, self.strict, self.spmd = counts, strict, spmd
         self.carry = carry
         self.plan = schedule(graph, stage)
         self.credits = [Credit(rounds.component) for rounds in self.plan.rounds]
@@ -126,8 +125,9 @@ class Trainer:
 
     def _pass(self, rounds: Rounds) -> None:
         """An iteration without a batch: a word is sent all the same, so that nobody runs ahead."""
+        replays = {replay.name for replay in rounds.component.replays}
         for valve in self.outgoing:
-            if valve.node.name in rounds.component.names:
+            if valve.node.name in rounds.component.names and not replays & {*valve.taker.nodes}:  # who samples knows
                 for port in valve.ports:
                     if port.takes(self.iteration):
                         port.claim(self.version_told)
@@ -219,7 +219,7 @@ class Trainer:
         metrics = Metrics(jnp.zeros((), jnp.int32), {}, {})
         if blocks is not None or unrolled is not None:
             if unrolled is None:
-                unrolled = assemble_all(self.loop, blocks, starts, versions, self.order)  # type: ignore[arg-type]
+                unrolled = assemble_all(self.loop, blocks, starts, versions)  # type: ignore[arg-type]
             trajectories, finished = unrolled
             values = {**values, **self._by_rollout(trajectories)}
             if self.counts and self.spmd is None:
@@ -260,7 +260,7 @@ class Trainer:
         return batch._replace(blocks=None, unrolled=spread)
 
     def _assembled(self, _: None, blocks: Any, starts: Any, versions: Any) -> Any:
-        return assemble_all(self.loop, blocks, starts, versions, self.order)
+        return assemble_all(self.loop, blocks, starts, versions)
 
     def _count_spread(self, finished: Finished) -> None:
         """In a program of its own: what learning compiles to then has nothing but gradients to exchange."""

@@ -217,9 +217,8 @@ class Worker:
                 )
         incoming, outgoing = self._valves()
         self.intake = self._intake(taken)
-        order = self._order() if self.intake is None else None
         trainer = Trainer(
-            self.station, graph, stage, loop, carry, incoming, outgoing, order=order, counts=bool(self.counts),
+            self.station, graph, stage, loop, carry, incoming, outgoing, counts=bool(self.counts),
             strict=not self.free, spmd=self.spmd,
         )  # fmt: skip
         for credit, rounds in zip(trainer.credits, trainer.plan.rounds, strict=True):
@@ -287,16 +286,6 @@ class Worker:
             return Intake(self.station, [[port] for _, port in values], 1, limit, "gradients")
         return None
 
-    def _order(self) -> np.ndarray | None:
-        """Environments of local blocks in the order of their indices, where they are not in it already."""
-        starts = [block for block in self.topology.blocks if self._served_here(block)]
-        envs = np.concatenate([np.arange(b.start, b.stop) for b in starts]) if starts else np.zeros(0, int)
-        order = np.argsort(envs, kind="stable")
-        return None if (order == np.arange(len(order))).all() else order
-
-    def _served_here(self, block: Any) -> bool:
-        return block.worker == self.post.name or bool(self.ends.ins("request", block=block.number))
-
     # Parameters
 
     def _parameters(self, unroll: int) -> tuple[int, dict[str, PyTree]]:
@@ -326,7 +315,9 @@ class Worker:
         assert trainer is not None
         for group in self.foreign:
             board, reader = self.ends.readers[group]
-            wanted = 0 if self.free else trainer.told
+            wanted = 0
+            if not self.free:  # of gradients, each leads to a new state; others are one an iteration
+                wanted = trainer.told if board.whole else trainer.iteration
             if reader.iteration() < wanted:
                 self.station.wait(lambda r=reader, w=wanted: r.iteration() >= w or None, "parameters")
             if board.whole:

@@ -1,0 +1,173 @@
+"""One fragment alone: a worker whose peers answer at once, always, and take whatever it makes.
+
+It is the worker of the run, with the same settings, in a process like the one it has there; only its streams and
+stores are stand-ins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from runnel.building import Built
+from runnel.environment import HostEnvironment
+from runnel.runtime.ports import In, Out, Station, Stopped
+from runnel.runtime.topology import Board, Link, wire
+from runnel.runtime.worker import Ends, Worker
+from runnel.transport import inprocess
+from runnel.transport.store import Parameters
+from runnel.transport.stream import Message, Schema, dtype_of
+
+PUBLISHED_EVERY_S = 0.05
+"""How often parameters are new."""
+
+ENDLESS = 1 << 40
+
+
+class _Said:
+    """A message from the launcher."""
+
+    def __init__(self, **value: Any):
+        self.value = value
+
+
+class _Line:
+    """Says go at once and stop at the end."""
+
+    closed = False
+
+    def __init__(self, seconds: float):
+        self.seconds, self.end = seconds, float("inf")
+        self.gone, self.status = False, {}
+        self.first: dict[str, Any] | None = None
+
+    def send(self, value: dict[str, Any]) -> None:
+        status = value.get("status")
+        if status is not None and status["phase"] == "working":
+            # A second after the first turn everything that compiles has done so.
+            if self.first is None and status["elapsed"] > 1.0:
+                self.first, self.end = status, time.monotonic() + self.seconds
+            self.status = status
+
+    def send_arrays(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        pass
+
+    def receive(self, timeout_s: float = 0) -> Any:
+        if not self.gone:
+            self.gone = True
+            return _Said(do="go", until=ENDLESS, target=None)
+        return _Said(do="stop") if time.monotonic() > self.end else None
+
+
+class _Reader:
+    """A stream in which there is always another message."""
+
+    def __init__(self, schema: Schema):
+        self._arrays, self._held = _filled(schema), False
+
+    def receive(self, timeout_s: float) -> Message:
+        self._held = True
+        return Message(0, ENDLESS, 1, 0, 0, self._arrays)
+
+    def peek(self) -> bool:
+        return not self._held
+
+    def release(self, message: Message) -> None:
+        self._held = False
+
+    def begun(self) -> int | None:
+        return None
+
+    def pending(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+class _Writer:
+    """A stream in which there is always room."""
+
+    def __init__(self, schema: Schema, slots: int):
+        self.slots = [_filled(schema) for _ in range(slots)]
+        self._next = 0
+
+    def claim(self, version: int, timeout_s: float) -> int:
+        return self._next
+
+    def free(self) -> bool:
+        return True
+
+    def commit(self, rows: int = 0, tag: int = 0) -> None:
+        self._next = (self._next + 1) % len(self.slots)
+
+    def close(self) -> None:
+        pass
+
+
+class _Store:
+    """Parameters that are new from time to time, and never too old."""
+
+    def __init__(self, schema: Schema):
+        self._arrays = _filled(schema)
+
+    def version(self) -> int:
+        return ENDLESS + int(time.monotonic() / PUBLISHED_EVERY_S)
+
+    def iteration(self) -> int:
+        return self.version()
+
+    def read(self) -> Parameters:
+        return Parameters(self.version(), self.iteration(), self._arrays)
+
+
+def _filled(schema: Schema) -> list[np.ndarray]:
+    """Small numbers where there are reals, nothing elsewhere; aligned as streams align them."""
+    rng, arrays = np.random.default_rng(0), []
+    for field in schema:
+        dtype, count = dtype_of(field), int(np.prod(field.shape))
+        memory = np.zeros(count * dtype.itemsize + 64, np.uint8)
+        first = -memory.ctypes.data % 64
+        array = memory[first : first + count * dtype.itemsize].view(dtype).reshape(field.shape)
+        if dtype.kind == "f":
+            array[...] = 0.1 * rng.standard_normal(field.shape)
+        arrays.append(array)
+    return arrays
+
+
+def alone(built: Built, fragment: str, seconds: float) -> dict[str, float]:
+    """What the first worker of a fragment counts in a second: env_steps, updates, batches."""
+    assert isinstance(built.environment, HostEnvironment)
+    topology = wire(built.plan, built.graph, host=True)
+    post = next(post for post in topology.posts if post.fragment == fragment)
+    line = _Line(seconds)
+    station = Station(post.name, inprocess.Bell(), line)  # type: ignore[arg-type]
+    links, boards = topology.of(post.name)
+    world = built.environment
+    ends = _ends(station, links, boards)
+    worker = Worker(
+        station, built.graph, built.plan, topology, post, ends, 0, None, lambda indices: world.open(indices, 0)
+    )
+    try:
+        worker.run()
+    except Stopped:
+        station.report()
+    before, after = line.first, line.status
+    assert before is not None
+    elapsed = after["elapsed"] - before["elapsed"]
+    return {name: (value - before["counts"].get(name, 0.0)) / elapsed for name, value in after["counts"].items()}
+
+
+def _ends(station: Station, links: Sequence[Link], boards: Sequence[Board]) -> Ends:
+    ports: dict[Link, In | Out] = {}
+    for link in links:
+        if link.source == station.name:
+            ports[link] = Out(station, _Writer(link.schema, link.slots), link.name, link.turn, link.turns)  # type: ignore[arg-type]
+        else:
+            ports[link] = In(station, _Reader(link.schema), link.name, link.source_turn, link.source_turns)  # type: ignore[arg-type]
+    readers = {b.group: (b, _Store(b.schema)) for b in boards if b.source != station.name}
+    writers = {b.group: (b, inprocess.Store(b.schema).writer()) for b in boards if b.source == station.name}
+    return Ends(ports, readers, writers)  # type: ignore[arg-type]
