@@ -1,7 +1,7 @@
 """Claim: a run reaches 90% of what its fragments allow.
 
-Each fragment first runs alone, in a process of its own, with peers that answer at once and take everything; then they run
-together. `async` and `decoupled`, with a core per worker, should reach 90% of their slowest fragment; `coarse` and
+Each fragment first runs alone, in a process of its own, with peers that answer at once and take everything; then they
+run together. `async` and `decoupled`, with a core per worker, should reach 90% of their slowest fragment; `coarse` and
 `fine`, whose fragments wait for each other, 90% of one over the sum of the times that their fragments take alone.
 The environment costs what the case says, by work in Python.
 

@@ -171,8 +171,10 @@ def main() -> None:
     about = machine.describe("gymnasium", "flax", "optax")
     result = {"machine": about, "settings": settings, "rows": []}
     path = None
-    for count in counts:
-        result["rows"].append(measure(count, args.distributions, work, args.envs, args.seconds))
+    for k, count in enumerate(counts):
+        first = k % len(args.distributions)  # in another order each time: who comes first meets another machine
+        names = args.distributions[first:] + args.distributions[:first]
+        result["rows"].append(measure(count, names, work, args.envs, args.seconds))
         path = machine.save(f"scaling-{cores}-cores", result, args.out)  # each time: the machine may be a loan
     print(path)
 

@@ -34,12 +34,15 @@ from runnel.runtime.program import carry_types
 from runnel.runtime.tally import Tally, Watched
 from runnel.runtime.topology import Link, Post, staleness_in_iterations, wire
 from runnel.runtime.totals import Progress
-from runnel.transport import shared, store
+from runnel.transport import bell, shared, store
 from runnel.transport.memory import arrays_bytes
 from runnel.types import PyTree
 
 STOP_S = 5.0
 """How long workers may take to end when asked."""
+
+LONG_SPIN_S = 1e-3
+"""How long a worker that has a core of its own looks for what it waits for before it sleeps: being woken takes long."""
 
 START_S = 300.0
 """How long learners may take to start."""
@@ -116,6 +119,7 @@ class Fleet:
         fds += [self.stores[board].fileno() for board in boards]
         job: dict[str, Any] = {
             "name": post.name,
+            "spin_s": LONG_SPIN_S if len(self.topology.posts) <= self.cpus else bell.SPIN_S,
             "bells": peers,
             "links": [_link_json(link) for link in links],
             "boards": [{"group": board.group, "schema": fields_json(board.schema)} for board in boards],
@@ -248,14 +252,16 @@ class Fleet:
         """Who pauses after whom: between two iterations nothing is on its way.
 
         Synchronous workers wait for their learner, so it pauses first. Asynchronous ones do not: there it is first
-        who makes unrolls, and last who learns from them.
+        who makes unrolls, and last who learns from them; but several learners pause where they agree to, and throw away
+        what comes meanwhile.
         """
         everybody, learners = set(self.processes), self._learners()
-        if not self.free:
-            return [learners, everybody - learners]
         players = set(self.plan.home("environment").workers())
         servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - players
-        return [players - learners, servers - learners, everybody - players - servers - learners, learners]
+        others = [players - learners, servers - learners, everybody - players - servers - learners]
+        if not self.free:
+            return [learners, everybody - learners]
+        return [learners, *others] if len(learners) > 1 else [*others, learners]
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int = 0) -> int:
         """Gives the workers what to begin from; says how many episodes could not be replayed and were cut."""
@@ -307,8 +313,8 @@ class Fleet:
             ring.close()
         for each in self.stores.values():
             each.close()
-        for bell in self.bells.values():
-            bell.close()
+        for each in self.bells.values():
+            each.close()
         self.rings, self.stores, self.bells = {}, {}, {}
 
     # What workers say

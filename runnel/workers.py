@@ -138,7 +138,7 @@ def _loaded(station: Station) -> dict[str, Any]:
 def _attached(job: dict[str, Any], control: Any, fds: Sequence[int]) -> Iterator[Any]:
     """The station, ports and stores of a worker: bells come first among the descriptors, then streams, then stores."""
     rest = list(fds)
-    own = shared.Bell.attach((rest.pop(0), rest.pop(0)))
+    own = shared.Bell.attach((rest.pop(0), rest.pop(0)), job["spin_s"])
     bells = {name: shared.Bell.attach((rest.pop(0), rest.pop(0))) for name in job["bells"]}
     station = Station(job["name"], own, control)
     rings, ports = [], []

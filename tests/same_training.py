@@ -106,7 +106,8 @@ SMALL_PPO = PPO(unroll=8, epochs=2, minibatches=2, hidden=(8,), normalise_observ
 GRU_PPO = PPO(unroll=8, epochs=1, minibatches=2, hidden=(8,), memory="gru", memory_size=4)
 # 40 environments of 4 steps and batches of 16: one update an iteration
 SMALL_DQN = DQN(unroll=4, batch=16, min_size=64, capacity=1024, samples_per_insert=0.1, hidden=(8,), target_period=2)
-RANKED_DQN = DQN(**{**SMALL_DQN.__dict__, "prioritised": True})
+# and first two iterations that give no batch at all
+RANKED_DQN = DQN(**{**SMALL_DQN.__dict__, "prioritised": True, "min_size": 300})
 
 TRAININGS = {
     "PPO, host": (SMALL_PPO, "CartPole-v1"),
@@ -146,7 +147,7 @@ def learnt(run) -> list[np.ndarray]:
 def in_many(what: str, training: str, names: list[str]) -> dict[str, float]:
     """How far each way ends from `inline`."""
     algorithm, environment = TRAININGS[training]
-    steps = (UPDATES + 1) * algorithm.unroll * ENVS
+    steps = (UPDATES + 3) * algorithm.unroll * ENVS
     with tempfile.TemporaryDirectory() as directory:
 
         def train(name: str, steps: int, place: str):

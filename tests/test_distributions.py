@@ -34,8 +34,7 @@ from runnel.distributions.fine import Fine
 from runnel.distributions.fused import Fused
 from runnel.distributions.inline import Inline
 from runnel.distributions.replicated import Replicated
-from runnel.errors import UserError
-from runnel.fleet import WorkerFailed
+from runnel.errors import UserError, WorkerFailed
 from runnel.plan import Machine
 from runnel.transport import room, shared
 

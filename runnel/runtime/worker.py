@@ -379,8 +379,8 @@ class Worker:
     def _drain(self) -> None:
         """A learner that has stopped keeps nobody from coming to the end of an iteration."""
         self._release()
-        if self.gathering is not None:
-            self.gathering.drain()
+        if self.intake is not None:
+            self.intake.drain()
         for link, port in self.ends.links.items():
             if isinstance(port, In) and link.kind == "value":
                 port.drain()
@@ -537,8 +537,9 @@ class Worker:
             self._report()
 
     def _learner_boundary(self) -> None:
-        # What an asynchronous learner has taken in and not learnt from is lost in a pause; others have nothing.
-        self.station.between = self.free
+        # An asynchronous learner may also pause while it waits for unrolls: what it has of them is lost. Several that
+        # are one program may not: they pause where they agree to.
+        self.station.between = self.free and self.spmd is None
         while True:
             mean = self._window_mean() if self.target < float("inf") else float("nan")
             self.reached = mean >= self.target
