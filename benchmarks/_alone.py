@@ -14,9 +14,10 @@ import numpy as np
 
 from runnel.building import Built
 from runnel.environment import HostEnvironment
+from runnel.runtime.assembly import Assignment, Ends
 from runnel.runtime.ports import In, Out, Station, Stopped
 from runnel.runtime.topology import Board, Link, wire
-from runnel.runtime.worker import Ends, Worker
+from runnel.runtime.worker import Worker
 from runnel.transport import inprocess
 from runnel.transport.store import Parameters
 from runnel.transport.stream import Message, Schema, dtype_of
@@ -149,7 +150,9 @@ def alone(built: Built, fragment: str, seconds: float) -> dict[str, float]:
     world = built.environment
     ends = _ends(station, links, boards)
     worker = Worker(
-        station, built.graph, built.plan, topology, post, ends, 0, None, lambda indices: world.open(indices, 0)
+        Assignment(
+            station, built.graph, built.plan, topology, post, ends, 0, None, lambda indices: world.open(indices, 0)
+        )
     )
     try:
         worker.run()

@@ -89,7 +89,8 @@ class Fleet:
 
     def _start(self, machine: Machine) -> None:
         config = {name: self.config[name] for name in ("algorithm", "environment", "distribution", "envs")}
-        common = {"config": config, "machine": asdict(machine), "seed": self.config["seed"]}
+        x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+        common = {"config": config, "machine": asdict(machine), "seed": self.config["seed"], "x64": x64}
         (self.run_dir / "logs").mkdir(exist_ok=True)
         peers = self._peers()
         starts = []
@@ -248,6 +249,10 @@ class Fleet:
         self.carry = saved["carry"]
         return saved
 
+    def rest(self) -> Progress:
+        """What workers told while they paused."""
+        return self._told.progress(self, math.inf)
+
     def _stages(self) -> list[set[str]]:
         """Who pauses after whom: between two iterations nothing is on its way.
 
@@ -275,6 +280,7 @@ class Fleet:
             arrays["env_steps"] = np.asarray(env_steps)
             self._told.env_steps = env_steps
             self._told.iterations = int(arrays["iteration"])
+            self._told.versions = sum(int(count) for name, count in arrays.items() if name.startswith("updates."))
         for post in self.topology.posts:
             with contextlib.suppress(BrokenPipeError, TimeoutError):  # its end is noticed by `_listen`
                 self.processes[post.name].control.send_arrays({"do": "load"}, self._part(post, arrays))
@@ -373,7 +379,7 @@ class Fleet:
         self.progress[name] = progress
         if progress["rank"]:
             return  # learners of several processes all tell the same
-        for node, times in progress["updates"].items():
+        for node, times in progress["times"].items():
             self.sums.updates[node] = self.sums.updates.get(node, 0) + times
         for node, out in progress["out"].items():
             sums = self.sums.out.setdefault(node, {})
@@ -393,13 +399,14 @@ class _Told:
     """What the session has been told so far."""
 
     def __init__(self) -> None:
-        self.env_steps, self.iterations, self.episodes, self.until = 0, 0, 0, 0
+        self.env_steps, self.iterations, self.episodes, self.versions, self.until = 0, 0, 0, 0, 0
         self.started = False
 
     def progress(self, fleet: Fleet, target: float) -> Progress:
         learners = [p for name, p in fleet.progress.items() if name in fleet._learners()]
         env_steps = min((p["env_steps"] for p in learners), default=self.env_steps)
         iterations = min((p["iterations"] for p in learners), default=self.iterations)
+        versions = sum(p["versions"] for p in learners if not p["rank"]) if learners else self.versions
         sums, fleet.sums = fleet.sums, totals.Summed(0, {}, {})
         windows = [p["window"] for p in fleet.progress.values() if p["window"] is not None and not p["rank"]]
         returns = _group_returns(windows)
@@ -409,7 +416,7 @@ class _Told:
         full = windows and all(window["filled"] >= 100 for window in windows)
         progress = Progress(
             iterations=iterations - self.iterations,
-            updates=max(0, sum(sums.updates.values())),
+            updates=versions - self.versions,
             episodes=max(0, episodes - self.episodes),
             mean_return=mean,
             mean_length=sum(window["length"] for window in windows) / filled if filled else None,
@@ -419,7 +426,7 @@ class _Told:
             env_steps=env_steps - self.env_steps,
             staleness=_staleness(learners),
         )
-        self.env_steps, self.iterations, self.episodes = env_steps, iterations, episodes
+        self.env_steps, self.iterations, self.episodes, self.versions = env_steps, iterations, episodes, versions
         return progress
 
 

@@ -374,8 +374,8 @@ def _check_learning(name: str, fragments: tuple[Placed, ...], synchronisation: S
             stale = fragment.replicas - 1
             if stale > synchronisation.max_staleness > 0:  # with 0, gradients are averaged at a barrier
                 raise UserError(
-                    f"{fragment.replicas} {fragment.name}s make gradients up to {stale} versions old; "
-                    f"{type(graph.algorithm).__name__} bears {synchronisation.max_staleness}: "
+                    f"{fragment.replicas} {fragment.name}s compute gradients side by side: while one is made, {stale} "
+                    f"versions may pass; {type(graph.algorithm).__name__} bears {synchronisation.max_staleness}: "
                     f"use at most {synchronisation.max_staleness + 1}, or an algorithm that bears more"
                 )
     for node in graph.nodes.values():

@@ -21,6 +21,9 @@ from runnel.errors import UserError, nearest
 
 T = TypeVar("T")
 
+FROM_FILE = "runnel_file_"
+"""How the names of modules begin that were loaded from a file; the file's path follows."""
+
 _LOADING: list[Path] = []
 """Scripts that are being loaded for what they define."""
 
@@ -117,6 +120,8 @@ def path_of(value: Any, *modules: str) -> str | None:
 
 
 def _path(module: str, name: str) -> str | None:
+    if module.startswith(FROM_FILE):
+        return f"{bytes.fromhex(module.removeprefix(FROM_FILE)).decode()}:{name}"
     if module != "__main__":
         return f"{module}:{name}"
     # A script's own classes are found again through its file: the next process has another __main__.
@@ -145,7 +150,7 @@ def _module_of_file(file: Path) -> types.ModuleType:
     main = sys.modules["__main__"]
     if os.path.abspath(getattr(main, "__file__", None) or "") == os.path.abspath(file):
         return main
-    name = f"runnel_file_{os.path.abspath(file).encode().hex()}"
+    name = f"{FROM_FILE}{os.path.abspath(file).encode().hex()}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

@@ -119,7 +119,7 @@ class Session:
             result = self._write_result("interrupted" if self.interrupted else "finished", program)
         if not self.quiet:
             print(summary({**result, "run_dir": str(self.run_dir)}), flush=True)
-        return Run(result, self.run_dir, program.carry.states)  # type: ignore[union-attr]
+        return Run(result, self.run_dir, program.carry.states if program.carry is not None else {})
 
     def _program(self) -> Program:
         plan, graph = self.built.plan, self.built.graph
@@ -185,8 +185,11 @@ class Session:
     def _save(self, program: Program, view: LiveView) -> None:
         if self.counters.iterations == self._saved_at_iteration or not self.counters.iterations:
             return
+        saved, rest = program.save(), program.rest()
+        if rest is not None:
+            self.counters.add(rest, self.built.graph.steps_per_iteration)
         counters = {**asdict(self.counters), "wall_seconds": self._wall_seconds()}
-        path = self.checkpoints.save(self.counters.iterations, program.save(), counters)
+        path = self.checkpoints.save(self.counters.iterations, saved, counters)
         self._saved_at_iteration = self.counters.iterations
         view.note(f"checkpoint {path.name}")
 

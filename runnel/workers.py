@@ -54,6 +54,9 @@ def play(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
 
 def prepare(job: dict[str, Any]) -> None:
     """Builds what all workers of a run need, once, in the server they are forked from."""
+    import jax
+
+    jax.config.update("jax_enable_x64", job["x64"])
     _built(job)
 
 
@@ -62,9 +65,10 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     from runnel.configure import configure_jax
     from runnel.environment import JaxEnvironment, is_traceable
     from runnel.envs.stepped import Stepped
+    from runnel.runtime.assembly import Assignment, Ends
     from runnel.runtime.spmd import Spmd, join
     from runnel.runtime.topology import wire
-    from runnel.runtime.worker import Ends, Worker
+    from runnel.runtime.worker import Worker
 
     configure_jax()
     with _attached(job, control, fds) as (station, bells, ports, stores):
@@ -83,7 +87,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
             else:
                 readers[board.group] = (board, end.reader())
         world: Any = Stepped(built.environment) if traced else built.environment  # type: ignore[arg-type]
-        worker = Worker(
+        assignment = Assignment(
             station,
             built.graph,
             built.plan,
@@ -96,7 +100,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
             _loaded(station),
             Spmd(len(post.devices)) if job["peers"] is not None or len(post.devices) > 1 else None,
         )
-        worker.run()
+        Worker(assignment).run()
 
 
 def _built(job: dict[str, Any]) -> Any:

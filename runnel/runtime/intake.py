@@ -73,7 +73,7 @@ class Intake:
         rest = sorted([taken.version for taken in oldest[self.take :]] + begun)
         # Those that are left are taken in later iterations, the oldest first, `take` at a time.
         for k, version in enumerate(rest):
-            if iteration + 1 + k // self.take - version > self.limit:
+            if begun and iteration + 1 + k // self.take - version > self.limit:
                 return None
         if not taking:
             return []

@@ -58,6 +58,7 @@ class Station:
         self.drain: Callable[[], None] = lambda: (
             None
         )  # in a pause: throws away what others must get rid of to pause too
+        self.on_pause: Callable[[], None] = lambda: None
         self.on_go: Callable[[dict[str, Any]], None] = lambda message: None
         self.phase = "starting"
         self._waits_for: str | None = None  # the cause, while it waits
@@ -115,6 +116,7 @@ class Station:
     def pause(self) -> None:
         """Says so, and waits to be told to go on; saves meanwhile if asked."""
         self.pausing = True
+        self.on_pause()
         self.report()
         self.line.send({"paused": self.name})
         while self.pausing:

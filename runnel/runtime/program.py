@@ -45,6 +45,10 @@ class Program(Protocol):
         """Goes on from what `save` gave; says how many episodes could not be replayed and were cut."""
         ...
 
+    def rest(self) -> Progress | None:
+        """What was done and told since `run` came back, once `save` has brought everybody to a stop."""
+        ...
+
     def close(self) -> None: ...
 
 
