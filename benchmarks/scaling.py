@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 ACTORS = (1, 2, 4, 8, 14)
 ALGORITHMS = {"coarse": "ppo", "async": "impala", "decoupled": "impala"}
-SETTINGS: dict[str, dict[str, Any]] = {"ppo": {"unroll": 64, "minibatches": 4, "epochs": 2}, "impala": {"unroll": 20}}
+SETTINGS: dict[str, dict[str, Any]] = {"ppo": {"unroll": 128, "minibatches": 4, "epochs": 2}, "impala": {"unroll": 20}}
 WARM_S, BARE_S = 1.0, 2.0
 
 
@@ -62,6 +62,7 @@ def bare_process(work: int, envs: int, seconds: float) -> None:
 def bare(processes: int, work: int, envs: int, seconds: float) -> Bare:
     """So many processes side by side."""
     command = [sys.executable, __file__, "--bare", str(work), str(envs), str(seconds)]
+    command += ["--unroll", str(SETTINGS["ppo"]["unroll"])]
     started = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
     ]
@@ -146,12 +147,14 @@ def main() -> None:
     parser.add_argument("--actors", type=int, nargs="+")
     parser.add_argument("--distributions", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--learner", choices=["cpu", "gpu"], default="cpu", help="and inference worker")
+    parser.add_argument("--unroll", type=int, default=SETTINGS["ppo"]["unroll"], help="of coarse: its actors' barrier")
     parser.add_argument("--envs", type=int, default=32, help="of each actor")
     parser.add_argument("--cost-us", type=float, default=100.0, help="of a step of the environment")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run, measured")
     parser.add_argument("--out", help="directory for the raw results")
     parser.add_argument("--bare", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    SETTINGS["ppo"]["unroll"] = args.unroll
     if args.bare:
         return bare_process(int(args.bare[0]), int(args.bare[1]), float(args.bare[2]))
     if args.learner == "cpu":

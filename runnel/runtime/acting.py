@@ -30,7 +30,7 @@ class Policies:
         self._keys = jax.jit(self._keys_of_unroll)
         self._structure: Any = None  # of the parameters
         self._leaves: list[Any] = []
-        self._step_keys = np.zeros(0)
+        self._step_keys: list[Array] = []
         self.memories: dict[str, PyTree] = {group: loop.initial_memory(group) for group in self.groups}
         self._remembers = bool(jax.tree.leaves(self.memories))
         self._packed, self._given = self._outputs()
@@ -55,7 +55,7 @@ class Policies:
         # Leaves, not trees, go into and come out of the program: walking trees takes longer than a small network.
         self._leaves, self._structure = jax.tree.flatten({group: params[group] for group in self.groups})
         start = unroll * self.loop.graph.unroll
-        self._step_keys = np.asarray(self._keys(self._seed, jnp.int32(start)))
+        self._step_keys = self._keys(self._seed, np.int32(start))
 
     def memory(self) -> dict[str, list[Any]]:
         return {group: jax.tree.leaves(memory) for group, memory in self.memories.items()}
@@ -67,11 +67,11 @@ class Policies:
         self._packed[...] = np.asarray(packed)
         return self._given
 
-    def _keys_of_unroll(self, seed: Array, start: Array) -> Array:
-        """[T, columns of all groups, ...] the keys of every step, as numbers: drawn in one call instead of T."""
+    def _keys_of_unroll(self, seed: Array, start: Array) -> list[Array]:
+        """For each step the keys of the columns of all groups, as numbers: drawn in one call instead of T."""
         steps = start + jnp.arange(self.loop.graph.unroll, dtype=jnp.int32)
         keys = [jax.vmap(partial(self.loop.act_keys, seed, group))(steps) for group in self.groups]
-        return jax.random.key_data(jnp.concatenate(keys, axis=1))
+        return list(jax.random.key_data(jnp.concatenate(keys, axis=1)))
 
     def _act_all(
         self, leaves: list[Array], observation: PyTree, memory: PyTree, first: Array | None, keys: Array

@@ -12,6 +12,7 @@ a *lane*, which knows where the group's actions come from and where what it sees
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -270,6 +271,16 @@ class Unrolled(NamedTuple):
     lengths: np.ndarray  # [T, E]
 
 
+class Prepared(NamedTuple):
+    """Views by step, made once: making them costs more than a step of a small environment."""
+
+    seen: list[dict[str, PyTree]]  # by group: what those see that act here
+    acted: list[list[np.ndarray]]  # where their actions and extras go
+    first: list[np.ndarray]  # T + 1 of them
+    actions: list[dict[str, np.ndarray]]  # by group
+    outs: list[HostStep]  # empty where others act too
+
+
 class Block:
     """Environments that step together."""
 
@@ -294,6 +305,8 @@ class Block:
             if isinstance(lane, Served)
         }
         self._local = [lane for lane in lanes.values() if not lane.asks]
+        self._views: dict[tuple[int, ...], Prepared] = {}
+        self._now = Prepared([], [], [], [], [])
 
     def reset(self) -> None:
         """Episode 0 of every environment."""
@@ -340,6 +353,7 @@ class Block:
         if self.acting is not None:
             for group, memory in self.acting.memory().items():
                 self.kept[group].remember(memory)
+        self._now = self._prepared()
         flags = Flags(self.first[0], self.first[0], self.first[0])
         for lane in self.kept.values():
             if lane.asks:
@@ -347,32 +361,60 @@ class Block:
 
     def act(self, t: int) -> dict[str, np.ndarray]:
         """The actions of step `t`, by group."""
+        now = self._now
         if self.acting is not None:
-            acts = iter(self.acting.act(t, {lane.group: lane.seen(t) for lane in self._local}, self.first[t]))  # type: ignore[union-attr]
-            for lane in self._local:
-                self.kept[lane.group].slot.action[t][...] = next(acts)
-            for lane in self._local:
-                for row in self.kept[lane.group].slot.extras[t]:
-                    row[...] = next(acts)
+            for row, value in zip(now.acted[t], self.acting.act(t, now.seen[t], now.first[t]), strict=True):
+                row[...] = value
+            if now.outs:
+                return now.actions[t]
         return {group: lane.action(t) for group, lane in self.lanes.items()}
 
     def step(self, t: int, actions: dict[str, np.ndarray]) -> None:
         """Steps the environments and tells every lane."""
+        now = self._now
+        out = now.outs[t] if now.outs else self._out(t)
+        self.vector.step(actions, out)
+        np.logical_or(out.terminated, out.truncated, now.first[t + 1])
+        if not now.outs:
+            self._tell(t, actions, out)
+
+    def _out(self, t: int) -> HostStep:
+        """Where step `t` writes."""
         results = {group: lane.results(t) for group, lane in self.lanes.items()}
-        out = HostStep(
+        return HostStep(
             observation={group: result.observation for group, result in results.items()},
             reward={group: result.reward for group, result in results.items()},
             terminated=self.terminated[t],
             truncated=self.truncated[t],
             last_observation={group: result.last_observation for group, result in results.items()},
         )
-        self.vector.step(actions, out)
-        np.logical_or(out.terminated, out.truncated, out=self.first[t + 1])
+
+    def _tell(self, t: int, actions: dict[str, np.ndarray], out: HostStep) -> None:
+        """Hands on what a step gave, to those who act elsewhere."""
         for group, kept in self._actions.items():
             kept[t] = actions[group]
         flags = Flags(self.first[t + 1], out.terminated, out.truncated)
         for lane in self.lanes.values():
             lane.observed(t + 1, flags)
+
+    def _prepared(self) -> Prepared:
+        """The views that the steps of an unroll read and write in the slots just taken; made once for each."""
+        slots = tuple(id(lane.slot) for lane in self.kept.values())
+        if slots not in self._views:
+            local = [self.kept[lane.group] for lane in self._local]
+            steps = range(self.steps)
+            self._views[slots] = Prepared(
+                seen=[{lane.group: lane.seen(t) for lane in local} for t in steps],
+                acted=[
+                    [*(lane.slot.action[t] for lane in local), *(row for lane in local for row in lane.slot.extras[t])]
+                    for t in steps
+                ],
+                first=list(self.first),
+                # Where all act here, nothing about a step depends on others.
+                actions=[{lane.group: lane.slot.action[t] for lane in local} for t in steps],
+                outs=[self._out(t) for t in steps] if len(local) == len(self.lanes) else [],
+            )
+        return self._views[slots]
 
     def finish(self) -> None:
         """The unroll is complete: counts it, keeps its actions, and hands it over."""
@@ -430,6 +472,15 @@ class Player:
 
     def unroll(self) -> None:
         """One unroll of every block, in turns of a step: while one waits for its actions, others step."""
+        collecting = gc.isenabled()
+        gc.disable()  # steps make many small objects; what garbage there is among them can wait for the unroll's end
+        try:
+            self._unroll()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _unroll(self) -> None:
         clock = time.perf_counter
         steps = self.blocks[0].steps
         for block in self.blocks:
