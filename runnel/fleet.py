@@ -392,7 +392,8 @@ class Fleet:
         if failed is not None:
             return WorkerFailed(f"{name} failed: {failed['message']}\n{failed['traceback']}")
         how = f"was killed by signal {-status}" if status is not None and status < 0 else f"ended with status {status}"
-        return WorkerFailed(f"{name} {how}; its log ends:\n{self.processes[name].tail()}")
+        log = self.processes[name].tail().strip()
+        return WorkerFailed(f"{name} {how}" + (f"; its log ends:\n{log}" if log else "; it left no word in its log"))
 
 
 class _Told:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import abc
 import os
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from runnel.environment import Environment, is_traceable
-from runnel.errors import UserError
-from runnel.graph import Edge, Graph, Node, tree_bytes
+from runnel.errors import UserError, nearest
+from runnel.graph import Edge, Graph, Kind, Node, tree_bytes
 
 REST = "*"
 """Among a fragment's nodes: every node that no fragment names."""
@@ -31,6 +32,10 @@ class Barrier:
     """Both ends wait for each other, every step or every unroll."""
 
     every: Literal["step", "unroll"] = "unroll"
+
+    def __post_init__(self) -> None:
+        if self.every not in ("step", "unroll"):
+            raise UserError(f"found Barrier(every={self.every!r}), wanted 'step' or 'unroll'")
 
     def __str__(self) -> str:
         return f"barrier every {self.every}"
@@ -231,7 +236,7 @@ def human_bytes(count: float) -> str:
 def build_plan(distribution: Distribution, graph: Graph, environment: Environment, machine: Machine) -> Plan:
     """Applies a distribution to a graph; refuses what cannot work, before anything starts."""
     name = type(distribution).__name__.lower()
-    layout = distribution.layout(graph)
+    layout = _layout(name, distribution, graph)
     _check_needs(name, layout, graph)
     homes = _assign(name, layout, graph)
     placed: tuple[Placed, ...] = ()
@@ -253,6 +258,26 @@ def build_plan(distribution: Distribution, graph: Graph, environment: Environmen
         synchronisation=layout.synchronisation,
         notes=_notes(placed, layout.synchronisation, graph, machine),
     )
+
+
+def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
+    """What a distribution says, which may be the user's own code."""
+    try:
+        layout = distribution.layout(graph)
+    except UserError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}:{last.lineno}"
+        raise UserError(
+            f"the layout of distribution {name} fails ({where}): {type(error).__name__}: {error}"
+        ) from error
+    for fragment in layout.fragments:
+        for pattern in fragment.nodes:
+            if pattern not in (REST, *get_args(Kind)) and not any(_matches(pattern, n) for n in graph.nodes.values()):
+                known = [*get_args(Kind), *graph.nodes, *(f"{group}/*" for group in graph.spec.groups)]
+                raise UserError(f"distribution {name}: there is no node '{pattern}'{nearest(pattern, known)}")
+    return layout
 
 
 def _check_needs(name: str, layout: Layout, graph: Graph) -> None:
@@ -313,7 +338,8 @@ def _place(
     if plays and graph.envs % parts:
         below, above = graph.envs // parts * parts, -(-graph.envs // parts) * parts
         use = f"{below} or {above}" if below else str(above)
-        over = f"{parts} devices" if fragment.replicas == 1 else f"{parts} {fragment.name}s"
+        workers = f"{fragment.name} workers" if fragment.name == "environment" else f"{fragment.name}s"
+        over = f"{parts} devices" if fragment.replicas == 1 else f"{parts} {workers}"
         raise UserError(f"--envs {graph.envs} does not divide over {over}; use {use}")
     share = graph.envs // fragment.replicas
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()

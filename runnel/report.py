@@ -259,7 +259,9 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         lines.append(f"  bottleneck  {result['bottleneck']}")
     if run_dir is not None:
         lines.append(f"  run         {run_dir}")
-        if status == "interrupted":
+        if status == "interrupted" and not result["env_steps"]:
+            lines.append("              stopped before its first update, so there is nothing to resume: train again")
+        elif status == "interrupted":
             lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}")
     return "\n".join(lines)
 

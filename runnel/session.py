@@ -91,6 +91,7 @@ class Session:
         self.rate = _Rate()
         self.startup_s: float | None = None
         self.interrupted = False
+        self.rest: Progress | None = None  # what workers told while they paused for the last checkpoint
         self.staleness = (0.0, 0)
         self._saved_at_iteration = -1
 
@@ -158,6 +159,8 @@ class Session:
                 saved_at = time.monotonic()
         self.rate.stop(self.counters.env_steps)
         self._save(program, view)
+        if self.rest is not None:  # workers have told more since: the last line says how the run ended
+            log.write(self._record(self.rest, program.report(recent=True)))
 
     def _record(self, progress: Progress, lately: Report) -> dict[str, Any]:
         counters = self.counters
@@ -186,6 +189,7 @@ class Session:
         if self.counters.iterations == self._saved_at_iteration or not self.counters.iterations:
             return
         saved, rest = program.save(), program.rest()
+        self.rest = rest
         if rest is not None:
             self.counters.add(rest, self.built.graph.steps_per_iteration)
         counters = {**asdict(self.counters), "wall_seconds": self._wall_seconds()}

@@ -124,6 +124,7 @@ def test_a_distribution_nobody_shipped_is_as_good():
             "to fragments a and b; every node needs exactly one",
         ),
         ((Fragment("a", (REST,), replicas=0),), "0 replicas asked for"),
+        ((Fragment("a", ("enviroment",)), Fragment("b", (REST,))), "no node 'enviroment'; did you mean 'environment'"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused(fragments, message):
@@ -146,3 +147,18 @@ def test_environments_must_divide():
 def test_an_unknown_distribution_offers_the_nearest():
     with pytest.raises(UserError, match=r"no distribution 'inlnie'; did you mean 'inline' or 'fine'"):
         distributions.load("inlnie")
+
+
+def test_a_layout_that_fails_is_told_with_its_place():
+    @dataclasses.dataclass(frozen=True)
+    class Broken(Distribution):
+        def layout(self, graph):
+            return Layout((Fragment("a", (graph.missing,)),))
+
+    with pytest.raises(UserError, match=r"layout of distribution broken fails \(.*test_plan.py:\d+\): AttributeError"):
+        plan(Broken())
+
+
+def test_a_barrier_is_every_step_or_every_unroll():
+    with pytest.raises(UserError, match="wanted 'step' or 'unroll'"):
+        Barrier(every="epoch")
