@@ -116,7 +116,12 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seed", type=_whole(0), metavar="N", help="of every random number (0)")
     train.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (a new one under runs/)")
     train.add_argument("--stop-at-return", type=_number, metavar="X", help="end at this mean of 100 episodes")
-    train.add_argument("--launcher", choices=("local", "ray"), default="local", help="what starts the workers")
+    train.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        default="local",
+        help="what starts the workers (ray: not in this version)",
+    )
     train.add_argument("--wandb", action="store_true", help="show the run at Weights & Biases too")
     train.add_argument(
         "--checkpoint-every",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runnel.graph import Graph, Node, Ref
+from runnel.graph import Graph, Node
 from runnel.runtime.stage import Component, Stage
 
 
@@ -91,11 +91,6 @@ def _segments(graph: Graph, nodes: Sequence[Node], held: Collection[str]) -> lis
     if here:
         segments.append(Segment(tuple(receives), tuple(here)))
     return segments
-
-
-def refs_from(node: str, takers: Sequence[Node]) -> list[Ref]:
-    """The parts of a node's value that these nodes take."""
-    return [ref for taker in takers for ref in taker.inputs if ref.node == node]
 
 
 class Credit:
