@@ -15,6 +15,8 @@ import numpy as np
 from runnel.building import Built
 from runnel.environment import HostEnvironment
 from runnel.runtime.assembly import Assignment, Ends
+from runnel.runtime.journal import Memory
+from runnel.runtime.keeping import Start
 from runnel.runtime.ports import In, Out, Station, Stopped
 from runnel.runtime.topology import Board, Link, wire
 from runnel.runtime.worker import Worker
@@ -67,11 +69,12 @@ class _Reader:
     """A stream in which there is always another message."""
 
     def __init__(self, schema: Schema):
-        self._arrays, self._held = _filled(schema), False
+        self._arrays, self._held, self._step = _filled(schema), False, -1
 
     def receive(self, timeout_s: float) -> Message:
         self._held = True
-        return Message(0, ENDLESS, 1, 0, 0, self._arrays)
+        self._step += 1
+        return Message(self._step, ENDLESS, 1, self._step, 0, self._arrays)
 
     def peek(self) -> bool:
         return not self._held
@@ -104,6 +107,9 @@ class _Writer:
 
     def commit(self, rows: int = 0, tag: int = 0) -> None:
         self._next = (self._next + 1) % len(self.slots)
+
+    def told(self) -> int | None:
+        return None
 
     def close(self) -> None:
         pass
@@ -151,7 +157,17 @@ def alone(built: Built, fragment: str, seconds: float) -> dict[str, float]:
     ends = _ends(station, links, boards)
     worker = Worker(
         Assignment(
-            station, built.graph, built.plan, topology, post, ends, 0, None, lambda indices: world.open(indices, 0)
+            station,
+            built.graph,
+            built.plan,
+            topology,
+            post,
+            ends,
+            0,
+            None,
+            lambda indices: world.open(indices, 0),
+            Memory.create(),
+            Start(),
         )
     )
     try:

@@ -86,7 +86,7 @@ def _statuses(fleet: Fleet) -> dict[str, dict[str, Any]]:
     """What every worker told last, and the processor's time it has had."""
     told = {}
     for name, status in fleet.status.items():
-        fields = Path(f"/proc/{fleet.processes[name].pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{fleet.crew.processes[name].pid}/stat").read_text().rpartition(")")[2].split()
         told[name] = {**status, "cpu_s": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")}
     return told
 

@@ -85,7 +85,7 @@ def worker_mb() -> list[dict[str, float]]:
     found: list[dict[str, float]] = []
 
     def look(fleet: Any) -> None:
-        found.extend(memory_mb(p.pid) for name, p in fleet.processes.items() if name.startswith("environment"))
+        found.extend(memory_mb(p.pid) for name, p in fleet.crew.processes.items() if name.startswith("environment"))
 
     _runs.watch(IMPALA(), ENVIRONMENT, Decoupled(actors=2), ENVS, {}, 1.0, 1.0, look)
     return found

@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         default="local",
         help="what starts the workers (ray: not in this version)",
     )
+    _add_on_nan(train, "end the run, skip the update, or go back to the newest checkpoint (stop)")
     train.add_argument("--wandb", action="store_true", help="show the run at Weights & Biases too")
     train.add_argument(
         "--checkpoint-every",
@@ -130,11 +131,22 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="write one this often (60)",
     )
+    train.add_argument(
+        "--restarts", type=_whole(0), metavar="N", help="replace so many lost workers in ten minutes, then end (10)"
+    )
+    train.add_argument(
+        "--hang-after",
+        dest="hang_after_s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="replace a worker that gives no sign of life for so long (120)",
+    )
     _add_running(train)
 
     resume = command("resume", "go on with a run from its newest checkpoint")
     resume.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     resume.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps in all, if more or fewer")
+    _add_on_nan(resume, "as for train (what the run was begun with)")
     _add_distribution(resume)
     _add_running(resume)
 
@@ -182,6 +194,10 @@ def _add_distribution(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--distribution", metavar="NAME", help="(fused on a JAX environment, else inline)")
     for flag, what in zip(FLAGS, ("actors or environment workers", "inference workers", "learners"), strict=True):
         parser.add_argument(f"--{flag}", type=_whole(1), metavar="N", help=what)
+
+
+def _add_on_nan(parser: argparse.ArgumentParser, does: str) -> None:
+    parser.add_argument("--on-nan", choices=("stop", "skip", "rollback"), help=f"a loss or gradient is NaN: {does}")
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:

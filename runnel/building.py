@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -74,28 +75,71 @@ def build(
 
 def rebuild(run_dir: str | Path, config: dict[str, Any], distribution: Distribution | str | None = None) -> Built:
     """What a run directory's run is made of."""
-    try:
-        algorithm = portable.from_json(config["algorithm"], Algorithm)
-        chosen = distribution or portable.from_json(config["distribution"], Distribution)
-        name, env_settings = config["environment"]["name"], config["environment"]["settings"]
-        count = config["envs"]
-    except KeyError as error:
-        raise UserError(f"{run_dir}/config.json has no {error}; it is not a run of this version") from None
-    return build(algorithm, name, chosen, count, env_settings=env_settings)
+    for missing in CONFIG.keys() - config.keys():
+        raise UserError(f"{run_dir}/config.json has no '{missing}'; it is not a run of this version")
+    algorithm = portable.from_json(config["algorithm"], Algorithm)
+    chosen = distribution or portable.from_json(config["distribution"], Distribution)
+    name, env_settings = config["environment"]["name"], config["environment"]["settings"]
+    return build(algorithm, name, chosen, config["envs"], env_settings=env_settings)
 
 
 def read_config(run_dir: str | Path) -> dict[str, Any]:
     """A run directory's config.json."""
     path = Path(run_dir) / "config.json"
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
         config = json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"{run_dir} holds no run: there is no config.json in it") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a run's configuration")
+    _check_config(path, config)
     return config
+
+
+CONFIG: dict[str, Callable[[Any], bool]] = {
+    "algorithm": lambda x: isinstance(x, dict),
+    "distribution": lambda x: isinstance(x, dict),
+    "environment": lambda x: (
+        isinstance(x, dict) and isinstance(x.get("name"), str) and isinstance(x.get("settings"), dict)
+    ),
+    "envs": lambda x: type(x) is int and 0 < x <= 2**24,
+    "steps": lambda x: type(x) is int and x > 0,
+    "seed": lambda x: type(x) is int and 0 <= x < 2**32,
+    "stop_at_return": lambda x: x is None or type(x) in (int, float),
+    "checkpoint_every_s": lambda x: type(x) in (int, float) and x > 0,
+}
+"""What a run's configuration must have, and how it is told from something else."""
+
+
+def _check_config(path: Path, config: dict[str, Any]) -> None:
+    """Refuses what no run has written, before anything is made of it."""
+    for name, proper in CONFIG.items():
+        if name in config and not proper(config[name]):
+            raise UserError(f"{path}: '{name}' is {str(config[name])[:60]!r}, which no run has; was the file edited?")
+    for name in _names(config):
+        file, colon, _ = name.rpartition(":")
+        if not colon or not file.endswith(".py"):
+            continue
+        if not os.path.isabs(file):
+            raise UserError(f"{path} names the script '{file}'; wanted its whole path, as runs write it")
+        if Path(file).resolve().is_relative_to(path.parent.resolve()):
+            raise UserError(
+                f"{path} names the script '{file}', which lies in the run's own directory: a run is data, and nothing "
+                "in it is executed; move the script elsewhere and change its path here"
+            )
+
+
+def _names(data: Any) -> Iterator[str]:
+    """Every text in a configuration."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from _names(part)
 
 
 def _check_traced(environment: JaxEnvironment) -> None:

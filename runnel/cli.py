@@ -6,6 +6,7 @@ Everything is imported when a command needs it, so that `runnel --help` and `run
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel import arguments, settings
 from runnel.catalog import FLAGS
-from runnel.errors import UserError, WorkerFailed, nearest
+from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest
 
 if TYPE_CHECKING:
     from runnel.plan import Distribution
@@ -37,24 +38,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         return COMMANDS[args.command](args)
     except UserError as error:
         # A line or two, whatever a library put into its reason.
-        print(f"{command}: " + "\n".join(str(error).strip().splitlines()[:2]), file=sys.stderr)
+        _complain(f"{command}: " + "\n".join(str(error).strip().splitlines()[:2]))
         return 2
-    except WorkerFailed as error:
-        print(f"{command}: {error}", file=sys.stderr)  # with the worker's own traceback, and none of this process's
+    except (EnvironmentFailed, RunFailed, WorkerFailed) as error:
+        _complain(f"{command}: {error}")  # with the worker's own traceback, and none of this process's
         return 1
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stopped:
+        return getattr(stopped, "status", 130)
     except BrokenPipeError:
-        # Whoever read the output has gone (`runnel list | head`); Python must not complain of it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    finally:
+        _let_go()
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a closed terminal takes nothing any more
+        print(text, file=sys.stderr, flush=True)
+
+
+def _let_go() -> None:
+    """Whoever read the output may have gone (`runnel list | head`, a closed terminal); Python must not end by that."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+        except ValueError:
+            pass  # closed
 
 
 # Commands
 
 
 def _train(args: argparse.Namespace) -> int:
-    from runnel.metrics import check_wandb
+    from runnel.sinks import check_wandb
     from runnel.training import train
 
     if args.deterministic:
@@ -68,9 +87,10 @@ def _train(args: argparse.Namespace) -> int:
         quiet=args.quiet,
         wandb=args.wandb,
         **_settings(args),
-        **_given(args, "envs", "steps", "seed", "run_dir", "stop_at_return", "checkpoint_every_s"),
+        **_given(args, "envs", "steps", "seed", "run_dir", "stop_at_return"),
+        **_given(args, "checkpoint_every_s", "restarts", "hang_after_s", "on_nan"),
     )
-    return 0 if run.result["status"] in ("finished", "interrupted") else 1
+    return _status(run.result)
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -80,8 +100,8 @@ def _resume(args: argparse.Namespace) -> int:
     if args.deterministic:
         _ask_for_determinism()
     distribution = _distribution(args, (), read_config(args.run_dir))
-    run = resume(args.run_dir, steps=args.steps, distribution=distribution, quiet=args.quiet)
-    return 0 if run.result["status"] in ("finished", "interrupted") else 1
+    run = resume(args.run_dir, steps=args.steps, distribution=distribution, on_nan=args.on_nan, quiet=args.quiet)
+    return _status(run.result)
 
 
 def _eval(args: argparse.Namespace) -> int:
@@ -236,6 +256,11 @@ def _those_with(flag: str | None) -> str:
 
     names = [entry.name for entry in catalog.distributions() if flag in entry.flags]
     return f"; those that have: {', '.join(names)}" if names else ""
+
+
+def _status(result: dict[str, Any]) -> int:
+    """0 only for a run that has ended as it should, or was stopped and has left a checkpoint to go on from."""
+    return 0 if result["status"] in ("finished", "interrupted") and not result.get("reason") else 1
 
 
 def _given(args: argparse.Namespace, *names: str) -> dict[str, Any]:

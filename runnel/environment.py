@@ -7,7 +7,8 @@ dicts from group name to value. Nobody resets but the run-time (`JaxEnvironment`
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -59,14 +60,33 @@ class Episode(NamedTuple):
     actions: dict[str, np.ndarray]  # by group: [steps so far, (agents,) ...]
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Something that went wrong in one environment of a vector; the vector went on with an environment made anew."""
+
+    row: int  # of the vector
+    index: int  # of the environment in the run
+    episode: int  # the number of the episode that was cut, or could not begin
+    what: str  # in one line: "step raised ValueError: bad thing"
+    traceback: str  # the environment's own, or ""
+
+
 class HostVector(Protocol):
     """Several host environments of one worker, stepped together, each starting its next episode by itself.
 
     Episode k of environment i always begins from `episode_seed(seed, i, k)`, so it can be played again.
+
+    An environment that raises, or gives NaN or what does not fit its spaces, does not disturb the others: its episode
+    is truncated at the last good step (with a reward of 0, the last good observation its last), and an environment
+    made anew begins the next. Where that happens too often, `EnvironmentFailed` is raised.
     """
 
+    watch: Callable[[int], None] | None
+    """Where set, it is called with the row of each environment just before that is stepped, reset or replayed, and with
+    -1 when all are done; so whoever finds this process dead or stuck knows which one it was."""
+
     def reset(self, observation: dict[str, PyTree]) -> None:
-        """Starts episode 0 of every environment and writes the first observations."""
+        """Starts episode 0 of every environment (a later one where that failed) and writes the first observations."""
         ...
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
@@ -77,8 +97,20 @@ class HostVector(Protocol):
         """[n] the number of each environment's episode in progress."""
         ...
 
-    def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> None:
-        """Rebuilds episodes in progress by replaying their actions; writes the observations they stand at."""
+    def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
+        """Rebuilds episodes in progress by replaying their actions; writes the observations they stand at.
+
+        Gives which of them [n] were cut, because the environment failed or ended the episode earlier than the first
+        time: those rows stand at the beginning of a later episode.
+        """
+        ...
+
+    def condemn(self, row: int, what: str) -> None:
+        """The next step of an environment is not taken, but counts as one that failed, for the reason given."""
+        ...
+
+    def failures(self) -> list[Failure]:
+        """What failed since this was last asked, oldest first; of very many, the newest."""
         ...
 
     def render(self, row: int) -> np.ndarray:

@@ -16,6 +16,18 @@ class WorkerFailed(RuntimeError):
     """A worker of a run ended that should not have; its text has the worker's own traceback or the end of its log."""
 
 
+class RunFailed(RuntimeError):
+    """A run cannot end as it should, for a reason of its surroundings; its text says what is kept."""
+
+
+class StateLost(RuntimeError):
+    """A worker was lost with what only a checkpoint can give back: the whole run must go on from there."""
+
+
+class EnvironmentFailed(RuntimeError):
+    """An environment failed more often than a run puts up with; its text has the environment's own traceback."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'ppo'?`, or the whole list where nothing is near."""
     known = sorted(known)

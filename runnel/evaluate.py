@@ -46,9 +46,9 @@ def evaluate(
     if episodes < 1:
         raise UserError(f"--episodes {episodes}: 1 is the least")
     config = read_config(run_dir)
-    seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
     # Whatever distribution trained it, `inline` plays it.
     built = rebuild(run_dir, config, "inline")
+    seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
     with filming(video) as film:
         states, checkpoint = Checkpoints(Path(run_dir)).load_states(built.graph.states, note)
         player = _Player(built.graph, _as_host(built.environment), states, seed)

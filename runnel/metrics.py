@@ -14,22 +14,32 @@ import json
 import math
 import os
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
 from runnel.errors import UserError
-
-Record = dict[str, int | float | None]
+from runnel.events import EventLog
+from runnel.files import Appended, clean, one_line, told_plainly, write_atomically
+from runnel.sinks import Record, Sink, TensorBoard, WandB
 
 FILE: Final = "metrics.jsonl"
 EVERY_S: Final = 1.0
 """The file grows by at most a line in this time, and one at the end."""
 
+LINES_AN_AGE: Final = 3600
+"""A run that is t seconds old writes a line every t / LINES_AN_AGE seconds: some 27,000 lines in a month."""
+
+CURVE_POINTS: Final = 16
+"""A line carries so many points between the last line and itself, at most."""
+
 
 class MetricsLog:
-    """Writes records to every sink, at most one a second and always the last."""
+    """Writes records to every sink: at most one a second, ever fewer as a run grows old, and always the last.
+
+    Once it has begun, nothing that keeps it from writing ends a run: it is told once, tried again, and what is
+    lost is counted.
+    """
 
     def __init__(
         self,
@@ -37,42 +47,60 @@ class MetricsLog:
         *,
         keep_until_env_steps: int | None = None,
         wandb: Mapping[str, Any] | None = None,
+        events: EventLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         """`keep_until_env_steps`: on resuming, later records are dropped: they will be made again.
 
-        `wandb`: the run's configuration, where it is to be shown at Weights & Biases.
+        `wandb`: the run's configuration, where it is to be shown at Weights & Biases. `events`: where it is told
+        that something could not be written.
         """
         run_dir = Path(run_dir)
         path = run_dir / FILE
-        self._clock = clock
+        self.lost = 0
+        """Records that are not in the file."""
+        self._events, self._clock = events, clock
+        self._began = clock()
         self._written_at = -math.inf
         self._pending: Record | None = None
-        self._curve: list[list[int | float | None]] = []  # steps and mean return of what was not written
-        self._sinks: list[_Sink] = []
+        self._curve = _Curve()
+        self._failing: set[str] = set()
+        self._sinks: dict[str, Sink] = {}
         # The one that can be missing comes first: nothing is made where it is.
         if wandb is not None:
-            self._sinks.append(_WandB(run_dir, wandb))
-        with _told_plainly(path):
-            if path.exists():
-                _repair(path, keep_until_env_steps)
-            self._file = path.open("a", encoding="utf-8")
-        self._sinks.append(_TensorBoard(run_dir, keep_until_env_steps))
+            self._sinks["Weights & Biases"] = WandB(run_dir, wandb)
+        with told_plainly(path):
+            _repair(path, keep_until_env_steps)
+            self._file = Appended(path)
+        self._sinks["TensorBoard"] = TensorBoard(run_dir, keep_until_env_steps)
         self._path = path
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Keeps a record, and writes it unless one was written less than a second ago."""
+        """Keeps a record, and writes it unless one was written a moment ago."""
         self._pending = kept = clean(record)
-        self._curve.append([kept.get("env_steps"), kept.get("mean_return")])
-        if self._clock() - self._written_at >= EVERY_S:
+        self._curve.add(kept.get("env_steps"), kept.get("mean_return"))
+        now = self._clock()
+        age = kept.get("wall_seconds") or now - self._began
+        if now - self._written_at >= max(EVERY_S, age / LINES_AN_AGE):
             self._flush()
+
+    def rewind(self, env_steps: int) -> None:
+        """Drops records later than this, which will be made again."""
+        if self._pending is not None and (self._pending.get("env_steps") or 0) > env_steps:
+            self._pending = None
+        self._curve.rewind(env_steps)
+        self._try(f"{FILE} anew", lambda: _repair(self._path, env_steps))
+        for name, sink in self._sinks.items():
+            self._try(name, lambda sink=sink: sink.rewind(env_steps))
 
     def close(self) -> None:
         """Writes the last record, if it waits, and closes every sink."""
         self._flush()
-        self._file.close()
-        for sink in self._sinks:
-            sink.close()
+        if self.lost and FILE in self._failing and self._events is not None:
+            self._events.tell("metrics_failed", reason=f"{self.lost:,} lines of {FILE} are lost", lost=self.lost)
+        for each in (self._file, *self._sinks.values()):
+            with contextlib.suppress(Exception):  # whatever a library still finds to say
+                each.close()
 
     def __enter__(self) -> Self:
         return self
@@ -86,13 +114,56 @@ class MetricsLog:
         record, self._pending = self._pending, None
         self._written_at = self._clock()
         # The points since the last line: a run of a few seconds has a curve too.
-        between, self._curve = [point for point in self._curve[:-1] if None not in point], []
-        with _told_plainly(self._path):
-            line = {**record, "curve": between} if between else record
-            self._file.write(json.dumps(line, allow_nan=False) + "\n")
-            self._file.flush()
-        for sink in self._sinks:
-            sink.write(record)
+        between = self._curve.take()
+        line = {**record, "curve": between} if between else record
+        if not self._try(FILE, lambda: self._file.write((json.dumps(line, allow_nan=False) + "\n").encode())):
+            self.lost += 1
+        for name, sink in self._sinks.items():
+            self._try(name, lambda sink=sink: sink.write(record))
+
+    def _try(self, what: str, do: Callable[[], None]) -> bool:
+        """Whether it could be done. A full disk is no reason to lose the run too; it is told once, and its end."""
+        told = None
+        try:
+            do()
+        except Exception as error:  # a sink's library may raise anything
+            if what not in self._failing:
+                told = {"reason": f"cannot write {what}: {one_line(error)}", "action": "going on; trying again"}
+            self._failing.add(what)
+        else:
+            if what in self._failing:
+                lost = f"; {self.lost:,} lines were lost" if what == FILE else ""
+                told = {"reason": f"{what} can be written again{lost}", "lost": self.lost}
+            self._failing.discard(what)
+        if told is not None and self._events is not None:
+            self._events.tell("metrics_failed", **told)
+        return what not in self._failing
+
+
+class _Curve:
+    """Steps and mean returns of records that were not written: all of them, or evenly thinned out."""
+
+    def __init__(self) -> None:
+        self._points: list[list[Any]] = []
+        self._last: Any = None
+        self._seen, self._stride = 0, 1
+
+    def add(self, env_steps: Any, mean_return: Any) -> None:
+        if self._seen % self._stride == 0:
+            self._points.append([env_steps, mean_return])
+        self._seen += 1
+        self._last = env_steps
+        if len(self._points) > CURVE_POINTS:
+            self._points, self._stride = self._points[::2], 2 * self._stride
+
+    def rewind(self, env_steps: int) -> None:
+        self._points = [point for point in self._points if (point[0] or 0) <= env_steps]
+
+    def take(self) -> list[list[Any]]:
+        """All but the last, which the line itself tells; begins anew."""
+        points = [point for point in self._points if None not in point and point[0] != self._last]
+        self._points, self._seen, self._stride = [], 0, 1
+        return points
 
 
 def read_metrics(run_dir: Path | str) -> list[Record]:
@@ -100,7 +171,7 @@ def read_metrics(run_dir: Path | str) -> list[Record]:
     path = Path(run_dir) / FILE
     if not path.exists():
         return []
-    with _told_plainly(path, "read"):
+    with told_plainly(path, "read"):
         lines = path.read_bytes().splitlines()
     records = []
     for number, line in enumerate(lines, 1):
@@ -112,41 +183,10 @@ def read_metrics(run_dir: Path | str) -> list[Record]:
     return records
 
 
-def clean(value: Any) -> Any:
-    """A value as JSON has it: plain numbers, and None for what is not finite."""
-    if isinstance(value, Mapping):
-        return {str(name): clean(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean(part) for part in value]
-    if hasattr(value, "item"):  # a scalar of NumPy or JAX
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, bool | int | str | None) else str(value)
-
-
-def write_json_atomically(path: Path | str, value: Any) -> None:
-    """Writes a JSON file that is there whole or not at all."""
-    text = json.dumps(clean(value), indent=2, allow_nan=False) + "\n"
-    write_atomically(Path(path), text.encode())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file by another in one step that survives a loss of power."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with _told_plainly(path):
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
 def _repair(path: Path, keep_until_env_steps: int | None) -> None:
     """Drops lines cut short, and records later than where the run goes on."""
+    if not path.is_file():  # none yet, or what cannot be read back
+        return
     content = path.read_bytes()
     limit = math.inf if keep_until_env_steps is None else keep_until_env_steps
     kept = []
@@ -154,98 +194,20 @@ def _repair(path: Path, keep_until_env_steps: int | None) -> None:
         record = _parsed(line)
         if record is not None and (record.get("env_steps") or 0) <= limit:
             kept.append(line + b"\n")
-    if b"".join(kept) != content:
-        write_atomically(path, b"".join(kept))
+    whole = b"".join(kept)
+    if whole == content:
+        return
+    if content.startswith(whole):
+        os.truncate(path, len(whole))  # the usual case; it needs no room, and who has the file open may go on
+    else:
+        write_atomically(path, whole)
 
 
 def _parsed(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
-
-
-@contextlib.contextmanager
-def _told_plainly(path: Path, what: str = "write") -> Iterator[None]:
-    """A full disk or a missing right is the user's to mend."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot {what} {path}: {error.strerror or error}") from error
-
-
-class _Sink:
-    """Where records go besides the file."""
-
-    def write(self, record: Record) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _TensorBoard(_Sink):
-    def __init__(self, run_dir: Path, keep_until_env_steps: int | None):
-        from tensorboardX import SummaryWriter
-
-        # TensorBoard hides events at and after the step it is told to purge from.
-        purge = None if keep_until_env_steps is None else keep_until_env_steps + 1
-        with _told_plainly(run_dir):
-            # The file is named by the second: a run resumed within it would overwrite what went before.
-            self._writer = SummaryWriter(
-                str(run_dir), purge_step=purge, filename_suffix=f".{time.time_ns()}", flush_secs=10
-            )
-
-    def write(self, record: Record) -> None:
-        step = int(record.get("env_steps") or 0)
-        for name, value in record.items():
-            if value is not None and name != "env_steps":
-                tag = name if "/" in name else f"run/{name}"
-                self._writer.add_scalar(tag, value, global_step=step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _WandB(_Sink):
-    def __init__(self, run_dir: Path, config: Mapping[str, Any]):
-        check_wandb()
-        import wandb
-
-        # One page per run directory, however often it is resumed.
-        identity = run_dir / ".wandb-id"
-        with _told_plainly(identity):
-            if not identity.exists():
-                identity.write_text(uuid.uuid4().hex[:12])
-            page = identity.read_text().strip()
-        try:
-            self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", "runnel"),
-                id=page,
-                name=run_dir.resolve().name,
-                dir=str(run_dir),
-                config=clean(config),
-                resume=None if os.environ.get("WANDB_MODE") == "offline" else "allow",
-            )
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
-            raise UserError(
-                f"Weights & Biases cannot start: {reason}; run `wandb login`, set WANDB_MODE=offline, "
-                "or train without --wandb"
-            ) from error
-        # Steps go back when a run is resumed, which W&B's own step may not.
-        self._run.define_metric("*", step_metric="env_steps")
-
-    def write(self, record: Record) -> None:
-        self._run.log({name: value for name, value in record.items() if value is not None})
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-def check_wandb() -> None:
-    """Refuses early where W&B is not installed."""
-    import importlib.util
-
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError("--wandb needs Weights & Biases; run: pip install 'runnel[wandb]'")
+    if not isinstance(record, dict) or not isinstance(record.get("env_steps"), int | float | None):
+        return None
+    return record

@@ -180,6 +180,10 @@ class Plan:
     synchronisation: Synchronisation
     notes: tuple[str, ...] = ()  # what the user should know before it runs
 
+    def fragment(self, name: str) -> Placed:
+        """The fragment of a name."""
+        return next(fragment for fragment in self.fragments if fragment.name == name)
+
     def home(self, node: str) -> Placed:
         """The fragment that holds a node."""
         return next(fragment for fragment in self.fragments if node in fragment.nodes)

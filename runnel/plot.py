@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from runnel.errors import UserError
-from runnel.metrics import read_metrics, write_atomically
+from runnel.files import write_atomically
+from runnel.metrics import read_metrics
 
 FORMATS: Final = ("png", "svg", "pdf")
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444", "#999933")
@@ -55,11 +56,15 @@ def read_curve(run_dir: Path | str) -> Curve:
     points = []
     for record in read_metrics(run_dir):
         here = [record.get("env_steps"), record.get("mean_return")]
-        curve: Any = record.get("curve") or []
-        points += [point for point in (*curve, here) if None not in point]
+        curve: Any = record.get("curve")
+        between = [point for point in curve if isinstance(point, list)] if isinstance(curve, list) else []
+        points += [point for point in (*between, here) if None not in point]
     if not points:
         raise UserError(f"{run_dir} has no curve yet: no episode has ended; let it train for longer")
-    env_steps, mean_return = np.array(points, np.float64).T
+    try:
+        env_steps, mean_return = np.array(points, np.float64).T
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UserError(f"{run_dir}/metrics.jsonl is damaged: {error}") from error
     return Curve(_label(run_dir), env_steps, mean_return)
 
 
@@ -71,11 +76,11 @@ def _label(run_dir: Path) -> tuple[str, ...]:
             environment = environment["name"]
         return (
             _name(config["algorithm"]),
-            environment,
+            str(environment),
             _name(config["distribution"]),
             f"seed {config['seed']}",
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{run_dir}/config.json is damaged: {type(error).__name__}: {error}") from error
 
 

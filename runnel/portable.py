@@ -24,6 +24,9 @@ T = TypeVar("T")
 FROM_FILE = "runnel_file_"
 """How the names of modules begin that were loaded from a file; the file's path follows."""
 
+STANDARD = sys.stdlib_module_names - {"__main__", "math"}
+"""Modules that are not imported by name; functions of `math` may be settings."""
+
 _LOADING: list[Path] = []
 """Scripts that are being loaded for what they define."""
 
@@ -59,7 +62,13 @@ def from_json(data: Mapping[str, Any], base: type[T]) -> T:
     cls = import_object(str(data.get("class")))
     if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
         raise UserError(f"{data['class']} is no {base.__name__}; was the file that names it edited?")
-    return _build(cls, data["settings"])
+    try:
+        return _build(cls, data["settings"])
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"the settings of {data['class']} cannot be read ({type(error).__name__}: {error}); was the file that "
+            "names it edited?"
+        ) from error
 
 
 def reason(data: Any) -> str | None:
@@ -76,8 +85,11 @@ def reason(data: Any) -> str | None:
 def import_object(path: str) -> Any:
     """What `package.module:name` (or `/path/to/file.py:name`) stands for."""
     module_name, _, name = path.rpartition(":")
-    if not module_name or not name:
+    if not module_name or not name or not path.isprintable():
         raise UserError(f"found '{path}', wanted package.module:name")
+    if module_name.partition(".")[0] in STANDARD:
+        # Nobody's algorithm or environment is there, but much that should not be called because a file says so.
+        raise UserError(f"found '{path}' of Python's standard library; wanted a module of yours")
     module = _module_of_file(Path(module_name)) if module_name.endswith(".py") else _module(module_name)
     value: Any = module
     for part in name.split("."):
@@ -244,4 +256,8 @@ def _build(cls: type, settings: Mapping[str, Any]) -> Any:
     for name in settings:
         if name not in known:
             raise UserError(f"{cls.__name__} has no setting '{name}' (any more){nearest(name, known)}")
-    return cls(**{name: _decode(value) for name, value in settings.items()})
+    decoded = {name: _decode(value) for name, value in settings.items()}
+    try:
+        return cls(**decoded)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{cls.__name__} cannot be made of these settings: {error}") from error

@@ -89,6 +89,10 @@ class PrioritisedReplay:
         return Prioritised(drawn.experience, drawn.probabilities, drawn.indices)
 
     def update(self, state: PyTree, sample: Prioritised, priorities: Array, batch: int) -> PyTree:
+        # One that is not finite would spoil the sums that all are drawn by: such an item keeps the priority it had.
+        had = sample.probability * state.sum_tree_state.nodes[0]
+        had = had ** (1 / self.exponent) if self.exponent else jax.numpy.ones_like(had)
+        priorities = jax.numpy.where(jax.numpy.isfinite(priorities), priorities, had.astype(priorities.dtype))
         return self._buffer(batch).set_priorities(state, sample.position, priorities)
 
     def count(self, items: PyTree) -> int:

@@ -42,9 +42,9 @@ class LiveView(contextlib.AbstractContextManager["LiveView"]):
         if quiet or stream is None:
             view = _Nothing()
         elif stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-            view = _Terminal(total_steps, title, stream)
+            view = _Terminal(total_steps, title, forgiving(stream))
         else:
-            view = _Lines(total_steps, title, stream, clock)
+            view = _Lines(total_steps, title, forgiving(stream), clock)
         self._view = view
 
     def update(self, record: Mapping[str, Any], report: Report | None = None) -> None:
@@ -55,12 +55,40 @@ class LiveView(contextlib.AbstractContextManager["LiveView"]):
         """Says something once, such as that a checkpoint was written."""
         self._view.note(text)
 
+    def event(self, text: str) -> None:
+        """Says what broke and what was done about it; the last such line stays in sight."""
+        self._view.event(text)
+
     def __enter__(self) -> Self:
         self._view.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._view.stop()
+
+
+class _Forgiving:
+    """A stream that may be gone (a closed terminal, a broken pipe, a full disk): no reason to stop a run of days."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def forgiving(stream: TextIO) -> Any:
+    """A stream that can always be written to, whether or not anybody is left to read it."""
+    return _Forgiving(stream)
 
 
 class _View:
@@ -71,6 +99,9 @@ class _View:
     def update(self, record: Mapping[str, Any], report: Report) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+    def event(self, text: str) -> None:
+        self.note(text)
 
     def stop(self) -> None: ...
 
@@ -116,9 +147,7 @@ class _Lines(_View):
         self._print("  ".join(words))
 
     def _print(self, text: str) -> None:
-        # Nobody reading the log is no reason to stop a run of days.
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            print(text, file=self._stream, flush=True)
+        print(text, file=self._stream, flush=True)
 
 
 class _Terminal(_View):
@@ -130,6 +159,7 @@ class _Terminal(_View):
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
         self._total, self._title = total_steps, title
+        self._event = ""
         self._bar = Progress(
             SpinnerColumn(),
             BarColumn(bar_width=None),
@@ -159,7 +189,12 @@ class _Terminal(_View):
         )
         line = Text("  " + "  ".join(numbers(record)), no_wrap=True, overflow="ellipsis")
         workers = [Text(f"  {text}", no_wrap=True, overflow="ellipsis") for text in table(record, report)]
-        self._live.update(Group(self._bar, line, *workers))
+        events = [Text(f"  last event: {self._event}", no_wrap=True, overflow="ellipsis")] if self._event else []
+        self._live.update(Group(self._bar, line, *workers, *events))
+
+    def event(self, text: str) -> None:
+        self._event = text
+        self.note(text)
 
     def note(self, text: str) -> None:
         self._live.console.print(text, markup=False, highlight=False)
@@ -178,6 +213,8 @@ def numbers(record: Mapping[str, Any], losses: int = LOSSES) -> list[str]:
     words += [f"{name.removeprefix('return/')} {short(value)}" for name, value in groups.items()]
     if record.get("steps_per_second"):
         words.append(f"{rate(record['steps_per_second'])} steps/s")
+    if record.get("restarts"):
+        words.append(f"restarts {record['restarts']}")
     learnt = [(name.removeprefix("learn/"), value) for name, value in record.items() if name.startswith("learn/")]
     # Losses first: they are what people look for.
     learnt.sort(key=lambda pair: "loss" not in pair[0])
@@ -238,7 +275,7 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         lines.append(f"  return      {short(mean_return)}, mean of {over}")
     lines.append(
         f"  steps       {result.get('env_steps') or 0:,} in {duration(result.get('wall_seconds') or 0)}, "
-        f"{result.get('updates') or 0:,} updates"
+        f"{_count(result.get('updates') or 0, 'update')}"
     )
     if result.get("steps_per_second"):
         started = result.get("startup_seconds")
@@ -250,16 +287,22 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
     if len(workers) > 1:
         lines.append(f"  busy        {_busy(workers)}")
     if result.get("cut_episodes"):
-        lines.append(f"  cut         {result['cut_episodes']} episodes that could not be replayed")
+        lines.append(f"  cut         {_count(result['cut_episodes'], 'episode')} cut short")
     if result.get("restarts"):
-        lines.append(f"  restarts    {result['restarts']}")
+        reasons = result.get("restart_reasons") or {}
+        often = sorted(reasons, key=lambda reason: -reasons[reason])
+        why = "; ".join(f"{reason} x{reasons[reason]}" if reasons[reason] > 1 else reason for reason in often[:3])
+        more = f"; and {len(often) - 3} more" if len(often) > 3 else ""
+        lines.append(f"  restarts    {result['restarts']}" + (f": {why}{more}" if why else ""))
+    if result.get("environment_failures"):
+        lines.append(f"  failures    {result['environment_failures']:,} of environments; see events.jsonl")
     if result.get("reason"):
         lines.append(f"  reason      {result['reason']}")
     if result.get("bottleneck"):
         lines.append(f"  bottleneck  {result['bottleneck']}")
     if run_dir is not None:
         lines.append(f"  run         {run_dir}")
-        if status == "interrupted" and not result["env_steps"]:
+        if status == "interrupted" and not result.get("env_steps"):
             lines.append("              stopped before its first update, so there is nothing to resume: train again")
         elif status == "interrupted":
             lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}")
@@ -272,6 +315,11 @@ def _busy(workers: Sequence[Mapping[str, Any]]) -> str:
     for worker in workers:
         roles.setdefault(worker["role"], []).append(worker["busy"] or 0.0)
     return ", ".join(f"{label(role, len(busy))} {sum(busy) / len(busy):.0%}" for role, busy in roles.items())
+
+
+def _count(number: int, what: str) -> str:
+    """`1 update`, `2,000 updates`."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _steps(steps: int, total: int | None) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-import threading
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,17 @@ from runnel.building import Built
 from runnel.checkpoint import Checkpoints
 from runnel.configure import keep_off_devices
 from runnel.environment import is_traceable
-from runnel.errors import UserError
-from runnel.metrics import MetricsLog, write_json_atomically
+from runnel.errors import RunFailed, StateLost, UserError, WorkerFailed
+from runnel.events import EventLog
+from runnel.files import one_line, write_json_atomically
+from runnel.metrics import MetricsLog
 from runnel.plan import Machine
-from runnel.report import LiveView, summary
+from runnel.report import LiveView, forgiving, summary
 from runnel.runtime.program import Program, carry_types, make_program
+from runnel.runtime.setbacks import SETBACKS, Setbacks, other_seed
 from runnel.runtime.topology import staleness_in_iterations
 from runnel.runtime.totals import Progress
+from runnel.stopping import Interrupted, Stopping
 from runnel.types import PyTree
 
 REPORT_S = 0.1
@@ -58,6 +62,19 @@ class Counters:
     mean_return: float | None = None
     mean_length: float | None = None
     restarts: int = 0
+    restart_reasons: dict[str, int] = field(default_factory=dict)
+    environment_failures: int = 0
+    skipped_updates: int = 0  # refused, because something was not finite
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any], run_dir: Path) -> Counters:
+        """As they were kept with a checkpoint."""
+        begun, numbers = cls(), (int, float, type(None))
+        for name, value in kept.items():
+            kind = (dict,) if isinstance(getattr(begun, name, None), dict) else numbers
+            if not hasattr(begun, name) or not isinstance(value, kind) or callable(getattr(begun, name)):
+                raise UserError(f"the counters of {run_dir} have {name} {str(value)[:40]!r}; were they edited?")
+        return cls(**kept)
 
     def add(self, progress: Progress, steps_per_iteration: int) -> None:
         self.iterations += progress.iterations
@@ -87,52 +104,126 @@ class Session:
         self.began, self.resumed = began, resumed
         self.machine = Machine.here()  # before this process is kept off its devices
         self.checkpoints = Checkpoints(run_dir)
+        self.events = EventLog(run_dir)
         self.counters = Counters()
         self.rate = _Rate()
         self.startup_s: float | None = None
         self.interrupted = False
+        self.asked = ""  # the signal that did
+        self.begun = False
+        self.program: Program | None = None
+        self.reason: str | None = None  # why the run did not end as it should
         self.rest: Progress | None = None  # what workers told while they paused for the last checkpoint
         self.staleness = (0.0, 0)
         self._saved_at_iteration = -1
+        self._setbacks = Setbacks()
 
     def run(self) -> Run:
-        config, graph = self.config, self.built.graph
-        program = self._program()
-        title = f"{type(self.built.algorithm).__name__} on {graph.spec.name}, {self.built.plan.distribution}"
-        with contextlib.ExitStack() as stack:
-            stack.callback(program.close)
-            view = stack.enter_context(LiveView(config["steps"], self.quiet, title))
-            for note in self.built.plan.notes:
-                view.note(note)
-            if self.resumed:
-                self._load(program, view)
-            write_json_atomically(self.run_dir / "config.json", config)
-            (self.run_dir / "result.json").unlink(missing_ok=True)
-            kept = self.counters.env_steps if self.resumed else None
-            wandb = config if config.get("wandb") else None
-            log = stack.enter_context(MetricsLog(self.run_dir, keep_until_env_steps=kept, wandb=wandb))
-            stack.enter_context(self._signals())
+        with Stopping(self._stop, self._last_word), self._at_once(), contextlib.ExitStack() as stack:
+            stack.callback(self.events.close)
             try:
-                self._train(program, log, view)
-            except BaseException:
-                self._write_result("failed", program)
+                with self._at_once():
+                    result = self._run(stack)
+            except BaseException as error:
+                self._failed(error)
                 raise
-            result = self._write_result("interrupted" if self.interrupted else "finished", program)
-        if not self.quiet:
-            print(summary({**result, "run_dir": str(self.run_dir)}), flush=True)
-        return Run(result, self.run_dir, program.carry.states if program.carry is not None else {})
+        if not self.quiet and sys.stdout is not None:
+            told = summary({**result, "run_dir": str(self.run_dir)})
+            print(told, file=forgiving(sys.stdout), flush=True)
+        carry = self.program.carry if self.program is not None else None
+        return Run(result, self.run_dir, carry.states if carry is not None else {})
+
+    def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
+        self.program = program = self._program()
+        stack.callback(program.close)
+        notes = list(self.built.plan.notes)
+        if self.resumed:
+            self._load(program, notes.append)
+        view = stack.enter_context(LiveView(self.config["steps"], self.quiet, self._title()))
+        for note in notes:
+            view.note(note)
+        self.events.note = view.event
+        log = stack.enter_context(self._begin())
+        self._train(program, log, view)
+        return self._write_result("interrupted" if self.interrupted else "finished", program)
+
+    def _title(self) -> str:
+        algorithm = type(self.built.algorithm).__name__
+        return f"{algorithm} on {self.built.graph.spec.name}, {self.built.plan.distribution}"
+
+    def _begin(self) -> MetricsLog:
+        """From here on the run directory tells of this stretch of the run: one that is refused changes nothing."""
+        self.begun = True
+        write_json_atomically(self.run_dir / "config.json", self.config)
+        (self.run_dir / "result.json").unlink(missing_ok=True)
+        kept = self.counters.env_steps if self.resumed else None
+        wandb = self.config if self.config.get("wandb") else None
+        return MetricsLog(self.run_dir, keep_until_env_steps=kept, wandb=wandb, events=self.events)
 
     def _program(self) -> Program:
         plan, graph = self.built.plan, self.built.graph
         if plan.workers == 1:
-            return make_program(plan, graph, self.built.environment, self.config["seed"])
+            return make_program(plan, graph, self.built.environment, self.config["seed"], self._tell)
         from runnel.fleet import Fleet
         from runnel.launch import LocalLauncher
 
         keep_off_devices(self.machine)
-        return Fleet(self.built, self.config, self.run_dir, self.launcher or LocalLauncher(), self.machine)
+        self.launcher = self.launcher or LocalLauncher()
+        return Fleet(self.built, self.config, self.run_dir, self.launcher, self.machine, self._tell)
+
+    def _tell(self, event: str, **told: Any) -> None:
+        """Something broke; what was done about it is counted."""
+        if event == "restart":
+            self.counters.restarts += 1
+            reason = f"{told['worker']} {told['reason']}"
+            self.counters.restart_reasons[reason] = self.counters.restart_reasons.get(reason, 0) + 1
+        elif event == "environment":
+            self.counters.environment_failures += int(told.get("times", 1))
+        elif event == "cut":
+            self.counters.cut_episodes += int(told.get("episodes", 1))
+        self.events.tell(event, **told)
 
     def _train(self, program: Program, log: MetricsLog, view: LiveView) -> None:
+        """Trains to the end, from the newest checkpoint again whenever the state is lost."""
+        while True:
+            try:
+                return self._train_on(program, log, view)
+            except (StateLost, WorkerFailed) as lost:
+                if self.interrupted:
+                    return self._without_checkpoint(lost)
+                if not isinstance(lost, StateLost):
+                    raise
+                reason = str(lost)
+            while reason:
+                try:
+                    self._roll_back(program, log, view, reason)
+                    reason = ""
+                except StateLost as lost:  # another was lost meanwhile
+                    reason = str(lost)
+
+    def _roll_back(
+        self, program: Program, log: MetricsLog, view: LiveView, reason: str, other_numbers: int = 0
+    ) -> None:
+        """Goes on from the newest whole checkpoint, or from the beginning where there is none yet.
+
+        `other_numbers`: with other random ones than before, for what happened would happen again.
+        """
+        before, saved = self.counters, None
+        self.counters = Counters()
+        if self.checkpoints.newest() is not None:
+            like = {"carry": carry_types(self.built.graph, self.built.environment)}
+            saved, counters = self.checkpoints.load(like, view.note)
+            self.counters = Counters.of(counters, self.run_dir)
+            saved["carry"] = other_seed(saved["carry"], other_numbers)
+        for name in ("wall_seconds", "restarts", "restart_reasons", "environment_failures"):
+            setattr(self.counters, name, getattr(before, name))
+        steps, lost = self.counters.env_steps, before.updates - self.counters.updates
+        self._tell("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
+        log.rewind(steps)
+        self.counters.cut_episodes += program.load(saved, steps)
+        self._saved_at_iteration = self.counters.iterations
+
+    def _train_on(self, program: Program, log: MetricsLog, view: LiveView) -> None:
         wanted, per_iteration = self.config["steps"], self.built.graph.steps_per_iteration
         target = self.config["stop_at_return"]
         target = math.inf if target is None else target
@@ -154,13 +245,47 @@ class Session:
             record = self._record(progress, lately)
             log.write(record)
             view.update(record, lately)
+            self._not_finite(progress.broken, program, log, view)
             if time.monotonic() - saved_at > self.config["checkpoint_every_s"]:
                 self._save(program, view)
+                if self.rest is not None:
+                    self._not_finite(self.rest.broken, program, log, view)
                 saved_at = time.monotonic()
         self.rate.stop(self.counters.env_steps)
-        self._save(program, view)
+        self._save_last(program, view)
         if self.rest is not None:  # workers have told more since: the last line says how the run ended
+            self._skip(self.rest.broken)
             log.write(self._record(self.rest, program.report(recent=True)))
+
+    def _not_finite(self, broken: Mapping[str, int], program: Program, log: MetricsLog, view: LiveView) -> None:
+        """Updates were refused: goes on without them, or from a checkpoint, or ends the run, as the user chose."""
+        choice = self.config.get("on_nan", "stop")
+        if not broken or choice == "skip":
+            return self._skip(broken)
+        what = f"{self._first(broken)}; no such value has entered the learner's state"
+        newest = self.checkpoints.newest()
+        if choice == "rollback" and newest is not None:
+            if self._setbacks.another(self.counters.iterations, self._saved_at_iteration):
+                self._tell("nan", reason=what, action=f"going back to checkpoint {newest.name}", quantities={**broken})
+                return self._roll_back(program, log, view, what, self._setbacks.count)
+            what = f"{what}; it went back {SETBACKS} times, and never came further than this"
+        self._tell("nan", reason=what, action="the run ends", quantities={**broken})
+        self._save(program, view)
+        raise RunFailed(
+            f"{what}. The last good state is kept: go on without such updates by `runnel resume {self.run_dir} "
+            "--on-nan skip`,\nor train again with a lower learning rate, or where rewards and observations are finite"
+        )
+
+    def _skip(self, broken: Mapping[str, int]) -> None:
+        if broken:
+            times = sum(broken.values())
+            self.counters.skipped_updates += times
+            action = "the update was skipped" if times == 1 else f"{times} updates were skipped"
+            self._tell("nan", reason=self._first(broken), action=action, quantities={**broken})
+
+    def _first(self, broken: Mapping[str, int]) -> str:
+        counters = self.counters
+        return f"{next(iter(broken))} was not finite at update {counters.updates:,} ({counters.env_steps:,} steps)"
 
     def _record(self, progress: Progress, lately: Report) -> dict[str, Any]:
         counters = self.counters
@@ -173,6 +298,8 @@ class Session:
             "mean_length": counters.mean_length,
             "steps_per_second": self.rate.now(counters.env_steps),
             "wall_seconds": self._wall_seconds(),
+            "restarts": counters.restarts,
+            "skipped_updates": counters.skipped_updates,
             "staleness_mean": progress.staleness[0],
             "staleness_max": progress.staleness[1],
             **lately.metrics(),
@@ -185,7 +312,7 @@ class Session:
     def _wall_seconds(self) -> float:
         return self.counters.wall_seconds + time.monotonic() - self.began
 
-    def _save(self, program: Program, view: LiveView) -> None:
+    def _save(self, program: Program, view: LiveView, last: bool = False) -> None:
         if self.counters.iterations == self._saved_at_iteration or not self.counters.iterations:
             return
         saved, rest = program.save(), program.rest()
@@ -193,16 +320,44 @@ class Session:
         if rest is not None:
             self.counters.add(rest, self.built.graph.steps_per_iteration)
         counters = {**asdict(self.counters), "wall_seconds": self._wall_seconds()}
-        path = self.checkpoints.save(self.counters.iterations, saved, counters)
+        try:
+            path = self.checkpoints.save(self.counters.iterations, saved, counters)
+        except Exception as error:  # orbax and what it stands on have errors of their own for a full disk
+            self._not_saved(one_line(error), last)
+            return
         self._saved_at_iteration = self.counters.iterations
         view.note(f"checkpoint {path.name}")
 
-    def _load(self, program: Program, view: LiveView) -> None:
+    def _not_saved(self, reason: str, last: bool) -> None:
+        newest = self.checkpoints.newest()
+        kept = "there is no whole one" if newest is None else f"the newest whole one is {newest}"
+        action = f"{kept}; " + ("the run ends" if last else "training goes on, the next is tried in its turn")
+        self.events.tell("checkpoint_failed", reason=f"a checkpoint could not be written: {reason}", action=action)
+        if last:
+            again = "" if newest is None else f"; make room and go on by `runnel resume {self.run_dir}`"
+            raise RunFailed(f"the last checkpoint could not be written: {reason}; {kept}{again}")
+
+    def _save_last(self, program: Program, view: LiveView) -> None:
+        """The checkpoint at the end; who has asked for the end does not wait long for workers to come to rest."""
+        if not self.interrupted:
+            return self._save(program, view, last=True)
+        program.hurry()
+        self.events.tell("interrupted", reason=self.asked, action="ending with a checkpoint")
+        self._save(program, view, last=True)
+
+    def _without_checkpoint(self, error: Exception) -> None:
+        """Asked to stop, it does, though its workers cannot be brought to rest."""
+        newest = self.checkpoints.newest()
+        kept = "there is no earlier one" if newest is None else f"the newest is {newest.name}"
+        self.reason = f"no checkpoint could be made at the end; {kept} ({one_line(error)})"
+        self.events.tell("interrupted", reason=self.reason)
+
+    def _load(self, program: Program, note: Callable[[str], None]) -> None:
         like = {"carry": carry_types(self.built.graph, self.built.environment)}
-        saved, counters = self.checkpoints.load(like, view.note)
+        saved, counters = self.checkpoints.load(like, note)
         if not saved["host"] and not is_traceable(self.built.environment):
             raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
-        self.counters = Counters(**counters)
+        self.counters = Counters.of(counters, self.run_dir)
         taken = self.counters.env_steps
         if taken - self.built.graph.steps_per_iteration >= self.config["steps"]:
             raise UserError(
@@ -212,39 +367,47 @@ class Session:
         cut = program.load(saved, taken)
         if cut:
             self.counters.cut_episodes += cut
-            view.note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
+            note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
         self._saved_at_iteration = self.counters.iterations
-        view.note(f"resumed at {self.counters.env_steps:,} steps")
+        note(f"resumed at {self.counters.env_steps:,} steps")
+        self.events.tell("resumed", reason=f"at {self.counters.env_steps:,} steps", cut_episodes=cut)
+
+    def _stop(self, number: int) -> None:
+        """The first signal: called between any two instructions, it only takes note."""
+        self.interrupted, self.asked = True, signal.Signals(number).name
+        if self.program is not None:
+            self.program.hurry()
 
     @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first signal asks for a clean stop; the second is the impatient user's and does what it always does."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handled = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.getsignal(number) for number in handled}
-
-        def ask(number: int, frame: Any) -> None:
-            del number, frame
-            self.interrupted = True
-            for n, handler in before.items():
-                signal.signal(n, handler)
-
-        for number in handled:
-            signal.signal(number, ask)
+    def _at_once(self) -> Iterator[None]:
+        """The second signal: workers are killed, not asked."""
         try:
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        except Interrupted:
+            if self.launcher is not None:
+                self.launcher.close(0.0)
+            raise
 
-    def _write_result(self, status: str, program: Program) -> dict[str, Any]:
+    def _last_word(self, number: int) -> None:
+        """The second signal, where this process is stuck: it is about to be ended."""
+        self.reason = f"{signal.Signals(number).name} twice; stuck"
+        self._write_result("interrupted", None)
+
+    def _failed(self, error: BaseException) -> None:
+        """Leaves word of an error that ends the run; not to be hidden by another."""
+        at_once = isinstance(error, Interrupted)
+        self.reason = f"{error} after {self.asked}: ended at once" if at_once else one_line(error)
+        if self.begun or (at_once and not self.resumed):
+            with contextlib.suppress(Exception):
+                self._write_result("interrupted" if at_once else "failed", self.program)
+
+    def _write_result(self, status: str, program: Program | None) -> dict[str, Any]:
         counters, plan = self.counters, self.built.plan
-        report = program.report()
-        if plan.workers == 1:
+        report = program.report() if program is not None else Report()
+        if plan.workers == 1 and program is not None:
             (worker,) = report.workers
             report = Report((replace(worker, env_steps=counters.env_steps, updates=counters.updates),))
+        measured = self.startup_s is not None and report.workers  # before the first update there was only starting
         result = {
             "status": status,
             "algorithm": plan.algorithm.lower(),
@@ -262,11 +425,15 @@ class Session:
             "staleness_mean": self.staleness[0],
             "staleness_max": self.staleness[1],
             "restarts": counters.restarts,
+            "restart_reasons": counters.restart_reasons,
+            "environment_failures": counters.environment_failures,
+            "skipped_updates": counters.skipped_updates,
             "workers": [worker.json() for worker in report.workers],
             "streams": [stream.json() for stream in report.streams],
-            # Before the first update there was only starting.
-            "bottleneck": bottleneck(report, setting_of(self.built, self.machine)) if self.startup_s else None,
+            "bottleneck": bottleneck(report, setting_of(self.built, self.machine)) if measured else None,
         }
+        if self.reason is not None:
+            result["reason"] = self.reason
         write_json_atomically(self.run_dir / "result.json", result)
         return result
 

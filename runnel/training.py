@@ -8,20 +8,23 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from runnel import portable
 from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
 from runnel.configure import configure_jax
 from runnel.errors import UserError
-from runnel.metrics import check_wandb
 from runnel.plan import Distribution
 from runnel.session import Run, Session
+from runnel.sinks import check_wandb
 
 __all__ = ["Built", "Run", "build", "read_config", "rebuild", "resume", "train"]
 
 DEFAULT_STEPS = 500_000
+
+OnNan = Literal["stop", "skip", "rollback"]
+"""What to do when an update is refused because something is not finite."""
 
 LIGHT = ("runnel.workers", "runnel.runtime.light", "runnel.envs.gymnasium")
 HEAVY = ("runnel.workers", "runnel.building", "runnel.runtime.worker", "runnel.envs.stepped", "rlax", "distrax")
@@ -42,10 +45,18 @@ def train(
     quiet: bool = False,
     wandb: bool = False,
     checkpoint_every_s: float = 60.0,
+    restarts: int = 10,
+    hang_after_s: float = 120.0,
+    on_nan: OnNan = "stop",
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
 ) -> Run:
-    """Trains until `steps` environment steps, or a mean return over 100 episodes, are reached."""
+    """Trains until `steps` environment steps, or a mean return over 100 episodes, are reached.
+
+    A worker that dies, raises, or gives no sign of life for `hang_after_s` is replaced, up to `restarts` times within
+    ten minutes. An update that would bring NaN or infinity into the learner's state is refused; then `on_nan` ends the
+    run, skips the update, or goes back to the newest checkpoint.
+    """
     portable.defined_enough()
     began = time.monotonic()
     if steps < 1:
@@ -67,6 +78,9 @@ def train(
             "stop_at_return": stop_at_return,
             "wandb": wandb,
             "checkpoint_every_s": checkpoint_every_s,
+            "restarts": restarts,
+            "hang_after_s": hang_after_s,
+            "on_nan": _known(on_nan),
         }
         if built.plan.workers > 1:
             _check_portable(config, built)
@@ -80,6 +94,7 @@ def resume(
     *,
     steps: int | None = None,
     distribution: Distribution | str | None = None,
+    on_nan: OnNan | None = None,
     quiet: bool = False,
 ) -> Run:
     """Goes on with a run where its newest whole checkpoint left it."""
@@ -87,17 +102,34 @@ def resume(
     began = time.monotonic()
     configure_jax()
     directory, config = Path(run_dir), read_config(run_dir)
+    if on_nan is not None:
+        config["on_nan"] = _known(on_nan)
     with contextlib.closing(_Servers(distribution or config.get("distribution"))) as servers:
         built = rebuild(run_dir, config, distribution)
         if steps is not None:
             config["steps"] = steps
-            if (directory / "result.json").exists():
-                reached = json.loads((directory / "result.json").read_text()).get("mean_return")
-                if None not in (reached, config["stop_at_return"]) and reached >= config["stop_at_return"]:
-                    config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
+            reached = _mean_return(directory)
+            if None not in (reached, config["stop_at_return"]) and reached >= config["stop_at_return"]:
+                config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
         config["distribution"] = portable.to_json(built.distribution)
         session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, launcher=servers.launcher)
         return session.run()
+
+
+def _mean_return(directory: Path) -> Any:
+    """What the run's last result tells; None where there is none that can be read."""
+    try:
+        found = json.loads((directory / "result.json").read_text())["mean_return"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if type(found) in (int, float) else None
+
+
+def _known(on_nan: str) -> str:
+    known = get_args(OnNan)
+    if on_nan not in known:
+        raise UserError(f"on_nan is {on_nan!r}; wanted {', '.join(map(repr, known))}")
+    return on_nan
 
 
 def _check_portable(config: dict[str, Any], built: Built) -> None:

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from runnel import envs as environments
-from runnel.environment import HostEnvironment
-from runnel.runtime.ports import In, Out, Station, Stopped
+from runnel.environment import HostEnvironment, HostVector
+from runnel.runtime.journal import Memory
+from runnel.runtime.keeping import Start
+from runnel.runtime.ports import In, Out, Rest, Station, Stopped
 from runnel.transport import shared, store
 from runnel.transport.stream import Field, Schema
 
@@ -25,7 +28,7 @@ def play(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     from runnel.runtime.light import Light
     from runnel.runtime.messages import GroupTypes, fields_of
 
-    with _attached(job, control, fds) as (station, _, ports, stores):
+    with _desk(job, control, fds) as desk:
         world = environments.make(job["environment"]["name"], **job["environment"]["settings"])
         assert isinstance(world, HostEnvironment)
         types = {}
@@ -33,23 +36,30 @@ def play(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
             (action,), extras, memory = (fields_of(told[name]) for name in ("action", "extras", "memory"))
             types[group] = GroupTypes(world.spec.groups[group], action, extras, memory, told["real"])
 
-        def find(kind: str, group: str, block: int) -> list[Any]:
-            return [p for link, p in ports if (link["kind"], link["group"], link["block"]) == (kind, group, block)]
+        vectors = _Vectors(world, job["seed"])
 
-        worker = Light(
-            station,
-            types,
-            job["rolled"],
-            job["unroll"],
-            job["discounts"],
-            {number: range(start, stop) for number, start, stop in job["blocks"]},
-            find,
-            [end.reader() for _, end in stores],
-            lambda indices: world.open(indices, job["seed"]),
-            job["free"],
-            _loaded(station),
-        )
-        worker.run()
+        def live(station: Station, start: Start) -> None:
+            ports = desk.ports(station)
+
+            def find(kind: str, group: str, block: int) -> list[Any]:
+                return [p for link, p in ports if (link["kind"], link["group"], link["block"]) == (kind, group, block)]
+
+            Light(
+                station,
+                types,
+                job["rolled"],
+                job["unroll"],
+                job["discounts"],
+                {number: range(a, b) for number, a, b in job["blocks"]},
+                find,
+                [end.reader() for _, end in desk.stores],
+                vectors.open,
+                job["free"],
+                start,
+                desk.memory,
+            ).run()
+
+        desk.live(live)
 
 
 def prepare(job: dict[str, Any]) -> None:
@@ -71,7 +81,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     from runnel.runtime.worker import Worker
 
     configure_jax()
-    with _attached(job, control, fds) as (station, bells, ports, stores):
+    with _desk(job, control, fds) as desk:
         if job["peers"] is not None:
             join(**job["peers"])
         built = _built(job)
@@ -79,28 +89,34 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
         topology = wire(built.plan, built.graph, not traced)
         post = next(post for post in topology.posts if post.name == job["name"])
         links, boards = topology.of(post.name)
-        own = dict(zip(links, (port for _, port in ports), strict=True))
-        readers, writers = {}, {}
-        for board, (_, end) in zip(boards, stores, strict=True):
-            if board.source == post.name:
-                writers[board.group] = (board, end.writer([bells[name] for name in board.targets]))
-            else:
-                readers[board.group] = (board, end.reader())
         world: Any = Stepped(built.environment) if traced else built.environment  # type: ignore[arg-type]
-        assignment = Assignment(
-            station,
-            built.graph,
-            built.plan,
-            topology,
-            post,
-            Ends(own, readers, writers),
-            job["seed"],
-            built.environment if isinstance(built.environment, JaxEnvironment) and traced else None,
-            lambda indices: world.open(indices, job["seed"]),
-            _loaded(station),
-            Spmd(len(post.devices)) if job["peers"] is not None or len(post.devices) > 1 else None,
-        )
-        Worker(assignment).run()
+        vectors = _Vectors(world, job["seed"])
+
+        def live(station: Station, start: Start) -> None:
+            own = dict(zip(links, (port for _, port in desk.ports(station)), strict=True))
+            readers, writers = {}, {}
+            for board, (_, end) in zip(boards, desk.stores, strict=True):
+                if board.source == post.name:
+                    writers[board.group] = (board, end.writer([desk.bells[name] for name in board.targets]))
+                else:
+                    readers[board.group] = (board, end.reader())
+            assignment = Assignment(
+                station,
+                built.graph,
+                built.plan,
+                topology,
+                post,
+                Ends(own, readers, writers),
+                job["seed"],
+                built.environment if isinstance(built.environment, JaxEnvironment) and traced else None,
+                vectors.open,
+                desk.memory,
+                start,
+                Spmd(len(post.devices)) if job["peers"] is not None or len(post.devices) > 1 else None,
+            )
+            Worker(assignment).run()
+
+        desk.live(live)
 
 
 def _built(job: dict[str, Any]) -> Any:
@@ -125,46 +141,91 @@ def _built(job: dict[str, Any]) -> Any:
     return _CACHE[key]
 
 
-def _loaded(station: Station) -> dict[str, Any]:
-    """The worker's part of a checkpoint, or nothing; the launcher tells it first."""
-    while True:
-        message = station.line.receive(1.0)
-        if message is not None:
-            if message.value["do"] == "stop":
+class _Vectors:
+    """Environments are opened once: a worker that must go back to a checkpoint goes on with those it has."""
+
+    def __init__(self, world: Any, seed: int):
+        self._world, self._seed = world, seed
+        self._open: dict[tuple[int, ...], HostVector] = {}
+
+    def open(self, indices: Sequence[int]) -> HostVector:
+        key = tuple(indices)
+        if key not in self._open:
+            self._open[key] = self._world.open(indices, self._seed)
+        return self._open[key]
+
+
+class Desk:
+    """What a worker was handed: bells come first among the descriptors, then streams, stores, and its journal."""
+
+    def __init__(self, job: dict[str, Any], control: Any, fds: Sequence[int]):
+        rest = list(fds)
+        self.job, self.control = job, control
+        self.bell = shared.Bell.attach((rest.pop(0), rest.pop(0)), job["spin_s"])
+        self.bells = {name: shared.Bell.attach((rest.pop(0), rest.pop(0))) for name in job["bells"]}
+        self.rings = [shared.Ring.attach(rest.pop(0), _schema(link["schema"]), link["slots"]) for link in job["links"]]
+        self.stores = [(board, store.Store.attach(rest.pop(0), _schema(board["schema"]))) for board in job["boards"]]
+        self.memory = Memory(rest.pop(0))
+        self.station = self._station()
+
+    def _station(self) -> Station:
+        return Station(self.job["name"], self.bell, self.control)
+
+    def live(self, work: Callable[[Station, Start], None]) -> None:
+        """Works until told to stop; told to rest, it forgets what it was at and begins from what it is told next."""
+        while True:
+            start = self._start()
+            try:
+                work(self.station, start)
+            except Rest:
+                counts = self.station.counts
+                self.station = self._station()
+                self.station.counts = counts
+                self.memory.again()
+                gc.collect()  # what the last life held, before the next takes as much again
+                self.control.send({"resting": self.job["name"]})
+
+    def ports(self, station: Station) -> list[tuple[dict[str, Any], Any]]:
+        """New ends of every stream."""
+        found: list[tuple[dict[str, Any], Any]] = []
+        for link, ring in zip(self.job["links"], self.rings, strict=True):
+            name = link["name"]
+            if link["source"] == self.job["name"]:
+                writer = ring.writer(self.bell, self.bells[link["target"]])
+                found.append((link, Out(station, writer, name, link["turn"], link["turns"])))
+            else:
+                reader = ring.reader(self.bell, self.bells[link["source"]])
+                found.append((link, In(station, reader, name, link["source_turn"], link["source_turns"])))
+        return found
+
+    def _start(self) -> Start:
+        """What the launcher tells it to begin from."""
+        while True:
+            self.bell.beat()
+            message = self.control.receive(1.0)
+            if message is not None:
+                match message.value["do"]:
+                    case "stop":
+                        raise Stopped
+                    case "load":
+                        return Start(dict(message.arrays), message.value["rejoins"], message.value["suspect"])
+                    case "rest":
+                        self.control.send({"resting": self.job["name"]})
+                    # Anything else was meant for what this worker was at before.
+            elif self.control.closed:
                 raise Stopped
-            assert message.value["do"] == "load", message.value
-            return dict(message.arrays)
-        if station.line.closed:
-            raise Stopped
 
 
 @contextlib.contextmanager
-def _attached(job: dict[str, Any], control: Any, fds: Sequence[int]) -> Iterator[Any]:
-    """The station, ports and stores of a worker: bells come first among the descriptors, then streams, then stores."""
-    rest = list(fds)
-    own = shared.Bell.attach((rest.pop(0), rest.pop(0)), job["spin_s"])
-    bells = {name: shared.Bell.attach((rest.pop(0), rest.pop(0))) for name in job["bells"]}
-    station = Station(job["name"], own, control)
-    rings, ports = [], []
-    for link in job["links"]:
-        ring = shared.Ring.attach(rest.pop(0), _schema(link["schema"]), link["slots"])
-        rings.append(ring)
-        if link["source"] == job["name"]:
-            port: Any = Out(station, ring.writer(own, bells[link["target"]]), link["name"], link["turn"], link["turns"])
-        else:
-            port = In(
-                station, ring.reader(own, bells[link["source"]]), link["name"], link["source_turn"],
-                link["source_turns"],
-            )  # fmt: skip
-        ports.append((link, port))
-    stores = [(board, store.Store.attach(rest.pop(0), _schema(board["schema"]))) for board in job["boards"]]
+def _desk(job: dict[str, Any], control: Any, fds: Sequence[int]) -> Iterator[Desk]:
+    desk = Desk(job, control, fds)
     try:
-        yield station, bells, ports, stores
+        yield desk
     except Stopped:
         pass
     finally:
         with contextlib.suppress(OSError):
-            station.report()
+            desk.station.report()
 
 
 def _schema(data: Sequence[Any]) -> Schema:

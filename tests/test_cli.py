@@ -201,7 +201,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_flags_reach_training(runnel: Any, called: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_something=1")
-    monkeypatch.setattr("runnel.metrics.check_wandb", lambda: None)
+    monkeypatch.setattr("runnel.sinks.check_wandb", lambda: None)
     ended = runnel(
         "train", "toys:Reinforce", "toys:Corridor", "--set", "unroll=2", "--set", "env.size=3", "env.mode=x",
         "--distribution", "async", "--actors", "3", "--set", "distribution.learners=2", "--envs", "1_024",

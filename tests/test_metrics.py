@@ -1,8 +1,10 @@
 """Records of a run: what stands in the file, however the run ended."""
 
 import json
+import math
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runnel import metrics
+from runnel import metrics, sinks
 from runnel.errors import UserError
-from runnel.metrics import MetricsLog, read_metrics, write_json_atomically
+from runnel.files import write_json_atomically
+from runnel.metrics import MetricsLog, read_metrics
 
 
 class Clock:
@@ -111,6 +114,66 @@ def test_tensorboard_has_the_same_curves(tmp_path: Path) -> None:
     ]
 
 
+def lines_of(seconds: float, an_age: int) -> float:
+    """A line a second, until that would be more than `an_age` in the time that the run has taken so far."""
+    return an_age * (1 + math.log(seconds / an_age))
+
+
+def test_a_run_of_a_month_has_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    month = 30 * 24 * 3600.0
+    assert lines_of(month, metrics.LINES_AN_AGE) < 30_000
+    monkeypatch.setattr(metrics, "LINES_AN_AGE", 60)  # as many would take long
+    clock = Clock()
+    with MetricsLog(tmp_path, clock=clock) as log:
+        while clock.now < month:
+            log.write({"env_steps": int(clock.now), "wall_seconds": clock.now})
+            clock.now += max(1.0, clock.now / 60) / 4
+    assert 0.8 < len(read_metrics(tmp_path)) / lines_of(month, 60) <= 1.0
+
+
+def test_a_resumed_run_is_as_old_as_it_says(tmp_path: Path) -> None:
+    clock = Clock()
+    with MetricsLog(tmp_path, clock=clock) as log:
+        for step in range(100):
+            log.write({"env_steps": step, "wall_seconds": 36_000 + clock.now})
+            clock.now += 1
+    assert steps(tmp_path) == [0, 11, 22, 33, 44, 55, 66, 77, 88, 99]
+
+
+def test_a_line_carries_few_points_evenly(tmp_path: Path) -> None:
+    clock = Clock()
+    with MetricsLog(tmp_path, clock=clock) as log:
+        log.write({"env_steps": 0, "mean_return": 0.0})
+        for step in range(1, 1001):
+            log.write({"env_steps": step, "mean_return": float(step)})
+    *_, last = read_metrics(tmp_path)
+    curve: Any = last["curve"]
+    assert metrics.CURVE_POINTS / 2 <= len(curve) <= metrics.CURVE_POINTS
+    assert len({second[0] - first[0] for first, second in pairwise(curve)}) == 1
+    assert (curve[0], last["env_steps"]) == ([1, 1.0], 1000)
+    assert all(point[0] < 1000 for point in curve)
+
+
+def test_going_back_drops_what_came_later(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    clock = Clock()
+    with MetricsLog(tmp_path, clock=clock) as log:
+        for step in (10, 20, 30):
+            log.write({"env_steps": step, "mean_return": 1.0 * step})
+            clock.now += 1
+        clock.now -= 0.5
+        log.write({"env_steps": 35, "mean_return": 35.0})  # waits
+        log.rewind(20)
+        assert steps(tmp_path) == [10, 20]
+        log.write({"env_steps": 21, "mean_return": 2.0})
+        clock.now += 1
+        log.write({"env_steps": 30, "mean_return": 3.0})
+    assert steps(tmp_path) == [10, 20, 30]
+    assert read_metrics(tmp_path)[-1]["curve"] == [[21, 2.0]]
+    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("run/mean_return")] == [(10, 10.0), (20, 20.0), (30, 3.0)]
+
+
 def test_a_full_disk_is_told_plainly() -> None:
     with pytest.raises(UserError, match=r"cannot write /dev/full/metrics.jsonl: Not a directory"):
         MetricsLog("/dev/full")
@@ -149,7 +212,7 @@ class FakeWandB(ModuleType):
 def test_wandb_shows_a_run_and_its_continuation_on_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeWandB()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    monkeypatch.setattr(metrics, "check_wandb", lambda: None)
+    monkeypatch.setattr(sinks, "check_wandb", lambda: None)
     for keep in (None, 1):
         with MetricsLog(tmp_path, keep_until_env_steps=keep, wandb={"seed": 3}) as log:
             log.write({"env_steps": 1, "mean_return": None})

@@ -104,7 +104,7 @@ def test_a_local_class_can_be_written_but_not_read() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"class": "os:system", "settings": {}}, "os:system is no Thing"),
+        ({"class": "os:system", "settings": {}}, "'os:system' of Python's standard library"),
         ({"class": f"{__name__}:Buffer", "settings": {"capacity": 1}}, "is no Thing"),
         ({"class": f"{__name__}:Exampel", "settings": {}}, "did you mean 'Example'"),
         ({"class": "nowhere.at_all:Example", "settings": {}}, "there is no module 'nowhere.at_all'"),
@@ -112,7 +112,7 @@ def test_a_local_class_can_be_written_but_not_read() -> None:
         ({"class": f"{__name__}:Example", "settings": {"rat": 1}}, "has no setting 'rat'"),
         ({"class": "/nowhere/file.py:Example", "settings": {}}, "there is no file '/nowhere/file.py'"),
         (
-            {"class": f"{__name__}:Example", "settings": {"extra": {"class": "os:system", "settings": {}}}},
+            {"class": f"{__name__}:Example", "settings": {"extra": {"class": "numpy:zeros", "settings": {}}}},
             "no dataclass",
         ),
         ({}, "wanted a Thing"),

@@ -134,6 +134,39 @@ def test_a_terminal_gets_a_bar_and_the_same_numbers(total: int | None, monkeypat
         assert words in text
 
 
+def test_the_last_event_stays_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    with LiveView(100, stream=stream) as view:
+        view.event("actor-0: killed by signal 9; restarted")
+        view.event("actor-1: killed by signal 9; restarted")
+        view.update({**RECORD, "restarts": 2})
+    text = stream.getvalue()
+    assert "last event: actor-1: killed by signal 9; restarted" in text
+    assert "last event: actor-0" not in text
+    assert "restarts 2" in text
+
+
+class Closed(Terminal):
+    """A terminal that was closed."""
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+    def flush(self) -> None:
+        raise OSError(5, "Input/output error")
+
+
+def test_a_closed_terminal_does_not_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for term in ("xterm", "dumb"):
+        monkeypatch.setenv("TERM", term)
+        with LiveView(100, title="ppo", stream=Closed()) as view:
+            view.update(RECORD, WORKERS)
+            view.note("checkpoint written")
+            view.event("actor-1: killed")
+
+
 def test_the_terminal_is_given_back_when_training_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
@@ -173,8 +206,20 @@ def test_the_summary_of_several_workers_names_the_bottleneck() -> None:
     lines = summary({**RESULT, "workers": workers, **told}, "runs/a").splitlines()
     assert "  busy        actor x2 75%, learner 25%" in lines
     assert "  staleness   1.50, at most 4" in lines
-    assert "  cut         3 episodes that could not be replayed" in lines
+    assert "  cut         3 episodes cut short" in lines
     assert "  bottleneck  the learner: use --learners 2" in lines
+
+
+def test_the_summary_says_what_broke() -> None:
+    reasons = {"actor-0 killed by signal 9": 1, "actor-1 killed by signal 9": 3, "a": 1, "b": 1}
+    told = {"restarts": 6, "restart_reasons": reasons, "environment_failures": 1_200, "cut_episodes": 1, "updates": 1}
+    lines = summary({**RESULT, **told, "reason": "File too large"}, "runs/a").splitlines()
+    why = "actor-1 killed by signal 9 x3; actor-0 killed by signal 9; a; and 1 more"
+    assert f"  restarts    6: {why}" in lines
+    assert "  failures    1,200 of environments; see events.jsonl" in lines
+    assert "  cut         1 episode cut short" in lines
+    assert "  steps       500,000 in 1 min 3 s, 1 update" in lines
+    assert "  reason      File too large" in lines
 
 
 def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from runnel.errors import UserError
-from runnel.types import Box, Discrete, Leaf, MultiDiscrete, PyTree, Space
+from runnel.types import Box, Discrete, Leaf, MultiDiscrete, PyTree, Space, zeros
 
 SMALL = 256
 """Up to so many elements, one assignment of all rows (it copies twice) is faster than one a row."""
@@ -22,15 +22,20 @@ SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of th
 
 
 class Observations(NamedTuple):
-    """How a vector keeps the observations of one environment family.
+    """How a vector keeps the observations of one environment family, in trees of arrays with one row an environment.
 
-    `write(rows, values)` copies one observation an environment into rows 0, 1, ... of the tree of arrays
-    `rows`; `write_row(rows, row, value)` copies one.
+    `write(rows, values)` copies one observation an environment into rows 0, 1, ..., and gives them again as a copy that
+    the vector can keep; `write_row(rows, row, value)` copies one. Both raise, before they write, where a value does not
+    fit or holds a NaN; `misfit` and `has_nan` tell which.
     """
 
     space: Space
-    write: Callable[[PyTree, Sequence[Any]], None]
+    write: Callable[[PyTree, Sequence[Any]], PyTree]
     write_row: Callable[[PyTree, int, Any], None]
+    copy: Callable[[PyTree, PyTree], None]  # (to, rows): all rows
+    copy_row: Callable[[PyTree, PyTree, int], None]  # (to, rows, row)
+    misfit: Callable[[Any], str]  # what is wrong with a value's structure, shape or type, in words; or ""
+    has_nan: Callable[[Any], bool]  # whether a value that fits holds a NaN
 
 
 class Actions(NamedTuple):
@@ -40,10 +45,14 @@ class Actions(NamedTuple):
     unpack: Callable[[np.ndarray], Iterable[Any]]
 
 
+_Functions = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]
+
+
 class _Part(NamedTuple):
-    """One leaf of an observation: where it lies in the tree, and what to take off it."""
+    """One leaf of an observation: where it lies in the tree, what it should be, and what to take off it."""
 
     path: tuple[str | int, ...]
+    leaf: Leaf
     start: Any  # None, or the least value of a (Multi)Discrete that does not begin at 0
 
     def array(self, tree: PyTree) -> Any:
@@ -55,26 +64,119 @@ class _Part(NamedTuple):
         value = self.array(value)
         return value if self.start is None else np.subtract(value, self.start)
 
+    def misfit(self, value: Any) -> str:
+        """In words what is wrong with this part of an observation, or nothing."""
+        try:
+            found = np.asarray(self.number(value))
+        except Exception as problem:  # not the tree it should be, or no array: anything can be in there
+            return f"{self._name} that is not of its observation_space ({type(problem).__name__}: {problem})"
+        if found.shape != self.leaf.shape:
+            return f"{self._name} of shape {found.shape}, its observation_space says {self.leaf.shape}"
+        if found.dtype.kind not in "fiub":
+            return f"{self._name} of {found.dtype}, its observation_space says {self.leaf.dtype}"
+        return ""
+
+    @property
+    def _name(self) -> str:
+        return " ".join(["an observation", *map(repr, self.path)])
+
+    def has_nan(self, value: Any) -> bool:
+        return self.leaf.dtype.kind == "f" and has_nan(np.asarray(self.number(value), self.leaf.dtype))
+
 
 def observations(space: spaces.Space, name: str) -> Observations:
     """Reads the observation space of the environment called `name`."""
     described = _observation_space(space, name)
-    parts = _parts(space)
+    parts = _parts(space, described)
 
-    def write_row(rows: PyTree, row: int, value: Any) -> None:
-        for part in parts:
-            part.array(rows)[row] = part.number(value)
+    def misfit(value: Any) -> str:
+        return next(filter(None, (part.misfit(value) for part in parts)), "")
 
-    def write(rows: PyTree, values: Sequence[Any]) -> None:
-        for row, value in enumerate(values):
-            write_row(rows, row, value)
-
-    def write_small(rows: np.ndarray, values: Sequence[Any]) -> None:
-        rows[:] = values
+    def nan_in(value: Any) -> bool:
+        return any(part.has_nan(value) for part in parts)
 
     plain = len(parts) == 1 and parts[0].path == () and parts[0].start is None
-    small = plain and np.prod(space.shape or ()) <= SMALL
-    return Observations(described, write_small if small else write, write_row)
+    kept = _of_array(parts[0].leaf) if plain else _of_tree(described, parts)
+    return Observations(described, *kept, misfit, nan_in)
+
+
+def _of_tree(described: Space, parts: Sequence[_Part]) -> _Functions:
+    """`write`, `write_row`, `copy` and `copy_row` of any observation."""
+
+    def write(rows: PyTree, values: Sequence[Any]) -> PyTree:
+        kept = zeros(described, len(values))
+        for row, value in enumerate(values):
+            write_row(kept, row, value)
+        copy(rows, kept)
+        return kept
+
+    def write_row(rows: PyTree, row: int, value: Any) -> None:
+        checked = [_checked(part.number(value), part.leaf.shape, part.leaf.dtype) for part in parts]
+        for part, number in zip(parts, checked, strict=True):
+            part.array(rows)[row] = number
+
+    def copy(to: PyTree, rows: PyTree) -> None:
+        for part in parts:
+            part.array(to)[...] = part.array(rows)
+
+    def copy_row(to: PyTree, rows: PyTree, row: int) -> None:
+        for part in parts:
+            part.array(to)[row] = part.array(rows)[row]
+
+    return write, write_row, copy, copy_row
+
+
+def _of_array(leaf: Leaf) -> _Functions:
+    """The same where an observation is one array, as most are: quicker."""
+    shape, dtype = leaf.shape, leaf.dtype
+    real = dtype.kind == "f" and 0 not in shape
+
+    def write_small(rows: np.ndarray, values: Sequence[Any]) -> np.ndarray:
+        kept = np.array(values, dtype)  # raises where their shapes differ
+        if kept.shape != rows.shape:
+            raise ValueError
+        if real:
+            largest = kept.item(kept.argmax())  # as in `has_nan`
+            if largest != largest:
+                raise ValueError
+        rows[...] = kept
+        return kept
+
+    def write(rows: np.ndarray, values: Sequence[Any]) -> np.ndarray:
+        kept = np.empty(rows.shape, dtype)
+        for row, value in enumerate(values):
+            kept[row] = _checked(value, shape, dtype)
+        rows[...] = kept
+        return kept
+
+    def write_row(rows: np.ndarray, row: int, value: Any) -> None:
+        rows[row] = _checked(value, shape, dtype)
+
+    def copy(to: np.ndarray, rows: np.ndarray) -> None:
+        to[...] = rows
+
+    def copy_row(to: np.ndarray, rows: np.ndarray, row: int) -> None:
+        to[row] = rows[row]
+
+    return write_small if np.prod(shape) <= SMALL else write, write_row, copy, copy_row
+
+
+def _checked(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """The value as an array, or ValueError: one of another shape would be broadcast into its row, unseen."""
+    array = np.asarray(value, dtype)
+    if array.shape != shape:
+        raise ValueError
+    if dtype.kind == "f" and has_nan(array):
+        raise ValueError
+    return array
+
+
+def has_nan(array: np.ndarray) -> bool:
+    """Whether one of the numbers is NaN; four times as quick as `np.isnan(array).any()` on a small array."""
+    if not array.size:
+        return False
+    largest = array.item(array.argmax())  # NaN counts as the largest
+    return largest != largest
 
 
 def actions(space: spaces.Space, name: str) -> Actions:
@@ -164,15 +266,17 @@ def _box(space: spaces.Box, name: str) -> Box:
         return Box(space.shape, dtype, space.low.astype(dtype), space.high.astype(dtype))
 
 
-def _parts(space: spaces.Space, path: tuple[str | int, ...] = ()) -> list[_Part]:
+def _parts(space: spaces.Space, described: Any, path: tuple[str | int, ...] = ()) -> list[_Part]:
     match space:
         case spaces.Dict():
-            return [leaf for key in sorted(space.spaces) for leaf in _parts(space.spaces[key], (*path, key))]
+            keys = sorted(space.spaces)
+            return [leaf for key in keys for leaf in _parts(space.spaces[key], described[key], (*path, key))]
         case spaces.Tuple():
-            return [leaf for key, part in enumerate(space.spaces) for leaf in _parts(part, (*path, key))]
+            inner = enumerate(zip(space.spaces, described, strict=True))
+            return [leaf for key, (part, of) in inner for leaf in _parts(part, of, (*path, key))]
         case spaces.Discrete() | spaces.MultiDiscrete() if np.any(space.start):
-            return [_Part(path, space.start)]
-    return [_Part(path, None)]
+            return [_Part(path, described, space.start)]
+    return [_Part(path, described, None)]
 
 
 def _words(space: spaces.Space) -> str:

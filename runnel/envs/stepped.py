@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.environment import Episode, HostStep, JaxEnvironment, TimeStep
+from runnel.environment import Episode, Failure, HostStep, JaxEnvironment, TimeStep
 from runnel.errors import UserError
 from runnel.ops.autoreset import autoreset_step
 from runnel.ops.random import ENVIRONMENT, base_key, environment_keys, reset_keys
@@ -62,6 +62,7 @@ class SteppedVector:
     """
 
     state: SteppedState
+    watch: Callable[[int], None] | None = None  # never called: the environments are one program
 
     def __init__(self, environment: JaxEnvironment, programs: _Programs, indices: Sequence[int], seed: int):
         self._environment = environment
@@ -92,7 +93,9 @@ class SteppedVector:
     def episode_numbers(self) -> np.ndarray:
         return self.state.episodes.copy()
 
-    def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree], step: int | None = None) -> None:
+    def restore(
+        self, episodes: Sequence[Episode], observation: dict[str, PyTree], step: int | None = None
+    ) -> np.ndarray:
         """As `HostVector.restore`; `step` is how many steps the run had taken.
 
         It names the keys the episodes began and went on with. It can be left out while any of them is the
@@ -107,6 +110,13 @@ class SteppedVector:
         numbers = np.array([episode.number for episode in episodes], np.int64)
         self.state = SteppedState(environment, current, step, numbers)
         self._write(observation, current)
+        return np.zeros(len(episodes), np.bool_)  # pure functions: nothing can fail here that did not before
+
+    def condemn(self, row: int, what: str) -> None:
+        """Never needed: the environments are one program."""
+
+    def failures(self) -> list[Failure]:
+        return []
 
     def show(self, observation: dict[str, PyTree]) -> None:
         """Writes what the environments show now."""

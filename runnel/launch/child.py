@@ -16,7 +16,7 @@ import sys
 import traceback
 from typing import Any
 
-from runnel.errors import UserError
+from runnel.errors import EnvironmentFailed, UserError
 from runnel.launch.control import Control
 from runnel.portable import import_object
 
@@ -50,6 +50,7 @@ def become(name: str, parent: int) -> None:
         with contextlib.suppress(AttributeError):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    # Into its log: where it stood when it crashed, and where it stands when it is asked.
     faulthandler.enable(2)
     faulthandler.register(signal.SIGUSR1, 2, all_threads=True)
     if "numpy" in sys.modules:
@@ -81,6 +82,7 @@ def run(control: Control) -> int:
             "message": str(error),
             "traceback": text,
             "user": isinstance(error, UserError),
+            "final": isinstance(error, EnvironmentFailed),  # to begin again would not help
         }
         with contextlib.suppress(OSError):  # nobody may be left to hear it; the log has it
             control.send({"failed": report}, timeout_s=5.0)

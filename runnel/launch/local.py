@@ -88,6 +88,30 @@ class Process:
         """SIGKILL."""
         self._signal(signal.SIGKILL)
 
+    def stopped(self) -> bool:
+        """Whether it was stopped by a signal, and has not been continued."""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] in "Tt"
+        except OSError:
+            return False
+
+    def stacks(self, timeout_s: float = 2.0) -> str:
+        """Where all its threads stand, as it writes into its log; also where the process itself is stopped."""
+        try:
+            before = self.log.stat().st_size
+            self._signal(signal.SIGUSR1)
+            self._signal(signal.SIGCONT)
+            deadline, seen = time.monotonic() + timeout_s, before
+            while time.monotonic() < deadline and not (before < seen == self.log.stat().st_size):
+                seen = self.log.stat().st_size
+                time.sleep(0.05)
+            with self.log.open("rb") as file:
+                file.seek(before)
+                return file.read(64 * 1024).decode(errors="replace")
+        except OSError as error:
+            return f"(the log cannot be read: {error})"
+
     def tail(self, lines: int = 20) -> str:
         """The last lines of its log."""
         try:

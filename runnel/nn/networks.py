@@ -9,7 +9,6 @@ A network is any object with these two functions: a linen module is one, and so 
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen
 
+from runnel import portable
 from runnel.errors import UserError
 from runnel.types import Array, Box, Discrete, Leaf, MultiDiscrete, PyTree, Space
 
@@ -174,10 +174,9 @@ def resolve(network: Any, space: Space, hidden: Sequence[int], activation: Activ
         return network_for(space, hidden, activation)
     found = network
     if isinstance(network, str):
-        module, _, name = network.partition(":")
         try:
-            found = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
+            found = portable.import_object(network)
+        except UserError as error:
             raise UserError(f"network='{network}' cannot be imported ({error}); write package.module:name") from None
     found = found() if isinstance(found, type) else found  # a class of linen modules, with its defaults
     if not (callable(getattr(found, "init", None)) and callable(getattr(found, "apply", None))):

@@ -62,6 +62,8 @@ def count(running: Running, reward: dict[str, Array], done: Array) -> tuple[Runn
     before = jnp.concatenate([jnp.full_like(latest[:1], -1), latest[:-1]])  # [T, E] the newest end before t
 
     length = jnp.where(before < 0, running.length + time + 1, time - before)
+    # What is not finite is no reward: in a running sum it would be one of all episodes to come.
+    reward = {group: jnp.where(jnp.isfinite(r), r, 0.0) for group, r in reward.items()}
     totals = {group: jnp.cumsum(r, axis=0) + running.reward[group] for group, r in reward.items()}
 
     def since(total: Array, end: Array) -> Array:
@@ -108,5 +110,6 @@ def discounted_sum(before: Array, reward: Array, done: Array, discount: float) -
     steps, _ = reward.shape
     time = jnp.arange(steps, dtype=jnp.int32)[:, None]
     end = jnp.max(jnp.where(done, time, -1), axis=0)  # [B] the newest end, or -1
-    weight = jnp.where(time > end, discount ** (steps - 1 - time).astype(reward.dtype), 0.0)
-    return jnp.where(end < 0, before * discount**steps, 0.0) + (weight * reward).sum(0)
+    counts = (time > end) & jnp.isfinite(reward)
+    weighted = jnp.where(counts, discount ** (steps - 1 - time).astype(reward.dtype) * reward, 0.0)
+    return jnp.where(end < 0, before * discount**steps, 0.0) + weighted.sum(0)

@@ -25,7 +25,7 @@ class Policies:
     def __init__(self, loop: Loop, groups: Sequence[str], parameters: Parameters, seed: Any):
         self.loop, self.groups, self.parameters = loop, list(groups), parameters
         self.version = 0
-        self._seed = jnp.uint32(seed)
+        self.seed = jnp.uint32(seed)
         self._act = jax.jit(self._act_all)
         self._keys = jax.jit(self._keys_of_unroll)
         self._structure: Any = None  # of the parameters
@@ -55,7 +55,7 @@ class Policies:
         # Leaves, not trees, go into and come out of the program: walking trees takes longer than a small network.
         self._leaves, self._structure = jax.tree.flatten({group: params[group] for group in self.groups})
         start = unroll * self.loop.graph.unroll
-        self._step_keys = self._keys(self._seed, np.int32(start))
+        self._step_keys = self._keys(self.seed, np.int32(start))
 
     def memory(self) -> dict[str, list[Any]]:
         return {group: jax.tree.leaves(memory) for group, memory in self.memories.items()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,14 +16,17 @@ from runnel.flow import trace
 from runnel.graph import Graph, Kind, Node
 from runnel.ops import episodes as ops_episodes
 from runnel.plan import Placed, Plan, learns
-from runnel.runtime import parts
+from runnel.runtime import keeping, parts
 from runnel.runtime.acting import Parameters, Policies
 from runnel.runtime.blocks import group_types
 from runnel.runtime.carry import Carry
 from runnel.runtime.compiled_player import CompiledPlayer
 from runnel.runtime.intake import Intake
+from runnel.runtime.journal import Memory
+from runnel.runtime.keeping import Start
+from runnel.runtime.lanes import Asked, Kept, Served
 from runnel.runtime.loop import Loop
-from runnel.runtime.player import Asked, Block, Kept, Served
+from runnel.runtime.player import Block
 from runnel.runtime.ports import In, Out, Station
 from runnel.runtime.serving import Client, FreeServer, Server
 from runnel.runtime.spmd import Spmd
@@ -73,7 +76,8 @@ class Assignment:
     seed: int
     environment: JaxEnvironment | None  # None: a host environment
     open_vector: Callable[[Sequence[int]], HostVector]
-    saved: parts.Arrays = field(default_factory=dict)  # its part of a checkpoint, or nothing
+    memory: Memory  # of its journals
+    start: Start
     spmd: Spmd | None = None  # where it is one of several learners
 
     @cached_property
@@ -171,8 +175,16 @@ def make_blocks(a: Assignment, parameters: Parameters) -> list[Block]:
                 lanes[group] = Served(types[group], group, steps, envs, request, reply)
         acting = Policies(Loop(a.graph, share=place.envs), acted, parameters, a.seed) if acted else None
         block = Block(a.open_vector(place.envs), place.envs, steps, lanes, acting, discounts)
-        parts.load_block(block, place, a.saved)
+        if not block.replays:
+            block.show()  # only then it is known what its state consists of
+        journal = keeping.open_journal(block, a.memory, partial(parts.block_entry, block), new=not a.start.rejoins)
+        if a.start.rejoins:
+            keeping.rejoin(block, place.number, a.start.suspect, partial(parts.load_block, block, place))
+        else:
+            parts.load_block(block, place, a.start.saved)
+            journal.write(block.entry())
         blocks.append(block)
+    keeping.tell_cut(blocks, a.station.tell)
     return blocks
 
 
@@ -184,7 +196,9 @@ def make_compiled_player(
     if a.environment is None or a.groups("act") != groups or a.groups("rollout") != groups:
         return None
     outs = {place.number: {g: a.ends.outs("unroll", group=g, block=place.number) for g in groups} for place in a.blocks}
-    return CompiledPlayer(a.graph, a.environment, a.blocks, outs, parameters, a.seed, wait, a.saved)
+    return CompiledPlayer(
+        a.graph, a.environment, a.blocks, outs, parameters, a.seed, wait, a.station.bell.beat, a.memory, a.start,
+    )  # fmt: skip
 
 
 # Acting for others
@@ -202,13 +216,13 @@ def make_servers(a: Assignment, parameters: Parameters) -> list[Server | FreeSer
                 outs = a.ends.outs("unroll", group=group, block=place.number)
                 kept = Kept(types, group, a.whole.unroll, len(place.envs), outs) if rolled else None
                 client = Client(a.whole, group, place, request, reply, kept)
-                parts.load_client(client, a.saved)
+                parts.load_client(client, a.start.saved)
                 clients.append(client)
         if a.free and not rolled:
             servers.append(FreeServer(a.station, a.whole, clients, parameters, a.seed))
         else:
             servers.append(Server(a.whole, clients, parameters, a.seed))
-        parts.load_server(servers[-1], a.saved)
+        parts.load_server(servers[-1], a.start.saved)
     return servers
 
 
@@ -225,7 +239,7 @@ def make_trainer(a: Assignment) -> Trainer:
     )  # fmt: skip
     for credit, rounds in zip(trainer.credits, trainer.plan.rounds, strict=True):
         if rounds.samples:
-            parts.load_credit(credit, rounds.component, a.saved)
+            parts.load_credit(credit, rounds.component, a.start.saved)
     trainer.foreign, trainer.told = bool(a.foreign), trainer.iteration
     if not a.learning and not a.plays:
         trainer.turns = a.fragment.replicas
@@ -251,7 +265,7 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
             environments=(),
         )
 
-    carry = parts.load_learning(jax.jit(begin)(jnp.uint32(a.seed)), a.saved)
+    carry = parts.load_learning(jax.jit(begin)(jnp.uint32(a.seed)), a.start.saved)
     iteration = int(carry.iteration)
     if not a.learning and not a.plays:  # replicas take whole iterations in turn
         iteration += (a.post.replica - iteration) % a.fragment.replicas

@@ -6,12 +6,13 @@ what lives elsewhere. Put together again they are a checkpoint, the same under e
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from runnel.ops.episodes import Running, Window
+from runnel.runtime.finite import Tally, path_name
 from runnel.types import Array, PyTree
 
 
@@ -58,8 +59,9 @@ class Metrics(NamedTuple):
     """What an iteration has to tell, as sums that can be added up."""
 
     episodes: Array  # [] how many ended
-    updates: dict[str, Array]  # by learning node: [] how many updates
+    updates: dict[str, Array]  # by learning node: [] how many updates were made
     out: dict[str, dict[str, Array]]  # by learning node: the sums of `out`'s scalars over its updates
+    broken: dict[str, Tally] = {}  # noqa: RUF012  (never changed) by node that changes state: the updates refused
 
 
 def scalars(out: PyTree) -> dict[str, Array]:
@@ -67,14 +69,21 @@ def scalars(out: PyTree) -> dict[str, Array]:
     named = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(out):
         if jnp.ndim(leaf) == 0:
-            name = "/".join(str(getattr(p, "name", getattr(p, "key", getattr(p, "idx", p)))) for p in path)
-            named[name or "loss"] = jnp.asarray(leaf, jnp.float32)
+            named[path_name(path) or "loss"] = jnp.asarray(leaf, jnp.float32)
     return named
 
 
-def noted(metrics: Metrics, learnt: dict[str, Any], times: int) -> Metrics:
-    """Metrics with the scalars of what was just learnt."""
-    updates = {**metrics.updates, **{name: jnp.int32(times) for name in learnt}}
-    return metrics._replace(
-        updates=updates, out={**metrics.out, **{name: scalars(out) for name, out in learnt.items()}}
+def update(node: str, out: PyTree, fine: Array, tally: Tally) -> Metrics:
+    """What one update has to tell: of one that is refused only why it was."""
+    told = {name: jnp.where(fine, value, 0.0) for name, value in scalars(out).items()}
+    return Metrics(jnp.zeros((), jnp.int32), {node: fine.astype(jnp.int32)}, {node: told}, {node: tally})
+
+
+def noted(metrics: Metrics, learnt: Metrics) -> Metrics:
+    """Metrics with those of what other nodes learnt."""
+    return Metrics(
+        metrics.episodes + learnt.episodes,
+        {**metrics.updates, **learnt.updates},
+        {**metrics.out, **learnt.out},
+        {**metrics.broken, **learnt.broken},
     )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runnel.bottleneck import Report, alone
-from runnel.runtime import totals
+from runnel.runtime import finite, totals
 from runnel.runtime.carry import Carry, Metrics
 from runnel.runtime.loop import Loop
 from runnel.runtime.stage import Stage
@@ -59,7 +59,7 @@ class CompiledProgram:
         progress = totals.read(int(done), total, self.carry, bool(reached))
         spent = time.monotonic() - started
         self._seconds += spent
-        if spent < CALL_S / 2 and count == self.iterations_per_call:
+        if spent < CALL_S / 2 and progress.iterations == self.iterations_per_call:
             self.iterations_per_call *= 2
         return progress
 
@@ -74,28 +74,32 @@ class CompiledProgram:
     def save(self) -> dict[str, PyTree]:
         return {"carry": self.carry, "host": {}}
 
-    def load(self, saved: dict[str, PyTree], env_steps: int) -> int:
+    def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` gave; nothing is lost, so 0 episodes are cut."""
         del env_steps
+        assert saved is not None
         self.carry = jax.device_put(saved["carry"], self._shardings)
         return 0
 
     def rest(self) -> None:
         """Nobody else works here."""
 
+    def hurry(self) -> None:
+        """Nobody else is waited for."""
+
     def close(self) -> None:
         pass
 
     def _iterate(self, carry: Carry, iterations: Array, target: Array) -> tuple[Carry, Metrics, Array, Array]:
-        """`iterations` iterations, or fewer where the target return is reached before."""
+        """`iterations` iterations, or fewer where the target return is reached, or an update is refused, before."""
 
         def once(carry: Carry) -> tuple[Carry, Metrics]:
             carry, trajectories, finished = self.loop.unroll(carry, self._chunk())
             return self.stage.iterate(carry, self._sharded(trajectories), finished)
 
         def unfinished(now: tuple[Array, Array, Carry, Metrics]) -> Array:
-            i, reached, _, _ = now
-            return (i < iterations) & ~reached
+            i, reached, _, total = now
+            return (i < iterations) & ~reached & ~finite.any_refused(total.broken)
 
         def body(now: tuple[Array, Array, Carry, Metrics]) -> tuple[Array, Array, Carry, Metrics]:
             i, _, carry, total = now

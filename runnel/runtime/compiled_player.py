@@ -17,6 +17,8 @@ from runnel.runtime import topology
 from runnel.runtime.acting import Parameters
 from runnel.runtime.blocks import pack
 from runnel.runtime.carry import Actors, Carry, Environments
+from runnel.runtime.journal import Arrays, Journal, Memory
+from runnel.runtime.keeping import Start
 from runnel.runtime.loop import Loop
 from runnel.runtime.ports import Out
 from runnel.types import PyTree, Trajectory
@@ -34,12 +36,22 @@ class _Played:
     def __init__(self, graph: Graph, environment: JaxEnvironment, place: topology.Block, outs: dict[str, list[Out]]):
         self.place, self.outs, self.envs = place, outs, place.envs
         self.loop = Loop(graph, environment, share=place.envs)
-        self.begun = False
+        self.unrolls = 0
         self.unroll = jax.jit(self._unroll)
         self.carry: Carry
+        self.journal: Journal | None = None
 
     def _unroll(self, carry: Carry) -> tuple[Carry, dict[str, Trajectory], Finished]:
         return self.loop.unroll(carry)
+
+    def takers(self, unroll: int) -> list[Out]:
+        """Who takes this unroll and has not got it."""
+        ports = [out for ports in self.outs.values() for out in ports]
+        return [out for out in ports if out.takes(unroll) and unroll > out.known]
+
+    def entry(self) -> Arrays:
+        """What the journal keeps of it between two unrolls."""
+        return {"unrolls": np.asarray(self.unrolls), **_saved(self.carry, "block.0")}
 
 
 class CompiledPlayer:
@@ -56,14 +68,19 @@ class CompiledPlayer:
         parameters: Parameters,
         seed: int,
         wait: Callable[[Callable[[], bool]], None],
-        saved: dict[str, np.ndarray],
+        beat: Callable[[], None],
+        memory: Memory,
+        start: Start,
     ):
         self.graph, self.parameters, self.wait, self.seed = graph, parameters, wait, seed
         self.groups = list(graph.spec.groups)
         self.blocks = [_Played(graph, environment, place, outs[place.number]) for place in places]
-        self.unrolls = int(saved["iteration"]) if saved else 0
+        self.beat = beat
         for block in self.blocks:
-            block.carry = self._begin(block, saved)
+            block.carry = self._begin(block, start.saved)
+            block.unrolls = int(start.saved["iteration"]) if start.saved else 0
+            if any(outs[block.place.number].values()):  # else the nodes that take it are here, and share its fate
+                self._keep(block, memory, start.rejoins)
         self._seen: list[tuple[dict[str, Trajectory], Finished]] = []
 
     def _begin(self, block: _Played, saved: dict[str, np.ndarray]) -> Carry:
@@ -88,22 +105,37 @@ class CompiledPlayer:
         carry: Carry = jax.jit(begin)(jnp.uint32(self.seed))
         return _loaded(carry, f"block.{block.place.number}", saved) if saved else carry
 
+    def _keep(self, block: _Played, memory: Memory, rejoins: bool) -> None:
+        entry = block.entry()
+        block.journal = Journal(memory, {name: (a.shape, a.dtype) for name, a in entry.items()}, {}, {})
+        if rejoins:
+            found = block.journal.take_up(lambda unroll: not block.takers(unroll))
+            block.carry, block.unrolls = _loaded(block.carry, "block.0", found), int(found["unrolls"])
+        else:
+            block.journal.clear()
+            block.journal.write(entry)
+
     def unroll(self) -> None:
         """One unroll of every block, handed over where others take it."""
         self._seen = []
-        for block in self.blocks:
-            outs = [out for ports in block.outs.values() for out in ports if out.takes(self.unrolls)]
+        # All have played as many as each other, unless this worker replaces one that was between two of them.
+        behind = min(block.unrolls for block in self.blocks)
+        for block in [block for block in self.blocks if block.unrolls == behind]:
+            outs = block.takers(behind)
             if outs:
                 self.wait(lambda outs=outs: all(out.free() for out in outs))
-            iteration, params = self.parameters(self.unrolls)
+            iteration, params = self.parameters(behind)
             claimed = {id(out): out.claim(iteration) for out in outs}
             before = block.carry.actors
             assert isinstance(before, Actors)
-            carry = block.carry._replace(
-                iteration=np.int32(self.unrolls), states={g: Acting(params[g]) for g in self.groups}
-            )
+            carry = block.carry._replace(iteration=np.int32(behind), states={g: Acting(params[g]) for g in self.groups})
             carry, trajectories, finished = block.unroll(carry)
             block.carry = carry._replace(states={})
+            block.unrolls += 1
+            self.beat()
+            if block.journal is not None:
+                # Before it is handed over: the streams then tell which entry to go on from.
+                block.journal.write(block.entry())
             if not outs:
                 self._seen.append((trajectories, finished))
                 continue
@@ -117,8 +149,7 @@ class CompiledPlayer:
                     if id(out) in claimed:
                         for to, value in zip(out.slots[claimed[id(out)]], arrays, strict=True):
                             to[...] = value
-                        out.commit()
-        self.unrolls += 1
+                        out.commit(tag=behind)
 
     def unrolled(self) -> tuple[dict[str, Trajectory], Finished]:
         """The unroll just played, for nodes in the same worker."""

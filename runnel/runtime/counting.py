@@ -31,6 +31,7 @@ class Counter:
         returns = {}
         for group, reward in rewards.items():
             mean = reward.reshape(steps, envs, self.agents[group]).mean(-1, dtype=np.float32)
+            mean[~np.isfinite(mean)] = 0  # no reward: in a running sum it would be one of all episodes to come
             running = np.cumsum(mean, axis=0, dtype=np.float32)
             so_far, offset = self.reward[group], np.zeros(envs, np.float32)
             returns[group] = np.zeros((steps, envs), np.float32)
@@ -47,9 +48,9 @@ class Counter:
         steps = len(reward)
         time = np.arange(steps)[:, None]
         end = np.where(ended, time, -1).max(0).repeat(self.agents[group])  # [B] the newest end, or -1
-        weight = np.where(time > end, discount ** (steps - 1.0 - time), 0.0)
+        weighted = np.where((time > end) & np.isfinite(reward), discount ** (steps - 1.0 - time) * reward, 0.0)
         before = np.where(end < 0, self.discounted[group] * discount**steps, 0.0)
-        self.discounted[group] = (before + (weight * reward).sum(0)).astype(self.real)
+        self.discounted[group] = (before + weighted.sum(0)).astype(self.real)
 
     def forget(self, cut: np.ndarray) -> None:
         """Episodes [E] that were cut begin anew."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
 import numpy as np
 
+from runnel.environment import Episode
+from runnel.events import Tell
 from runnel.runtime import history
 from runnel.runtime.counting import Counter
+from runnel.runtime.journal import Arrays, Journal, Memory
 from runnel.runtime.player import Block
-
-Arrays = dict[str, np.ndarray]
 
 
 def save_counter(number: int, counter: Counter) -> Arrays:
@@ -46,3 +50,86 @@ def load_host(number: int, block: Block, saved: Arrays) -> None:
     packed = {name.removeprefix(host): array for name, array in saved.items() if name.startswith(host)}
     cut = packed.pop("cut")
     block.restore(history.unpack(packed), cut, int(saved["iteration"]))
+
+
+# In a journal
+
+
+class Start(NamedTuple):
+    """What a worker begins from."""
+
+    saved: Arrays = {}  # noqa: RUF012  (never changed) its part of a checkpoint, or nothing
+    rejoins: bool = False  # it takes the place of a worker that has died, and finds what it needs in its journal
+    suspect: bool = False  # which crashed or hung, and may do so again
+
+
+def tell_cut(blocks: Iterable[Block], tell: Tell) -> None:
+    """Tells of episodes that could not be replayed."""
+    cut = sum(block.cut for block in blocks)
+    if cut:
+        tell("cut", reason=f"{cut} episodes could not be replayed", action="the next ones were begun", episodes=cut)
+
+
+def entry(block: Block) -> Arrays:
+    """What a journal keeps of a block between two unrolls: what a checkpoint does, with the actions elsewhere."""
+    kept: Arrays = {"unrolls": np.asarray(block.unrolls), "first": block.first[-1], **save_counter(0, block.counter)}
+    if block.replays:
+        kept |= {
+            "numbers": block.vector.episode_numbers(),
+            "began": block.history.began,
+            "kept_from": np.asarray(block.history.kept_from),
+        }
+    return kept
+
+
+def open_journal(block: Block, memory: Memory, kept: Callable[[], Arrays], new: bool) -> Journal:
+    """A block's journal; it is kept from now on. Where the block is `new`, whatever was in it is forgotten."""
+    state = {name: (array.shape, array.dtype) for name, array in kept().items()}
+    acted = {group: (lane.actions.shape, lane.actions.dtype) for group, lane in block.served.items()}
+    journal = Journal(memory, state, acted, block.rows())
+    if new:
+        journal.clear()
+    block.keep_in(journal, kept)
+    return journal
+
+
+def rejoin(block: Block, number: int, suspect: bool, load: Callable[[Arrays], None]) -> None:
+    """Takes the place of a worker that has died, from its journal; `load` stands the block where that says.
+
+    Where the other crashed or hung and may do so again (`suspect`), every environment is named in the journal before it
+    is stepped, until an unroll is complete. The one that was named there when the other ended has brought it down, and
+    its episode is not gone on with.
+    """
+    journal = block.journal
+    assert journal is not None
+    culprit, again = (journal.watched() if suspect else -1), journal.replaying
+    if suspect and block.replays:
+        block.vector.watch = journal.watch
+    else:
+        journal.watch(-1)
+    journal.replaying = True
+    load(_taken_up(block, number, culprit if again else -1))
+    block.redo()
+    journal.replaying = False
+    if culprit >= 0 and not again:
+        block.vector.condemn(culprit, "it brought its worker down, twice at the same place")
+
+
+def _taken_up(block: Block, number: int, cut_row: int) -> Arrays:
+    """A block's journal as a checkpoint would have it, without the episode in one of its rows."""
+    assert block.journal is not None
+    found = block.journal.take_up(lambda unroll: all(lane.has(unroll) for lane in block.kept.values()))
+    unrolls = int(found["unrolls"])
+    saved = {name.replace("block.0.", f"block.{number}."): array for name, array in found.items()}
+    saved["iteration"] = np.asarray(unrolls)
+    if block.replays:
+        block.history.stand(unrolls * block.steps, found["began"], int(found["kept_from"]))
+        episodes, cut = block.history.episodes(found["numbers"].tolist())
+        if cut_row >= 0 and not cut[cut_row]:
+            cut[cut_row] = True
+            row = episodes[cut_row]
+            episodes[cut_row] = Episode(row.number + 1, {group: actions[:0] for group, actions in row.actions.items()})
+        block.cut += int(cut.sum())
+        packed = {**history.pack(episodes), "cut": cut}
+        saved |= {f"block.{number}.host.{name}": value for name, value in packed.items()}
+    return saved

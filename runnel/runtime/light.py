@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from runnel.environment import HostVector
-from runnel.runtime.keeping import Arrays, load_host, save_host
+from runnel.runtime.journal import Arrays, Memory
+from runnel.runtime.keeping import Start, entry, load_host, open_journal, rejoin, save_host, tell_cut
+from runnel.runtime.lanes import Asked, Served
 from runnel.runtime.messages import GroupTypes
-from runnel.runtime.player import Asked, Block, Player, Served
+from runnel.runtime.player import Block, Player
 from runnel.runtime.ports import In, Out, Station
 from runnel.transport.store import StoreReader
 
@@ -28,7 +31,8 @@ class Light:
         stores: Sequence[StoreReader],
         open_vector: Callable[[Sequence[int]], HostVector],
         free: bool,
-        saved: Arrays,
+        start: Start,
+        memory: Memory,
     ):
         self.station, self.stores, self.unroll, self.free = station, stores, unroll, free
         self.blocks = {
@@ -36,8 +40,17 @@ class Light:
             for number, envs in blocks.items()
         }
         for number, block in self.blocks.items():
-            load_host(number, block, saved)
-        self.player = Player(list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free)
+            journal = open_journal(block, memory, partial(entry, block), new=not start.rejoins)
+            if start.rejoins:
+                rejoin(block, number, start.suspect, partial(load_host, number, block))
+            else:
+                load_host(number, block, start.saved)
+                journal.write(block.entry())
+        self.player = Player(
+            list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free,
+            beat=station.bell.beat, tell=station.tell,
+        )  # fmt: skip
+        tell_cut(self.blocks.values(), station.tell)
 
     def _block(
         self, number: int, envs: range, types: Mapping[str, GroupTypes], rolled: Sequence[str],

@@ -17,7 +17,8 @@ import numpy as np
 from runnel.ops.episodes import Running, Window
 from runnel.runtime.acting import Policies
 from runnel.runtime.carry import Actors, Buffer, Carry, Environments
-from runnel.runtime.keeping import Arrays, load_counter, load_host, save_counter, save_host
+from runnel.runtime.journal import Arrays
+from runnel.runtime.keeping import entry, load_counter, load_host, save_counter, save_host
 from runnel.runtime.player import Block
 from runnel.runtime.schedule import Credit
 from runnel.runtime.serving import Client, FreeServer, Server
@@ -45,7 +46,7 @@ def filled(prefix: str, like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTre
 
 def save_learning(carry: Carry, foreign: Iterable[str]) -> Arrays:
     """`foreign` groups are learnt elsewhere."""
-    saved: Arrays = {"iteration": np.asarray(carry.iteration)}
+    saved: Arrays = {"iteration": np.asarray(carry.iteration), "seed": np.asarray(jax.device_get(carry.seed))}
     for group, state in carry.states.items():
         if group not in foreign and hasattr(state, "params"):
             saved |= flat(f"states.{group}", state)
@@ -71,6 +72,7 @@ def load_learning(carry: Carry, saved: Arrays) -> Carry:
         rest = {name: saved[f"window.{name}"] for name in ("lengths", "cursor", "filled")}
         window = Window({group: saved[f"window.returns.{group}"] for group in window.returns}, **rest)
     loaded = carry._replace(
+        seed=saved["seed"],  # another than the run's, where it went back and on with other random numbers
         iteration=saved["iteration"],
         updates={group: saved[f"updates.{group}"] for group in carry.updates},
         states={group: filled(f"states.{group}", state, saved) for group, state in carry.states.items()},
@@ -101,11 +103,28 @@ def save_block(block: Block, place: Place) -> Arrays:
         for group, memory in block.acting.memories.items():
             saved |= flat(f"{prefix}.memory.{group}", memory)
     if state is not None:
-        saved |= flat(f"{prefix}.environment", state.environment)
-        for group, rows in _rows(block, state.observation).items():
-            saved |= flat(f"{prefix}.observation.{group}", rows)
-        saved[f"{prefix}.first"] = block.first[-1].copy()
+        saved |= _stepped_state(prefix, block, state)
     return saved
+
+
+def block_entry(block: Block) -> Arrays:
+    """What a journal keeps of a block between two unrolls, named as in a checkpoint's block 0."""
+    kept = entry(block)
+    state = getattr(block.vector, "state", None)
+    if isinstance(block.acting, Policies):
+        for group, memory in block.acting.memories.items():
+            kept |= flat(f"block.0.memory.{group}", memory)
+    if state is not None:
+        kept |= _stepped_state("block.0", block, state)
+    return kept
+
+
+def _stepped_state(prefix: str, block: Block, state: Any) -> Arrays:
+    """Of JAX environments stepped from the host."""
+    kept = flat(f"{prefix}.environment", state.environment)
+    for group, rows in _rows(block, state.observation).items():
+        kept |= flat(f"{prefix}.observation.{group}", rows)
+    return kept | {f"{prefix}.first": block.first[-1].copy()}
 
 
 def load_block(block: Block, place: Place, saved: Arrays) -> None:
@@ -185,7 +204,6 @@ def load_server(server: Server | FreeServer, saved: Arrays) -> None:
         loaded[id(memory)] = jax.tree.map(lambda x, new, rows=rows: x.at[rows].set(new), now, own)
     if isinstance(server, FreeServer):
         server.memory = loaded.get(id(server.memory), server.memory)
-        server.resume([client.unrolls for client in server.clients])
         return
     for each in server.sets:
         memory = each.policies.memories[each.group]

@@ -1,13 +1,7 @@
 """Playing host environments: blocks of them step in turn, each while others wait for their actions. NumPy only.
 
 A block is a range of environments of one worker that step together. Each group of agents goes through a block in
-a *lane*, which knows where the group's actions come from and where what it sees goes to:
-
-| lane | actions | trajectory |
-|---|---|---|
-| `Kept` | computed here | put together here |
-| `Asked` | asked for elsewhere | put together here |
-| `Served` | asked for elsewhere | put together where the actions come from |
+a *lane* (`runnel.runtime.lanes`).
 """
 
 from __future__ import annotations
@@ -20,38 +14,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from runnel.environment import Episode, HostStep, HostVector
+from runnel.events import Tell, nobody
 from runnel.runtime.counting import Counter
-from runnel.runtime.history import History
-from runnel.runtime.messages import (
-    Fields,
-    GroupTypes,
-    as_observation,
-    empty,
-    leaves,
-    parts,
-    reply_fields,
-    request_fields,
-    unroll_fields,
-)  # fmt: skip
-from runnel.runtime.ports import In, Out
+from runnel.runtime.history import History, Private, Row
+from runnel.runtime.journal import Journal
+from runnel.runtime.lanes import Flags, Kept, Lane, Served, Unrolled
 from runnel.transport.stream import dtype_of
 from runnel.types import PyTree
-
-
-class Results(NamedTuple):
-    """Where a step of the environments writes what it gave to one group."""
-
-    observation: PyTree
-    reward: np.ndarray
-    last_observation: PyTree
-
-
-class Flags(NamedTuple):
-    """How a block stands after a step."""
-
-    first: np.ndarray  # [E]
-    terminated: np.ndarray  # [E]
-    truncated: np.ndarray  # [E]
 
 
 class Acting(Protocol):
@@ -70,205 +39,6 @@ class Acting(Protocol):
     def act(self, t: int, observation: dict[str, PyTree], first: np.ndarray) -> Sequence[Any]:
         """The leaves of all actions, then of all extras, for the observations of step `t`."""
         ...
-
-
-class Slot:
-    """Memory of one unroll of one group, and the views of it that each step reads and writes."""
-
-    def __init__(self, types: GroupTypes, fields: Fields, arrays: Sequence[np.ndarray], steps: int):
-        named = parts(fields, arrays)
-        space = types.agents.observation
-
-        def rows(name: str, t: int) -> list[np.ndarray]:
-            return [array[t] for array in named[name]]
-
-        self.arrays = list(arrays)
-        self.named = named
-        # Views are made once: making them costs more than a step of a small environment.
-        self.seen = [as_observation(space, rows("observation", t)) for t in range(steps)]
-        self.action = [named["action"][0][t] for t in range(steps)]
-        self.extras = [rows("extras", t) for t in range(steps)]
-        self.results = [
-            Results(
-                self.seen[t + 1] if t + 1 < steps else None,
-                named["reward"][0][t],
-                as_observation(space, rows("last_observation", t)),
-            )
-            for t in range(steps)
-        ]
-
-
-class Kept:
-    """A lane whose trajectory is put together here, into the slots of whoever takes it or into its own."""
-
-    asks = False
-
-    def __init__(self, types: GroupTypes, group: str, steps: int, envs: int, outs: Sequence[Out]):
-        self.types, self.group, self.steps, self.envs = types, group, steps, envs
-        self.fields = unroll_fields(types, steps, envs)
-        self.outs = list(outs)  # one for each replica of each consumer
-        memory = [out.slots for out in self.outs] if self.outs else [[empty(self.fields)]]
-        self._slots = [[Slot(types, self.fields, arrays, steps) for arrays in slots] for slots in memory]
-        columns = envs * types.agents.agents
-        self.after = as_observation(  # what the next unroll starts from
-            types.agents.observation, [np.zeros((columns, *f.shape), dtype_of(f)) for f in types.observation]
-        )
-        self.slot = self._slots[0][0]
-        self._to: list[Out] = []
-        self._version = 0
-
-    def ready(self, unroll: int) -> bool:
-        """Whether there is room for an unroll."""
-        return all(out.free() for out in self._takers(unroll))
-
-    def begin(self, unroll: int, version: int) -> None:
-        """Takes a slot; the first observation is the last one of the unroll before."""
-        self._to = self._takers(unroll)
-        self._version = version
-        if self._to:
-            at = self.outs.index(self._to[0])
-            claimed = self._to[0].claim(version)
-            self.slot = self._slots[at][claimed]
-        _copy(self.slot.seen[0], self.after)
-
-    def remember(self, memory: Sequence[Any]) -> None:
-        """The memory before the unroll's first step."""
-        for row, value in zip(self.slot.named["memory"], memory, strict=True):
-            row[...] = value
-
-    def seen(self, t: int) -> PyTree:
-        return self.slot.seen[t] if t < self.steps else self.after
-
-    def action(self, t: int) -> np.ndarray:
-        return self.slot.action[t]
-
-    def results(self, t: int) -> Results:
-        """Where step `t` writes."""
-        if t < 0:
-            return Results(self.after, _NOWHERE, None)
-        results = self.slot.results[t]
-        return results if t + 1 < self.steps else results._replace(observation=self.after)
-
-    def observed(self, t: int, flags: Flags) -> None:
-        """The observation of step `t` is in place."""
-
-    def finish(self, unroll: Unrolled) -> None:
-        """Completes the trajectory and hands it over."""
-        slot, agents = self.slot, self.types.agents.agents
-        # The last step's successor, where no episode ended and so nobody wrote it.
-        going = np.repeat(~unroll.ended[-1], agents)
-        for last, after in zip(leaves(slot.results[-1].last_observation), leaves(self.after), strict=True):
-            last[going] = after[going]
-        for name in ("terminated", "truncated", "first"):
-            slot.named[name][0][...] = getattr(unroll, name)
-        slot.named["discounted_sum"][0][...] = unroll.discounted[self.group]
-        slot.named["episode_return"][0][...] = unroll.returns[self.group]
-        slot.named["episode_length"][0][...] = unroll.lengths
-        for out in self._to[1:]:
-            claimed = out.claim(self._version)
-            for to, value in zip(out.slots[claimed], slot.arrays, strict=True):
-                to[...] = value
-            out.commit()
-        if self._to:
-            self._to[0].commit()
-
-    def _takers(self, unroll: int) -> list[Out]:
-        """Who takes this unroll: consumers with several replicas take turns."""
-        return [out for out in self.outs if out.takes(unroll)]
-
-
-class Asked(Kept):
-    """A lane whose actions come from a worker that serves them."""
-
-    asks = True
-
-    def __init__(
-        self, types: GroupTypes, group: str, steps: int, envs: int, outs: Sequence[Out], request: Out, reply: In
-    ):
-        super().__init__(types, group, steps, envs, outs)
-        self.request, self.reply = request, reply
-        self._requests = [parts(request_fields(types, envs, False), arrays) for arrays in request.slots]
-        self._reply_fields = reply_fields(types, envs, True)
-
-    def observed(self, t: int, flags: Flags) -> None:
-        if t == self.steps:
-            return  # the next unroll asks, once there is room for it and its version is told
-        named = self._requests[self.request.claim(self._version)]
-        for to, value in zip(named["observation"], leaves(self.seen(t)), strict=True):
-            to[...] = value
-        named["first"][0][...] = flags.first
-        self.request.commit(tag=t)
-
-    def action(self, t: int) -> np.ndarray:
-        message = self.reply.receive()
-        named = parts(self._reply_fields, message.arrays)
-        self.slot.action[t][...] = named["action"][0]
-        for row, value in zip(self.slot.extras[t], named["extras"], strict=True):
-            row[...] = value
-        if t == 0:
-            self.remember(named["memory"])
-        self.reply.release(message)
-        return self.slot.action[t]
-
-
-class Served:
-    """A lane whose trajectory is put together by the worker that acts: every step's results go there."""
-
-    asks = True
-
-    def __init__(self, types: GroupTypes, group: str, steps: int, envs: int, request: Out, reply: In):
-        self.types, self.group, self.steps = types, group, steps
-        self.request, self.reply = request, reply
-        fields = request_fields(types, envs, True)
-        self._named = [parts(fields, arrays) for arrays in request.slots]
-        space = types.agents.observation
-        self._results = [
-            Results(
-                as_observation(space, named["observation"]),
-                named["reward"][0],
-                as_observation(space, named["last_observation"]),
-            )
-            for named in self._named
-        ]
-        self._claimed = 0
-        self._action = np.zeros((envs * types.agents.agents, *types.action.shape), dtype_of(types.action))
-
-    def ready(self, unroll: int) -> bool:
-        return True
-
-    def begin(self, unroll: int, version: int) -> None:
-        pass
-
-    def results(self, t: int) -> Results:
-        self._claimed = self.request.claim(0)
-        return self._results[self._claimed]
-
-    def observed(self, t: int, flags: Flags) -> None:
-        named = self._named[self._claimed]
-        for name, value in flags._asdict().items():
-            named[name][0][...] = value
-        self.request.commit(tag=t)
-
-    def action(self, t: int) -> np.ndarray:
-        message = self.reply.receive()
-        self._action[...] = message.arrays[0]
-        self.reply.release(message)
-        return self._action
-
-
-Lane = Kept | Asked | Served
-
-
-class Unrolled(NamedTuple):
-    """What all lanes of a block need to know of an unroll that is complete."""
-
-    terminated: np.ndarray  # [T, E]
-    truncated: np.ndarray  # [T, E]
-    first: np.ndarray  # [T, E]
-    ended: np.ndarray  # [T, E]
-    discounted: dict[str, np.ndarray]  # by group: [B] before the unroll
-    returns: dict[str, np.ndarray]  # by group: [T, E]
-    lengths: np.ndarray  # [T, E]
 
 
 class Prepared(NamedTuple):
@@ -292,35 +62,62 @@ class Block:
         self.discounts = discounts
         agents = {group: lane.types.agents.agents for group, lane in lanes.items()}
         self.kept = {group: lane for group, lane in lanes.items() if isinstance(lane, Kept)}
-        self.history = History(len(envs))
+        self.served = {group: lane for group, lane in lanes.items() if isinstance(lane, Served)}
+        self.replays = not hasattr(vector, "state")  # else it is kept as it is, without its actions
+        self.history = History(len(envs), Private(self.rows(), steps))
         real = next(iter(lanes.values())).types.real
         self.counter = Counter(len(envs), {group: agents[group] for group in self.kept}, real)
         self.unrolls, self.begun = 0, False
+        self.at = 0  # the step at which the unroll in progress goes on: of a replacement that is not 0
         self.terminated = np.zeros((steps, len(envs)), np.bool_)
         self.truncated = np.zeros((steps, len(envs)), np.bool_)
         self.first = np.ones((steps + 1, len(envs)), np.bool_)
-        self._actions = {
-            group: np.zeros((steps, len(envs) * agents[group], *lane.types.action.shape), dtype_of(lane.types.action))
-            for group, lane in lanes.items()
-            if isinstance(lane, Served)
-        }
+        self.journal: Journal | None = None
+        self.cut = 0  # episodes that could not be replayed
+        self.entry: Callable[[], dict[str, np.ndarray]] = dict  # what the journal keeps of it between two unrolls
         self._local = [lane for lane in lanes.values() if not lane.asks]
         self._views: dict[tuple[int, ...], Prepared] = {}
         self._now = Prepared([], [], [], [], [])
 
-    def reset(self) -> None:
-        """Episode 0 of every environment."""
+    def rows(self) -> dict[str, Row]:
+        """What its history keeps of a step, by group."""
+        found: dict[str, Row] = {}
+        for group, lane in self.lanes.items() if self.replays else ():
+            agents, action = lane.types.agents.agents, lane.types.action
+            each = (len(self.envs),) if agents == 1 else (len(self.envs), agents)
+            found[group] = ((*each, *action.shape), dtype_of(action))
+        return found
+
+    def keep_in(self, journal: Journal, entry: Callable[[], dict[str, np.ndarray]]) -> None:
+        """Keeps what a replacement would need in a journal from now on. To be called before it stands anywhere."""
+        self.journal, self.entry = journal, entry
+        self.history = History(len(self.envs), journal, journal.room_number())
+        for lane in self.served.values():
+            lane.keep_in(journal)
+
+    def show(self) -> None:
+        """Begins episode 0 of every environment, and tells nobody."""
         self.vector.reset(self._opening())
+
+    def reset(self) -> None:
+        """Stands at the beginning."""
+        self.show()
         self._opened()
 
-    def restore(self, episodes: Sequence[Episode], cut: np.ndarray, unrolls: int) -> None:
-        """Stands after so many unrolls with these episodes in progress."""
+    def restore(self, episodes: Sequence[Episode], cut: np.ndarray, unrolls: int) -> np.ndarray:
+        """Stands after so many unrolls with these episodes in progress; [E] which of them it had to begin anew."""
         self.unrolls = unrolls
-        self.vector.restore(episodes, self._opening())
-        self.history.restore(episodes, unrolls * self.steps)
+        failed = self.vector.restore(episodes, self._opening())
+        self.cut += int(np.sum(failed & ~cut))
+        cut = cut | failed
+        numbers = self.vector.episode_numbers()
+        stands = [e if not c else Episode(int(n), {g: a[:0] for g, a in e.actions.items()})
+                  for e, c, n in zip(episodes, cut, numbers, strict=True)]  # fmt: skip
+        self.history.restore(stands, unrolls * self.steps)
         self.first[-1] = self.history.began == self.history.end
         self.counter.forget(cut)
         self._opened()
+        return cut
 
     def stand(self, unrolls: int, first: np.ndarray, show: Callable[[dict[str, PyTree]], None]) -> None:
         """Stands after so many unrolls where `show` shows it; of environments that keep their own state."""
@@ -330,13 +127,27 @@ class Block:
         show(self._opening())
         self._opened()
 
+    def redo(self) -> None:
+        """Takes the steps again that others were told of before this worker took over; they are not told again."""
+        told = min((lane.request.known for lane in self.served.values()), default=-1)
+        done = told - self.unrolls * self.steps
+        if done <= 0 or not self.served:
+            return
+        self.begin(0)
+        for t in range(done):
+            actions = {group: lane.actions[t] for group, lane in self.served.items()}
+            out = self._out(t)
+            self.vector.step(actions, out)
+            np.logical_or(out.terminated, out.truncated, self.first[t + 1])
+        self.at = done
+
     def _opening(self) -> dict[str, PyTree]:
         return {group: lane.results(-1).observation for group, lane in self.lanes.items()}
 
     def _opened(self) -> None:
         flags = Flags(self.first[-1], np.zeros_like(self.first[-1]), np.zeros_like(self.first[-1]))
         for lane in self.lanes.values():
-            lane.observed(self.steps, flags)
+            lane.observed(self.steps, self.unrolls * self.steps, flags)
 
     def ready(self) -> bool:
         return all(lane.ready(self.unrolls) for lane in self.lanes.values())
@@ -357,7 +168,7 @@ class Block:
         flags = Flags(self.first[0], self.first[0], self.first[0])
         for lane in self.kept.values():
             if lane.asks:
-                lane.observed(0, flags)
+                lane.observed(0, self.unrolls * self.steps, flags)
 
     def act(self, t: int) -> dict[str, np.ndarray]:
         """The actions of step `t`, by group."""
@@ -367,7 +178,8 @@ class Block:
                 row[...] = value
             if now.outs:
                 return now.actions[t]
-        return {group: lane.action(t) for group, lane in self.lanes.items()}
+        step = self.unrolls * self.steps + t
+        return {group: lane.action(t, step) for group, lane in self.lanes.items()}
 
     def step(self, t: int, actions: dict[str, np.ndarray]) -> None:
         """Steps the environments and tells every lane."""
@@ -376,7 +188,7 @@ class Block:
         self.vector.step(actions, out)
         np.logical_or(out.terminated, out.truncated, now.first[t + 1])
         if not now.outs:
-            self._tell(t, actions, out)
+            self._tell(t, out)
 
     def _out(self, t: int) -> HostStep:
         """Where step `t` writes."""
@@ -389,13 +201,12 @@ class Block:
             last_observation={group: result.last_observation for group, result in results.items()},
         )
 
-    def _tell(self, t: int, actions: dict[str, np.ndarray], out: HostStep) -> None:
+    def _tell(self, t: int, out: HostStep) -> None:
         """Hands on what a step gave, to those who act elsewhere."""
-        for group, kept in self._actions.items():
-            kept[t] = actions[group]
         flags = Flags(self.first[t + 1], out.terminated, out.truncated)
+        step = self.unrolls * self.steps + t + 1
         for lane in self.lanes.values():
-            lane.observed(t + 1, flags)
+            lane.observed(t + 1, step, flags)
 
     def _prepared(self) -> Prepared:
         """The views that the steps of an unroll read and write in the slots just taken; made once for each."""
@@ -418,32 +229,43 @@ class Block:
 
     def finish(self) -> None:
         """The unroll is complete: counts it, keeps its actions, and hands it over."""
-        ended = self.first[1:]
-        actions = {g: lane.slot.named["action"][0] for g, lane in self.kept.items()} | self._actions
-        self.history.add({g: self._by_environment(action, g) for g, action in actions.items()}, ended)
-        finish(self.kept, self.counter, self.discounts, self.terminated, self.truncated, self.first)
+        actions = {g: lane.slot.named["action"][0] for g, lane in self.kept.items()}
+        actions |= {g: lane.actions for g, lane in self.served.items()}
+        kept = {g: self._by_environment(action, g) for g, action in actions.items()} if self.replays else {}
+        self.history.add(kept, self.first[1:])
+        unroll = count(self.kept, self.counter, self.discounts, self.terminated, self.truncated, self.first)
         self.unrolls += 1
-        self.begun = False
+        self.begun, self.at = False, 0
+        if self.vector.watch is not None:
+            self._trust()
+        if self.journal is not None:
+            # Before it is handed over: where both entries are there, the streams tell which of them to go on from.
+            self.journal.write(self.entry())
+        for lane in self.kept.values():
+            lane.finish(unroll)
+
+    def _trust(self) -> None:
+        self.vector.watch = None
+        if self.journal is not None:
+            self.journal.watch(-1)
 
     def _by_environment(self, action: np.ndarray, group: str) -> np.ndarray:
         agents = self.lanes[group].types.agents.agents
         return action if agents == 1 else action.reshape(len(action), len(self.envs), agents, *action.shape[2:])
 
 
-def finish(
+def count(
     kept: dict[str, Kept], counter: Counter, discounts: dict[str, float | None], terminated: np.ndarray,
     truncated: np.ndarray, first: np.ndarray,
-) -> None:  # fmt: skip
-    """Counts an unroll and hands it over; `first` [T + 1, E] has a row for what comes after it."""
+) -> Unrolled:  # fmt: skip
+    """Counts an unroll; `first` [T + 1, E] has a row for what comes after it."""
     ended = first[1:]
     rewards = {group: lane.slot.named["reward"][0] for group, lane in kept.items()}
     before = {group: total.copy() for group, total in counter.discounted.items()}
     returns, lengths = counter.unroll(rewards, ended)
     for group, reward in rewards.items():
         counter.discount(group, reward, ended, discounts.get(group))
-    unroll = Unrolled(terminated, truncated, first[:-1], ended, before, returns, lengths)
-    for lane in kept.values():
-        lane.finish(unroll)
+    return Unrolled(terminated, truncated, first[:-1], ended, before, returns, lengths)
 
 
 class Player:
@@ -452,6 +274,7 @@ class Player:
     `gate` waits until a block may begin an unroll and gives the version to tell; `early` gives one where a block may
     begin at once while others still play, else None. `started` is called once the state is no more that between two
     unrolls: with the first action, or, where others act on what they are asked at once, with the first question.
+    `beat` is called now and then, so that whoever watches sees that it goes on; `tell` where environments failed.
     """
 
     def __init__(
@@ -461,9 +284,11 @@ class Player:
         early: Callable[[Block], int | None] = lambda block: None,
         started: Callable[[], None] = lambda: None,
         asks_count: bool = False,
+        beat: Callable[[], None] = lambda: None,
+        tell: Tell = nobody,
     ):
         self.blocks, self.gate, self.early = list(blocks), gate, early
-        self.started, self.asks_count = started, asks_count
+        self.started, self.asks_count, self.beat, self.tell = started, asks_count, beat, tell
         self.environment_s, self.act_s = 0.0, 0.0
 
     @property
@@ -482,15 +307,20 @@ class Player:
 
     def _unroll(self) -> None:
         clock = time.perf_counter
-        steps = self.blocks[0].steps
-        for block in self.blocks:
+        # All have played as many unrolls as each other, unless this worker replaces one that was between two of them.
+        behind = min(block.unrolls for block in self.blocks)
+        blocks = [block for block in self.blocks if block.unrolls == behind]
+        steps = blocks[0].steps
+        for block in blocks:
             if not block.begun:
                 version = self.gate(block)
                 if self.asks_count:
                     self.started()
                 block.begin(version)
-        for t in range(steps):
-            for block in self.blocks:
+        for t in range(min(block.at for block in blocks), steps):
+            for block in blocks:
+                if t < block.at:
+                    continue
                 started = clock()
                 actions = block.act(t)
                 acted = clock()
@@ -499,16 +329,26 @@ class Player:
                 block.step(t, actions)
                 self.act_s += acted - started
                 self.environment_s += clock() - acted
+                self.beat()
                 if t + 1 == steps:
-                    block.finish()
-                    version = self.early(block)
-                    if version is not None:
-                        block.begin(version)
+                    self._finish(block)
+        for block in blocks:
+            if block.unrolls == behind:  # it had no step left to take
+                self._finish(block)
 
+    def _finish(self, block: Block) -> None:
+        block.finish()
+        self.tell_failures(block)
+        version = self.early(block)
+        if version is not None:
+            block.begin(version)
 
-_NOWHERE = np.zeros(0)
-
-
-def _copy(target: PyTree, source: PyTree) -> None:
-    for to, value in zip(leaves(target), leaves(source), strict=True):
-        to[...] = value
+    def tell_failures(self, block: Block) -> None:
+        """What went wrong in environments of a block since this was last asked."""
+        failures = block.vector.failures()
+        for what in dict.fromkeys(failure.what for failure in failures):
+            like = [failure for failure in failures if failure.what == what]
+            self.tell(
+                "environment", reason=f"environment {like[0].index}: {what}", times=len(like), episode=like[0].episode,
+                action="its episode was cut, and it was made anew", traceback=like[0].traceback,
+            )  # fmt: skip

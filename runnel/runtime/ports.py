@@ -6,9 +6,10 @@ other end of the stream is gone; what they cost is kept by cause, which is how a
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -27,6 +28,10 @@ SLICE_S = 0.1
 
 class Stopped(Exception):
     """The launcher asks this worker to end."""
+
+
+class Rest(Exception):
+    """The launcher asks this worker to forget what it is at, and to wait for what to begin from instead."""
 
 
 class Line(Protocol):
@@ -73,6 +78,7 @@ class Station:
         self._waits_for, self._waits_since = cause, time.monotonic()
         try:
             while True:
+                self.bell.beat()
                 found = self.bell.wait(ready, SLICE_S)
                 if found is not None:
                     return found
@@ -92,6 +98,7 @@ class Station:
 
     def poll(self) -> None:
         """Looks at the line, and reports from time to time."""
+        self.bell.beat()
         while (message := self.line.receive()) is not None:
             self._take(message.value)
         if self.line.closed:
@@ -105,6 +112,8 @@ class Station:
         match message["do"]:
             case "stop":
                 raise Stopped
+            case "rest":
+                raise Rest
             case "pause":
                 self.pausing = True
             case "go":
@@ -120,6 +129,7 @@ class Station:
         self.report()
         self.line.send({"paused": self.name})
         while self.pausing:
+            self.bell.beat()
             self.drain()
             message = self.line.receive(SLICE_S)
             if message is not None:
@@ -127,11 +137,29 @@ class Station:
             elif self.line.closed:
                 raise Stopped
 
+    def tell(self, event: str, **told: Any) -> None:
+        """Something broke, and was mended here."""
+        self.line.send({"event": event, "told": told})
+
     def report(self) -> None:
         self._count_wait()
         elapsed = time.monotonic() - self.started
         status = {"phase": self.phase, "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts)}
         self.line.send({"status": status})
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """What is compiled in the midst of work; its time counts as work all the same."""
+        phase, self.phase = self.phase, "compiling"
+        if phase != "compiling":
+            self.line.send({"phase": "compiling"})
+        try:
+            yield
+        finally:
+            self.phase = phase
+            if phase != "compiling":
+                self.bell.beat()
+                self.line.send({"phase": phase})
 
     def enter(self, phase: str) -> None:
         """A phase of the worker's life: starting, compiling, working."""
@@ -151,6 +179,9 @@ class Out:
         self.station, self.writer, self.name = station, writer, name
         self.turn, self.turns = turn, turns
         self.slots: Sequence[list[np.ndarray]] = writer.slots
+        told = writer.told()
+        self.known = -1 if told is None else told
+        """The tag of the last message of the worker that this one replaces; -1 where there is none."""
 
     def takes(self, iteration: int) -> bool:
         return iteration % self.turns == self.turn

@@ -9,6 +9,7 @@ import jax
 
 from runnel.bottleneck import Report
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
+from runnel.events import Tell, nobody
 from runnel.graph import Graph
 from runnel.plan import Plan
 from runnel.runtime.carry import Carry
@@ -41,19 +42,26 @@ class Program(Protocol):
 
     def save(self) -> dict[str, PyTree]: ...
 
-    def load(self, saved: dict[str, PyTree], env_steps: int) -> int:
-        """Goes on from what `save` gave; says how many episodes could not be replayed and were cut."""
+    def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
+        """Goes on from what `save` gave; says how many episodes could not be replayed and were cut.
+
+        Nothing: from the beginning. Only programs that can lose their state before it was ever saved need know that.
+        """
         ...
 
     def rest(self) -> Progress | None:
         """What was done and told since `run` came back, once `save` has brought everybody to a stop."""
         ...
 
+    def hurry(self) -> None:
+        """The user waits: from here on, `save` waits for workers half a minute and no longer."""
+        ...
+
     def close(self) -> None: ...
 
 
-def make_program(plan: Plan, graph: Graph, environment: Environment, seed: int) -> Program:
-    """The program of a plan of one worker."""
+def make_program(plan: Plan, graph: Graph, environment: Environment, seed: int, tell: Tell = nobody) -> Program:
+    """The program of a plan of one worker; `tell` hears of what breaks in it."""
     fragment = plan.fragments[0]
     if isinstance(environment, JaxEnvironment):
         loop = Loop(graph, environment)
@@ -62,7 +70,7 @@ def make_program(plan: Plan, graph: Graph, environment: Environment, seed: int) 
             return CompiledProgram(loop, [by_name[name] for name in fragment.devices[0]], seed, fragment.name)
         return SteppedProgram(loop, None, seed, fragment.name)
     assert isinstance(environment, HostEnvironment)
-    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed, fragment.name)
+    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed, fragment.name, tell)
 
 
 def carry_types(graph: Graph, environment: Environment) -> Carry:

@@ -21,9 +21,10 @@ from runnel.runtime import topology
 from runnel.runtime.acting import Parameters, Policies
 from runnel.runtime.blocks import group_types
 from runnel.runtime.counting import Counter
+from runnel.runtime.lanes import Kept
 from runnel.runtime.loop import Loop, group_key
 from runnel.runtime.messages import as_observation, leaves, parts, reply_fields, request_fields
-from runnel.runtime.player import Kept, finish
+from runnel.runtime.player import count
 from runnel.runtime.ports import In, Out, Station, first_of
 from runnel.transport.stream import Message, dtype_of
 from runnel.types import Array, PyTree
@@ -48,11 +49,13 @@ class Client:
         self.truncated = np.zeros((self.steps, envs), np.bool_)
         self.counter = Counter(envs, {group: self.types.agents.agents} if kept is not None else {}, self.types.real)
         self.unrolls = 0
+        self.step = 0  # of the run, which the block shows
         self._message: Message | None = None
 
     def receive(self, t: int) -> list[np.ndarray]:
         """The leaves of what the block shows at step `t`; `t = T` is the first of the next unroll."""
         message = self.request.receive()
+        self.step = message.tag
         named = parts(self._asked, message.arrays)
         self.first[t] = named["first"][0]
         if self.kept is None:
@@ -91,7 +94,7 @@ class Client:
                     to[...] = value
         for to, value in zip(rows, extras, strict=True):
             to[...] = value
-        self.reply.commit(tag=t)
+        self.reply.commit(tag=self.step)
         if self._message is not None:
             self.request.release(self._message)
             self._message = None
@@ -99,7 +102,8 @@ class Client:
     def finish(self, discounts: dict[str, float | None]) -> None:
         """The unroll is complete."""
         if self.kept is not None:
-            finish({self.group: self.kept}, self.counter, discounts, self.terminated, self.truncated, self.first)
+            lanes = {self.group: self.kept}
+            self.kept.finish(count(lanes, self.counter, discounts, self.terminated, self.truncated, self.first))
         self.unrolls += 1
 
 
@@ -197,7 +201,6 @@ class FreeServer:
             for size in self.sizes
         }
         self._act = jax.jit(self._act_rows, donate_argnums=2)
-        self._steps = [client.unrolls * graph.unroll for client in clients]
 
     def compile(self) -> None:
         """All sizes, before anybody waits."""
@@ -210,11 +213,6 @@ class FreeServer:
                 self._seed, params[self.group], self.memory, self._buffers[size], first, rows, zeros, zeros
             )
 
-    def resume(self, unrolls: Sequence[int]) -> None:
-        """Every block's count of unrolls so far."""
-        for k, (client, count) in enumerate(zip(self.clients, unrolls, strict=True)):
-            client.unrolls, self._steps[k] = count, count * self.graph.unroll
-
     def serve(self) -> None:
         """Acts once, for those that have asked."""
         ready = first_of(self.station, [client.request for client in self.clients], "observations")
@@ -226,14 +224,13 @@ class FreeServer:
         first = np.zeros((size, self.rows), np.bool_)
         for k, client in enumerate(asking):
             place = self.places[id(client)]
-            t = self._steps[place] % self.graph.unroll
-            seen, span = client.receive(t), slice(k * self.rows, (k + 1) * self.rows)
+            seen, span = client.receive(0), slice(k * self.rows, (k + 1) * self.rows)
             for to, value in zip(buffer, seen, strict=True):
                 to[span] = value
-            first[k] = client.first[t].repeat(self.agents)
+            first[k] = client.first[0].repeat(self.agents)
             rows[k] = place * self.rows + np.arange(self.rows)
             index[k] = client.block.start * self.agents + np.arange(self.rows)
-            step[k] = self._steps[place]
+            step[k] = client.step
         _, params = self.parameters(0)
         acts, before, self.memory = self._act(
             self._seed, params[self.group], self.memory, buffer, first.ravel(), rows.ravel(), index.ravel(),
@@ -242,12 +239,8 @@ class FreeServer:
         action, *extras = [np.asarray(leaf) for leaf in acts]
         memory = [np.asarray(leaf) for leaf in before]
         for k, client in enumerate(asking):
-            place, span = self.places[id(client)], slice(k * self.rows, (k + 1) * self.rows)
-            t = self._steps[place] % self.graph.unroll
+            span, t = slice(k * self.rows, (k + 1) * self.rows), client.step % self.graph.unroll
             client.answer(t, action[span], [leaf[span] for leaf in extras], [leaf[span] for leaf in memory])
-            self._steps[place] += 1
-            if t + 1 == self.graph.unroll:
-                client.unrolls += 1
         self.station.counts["env_steps"] += len(asking) * self.envs
         self.station.counts["batches"] += 1
 

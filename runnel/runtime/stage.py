@@ -19,7 +19,8 @@ from runnel.ops import episodes as ops_episodes
 from runnel.ops import random
 from runnel.ops.episodes import Finished
 from runnel.replay import PrioritisedReplay
-from runnel.runtime.carry import Buffer, Carry, Metrics, noted, scalars
+from runnel.runtime import finite
+from runnel.runtime.carry import Buffer, Carry, Metrics, noted, update
 from runnel.runtime.loop import group_key
 from runnel.types import Array, PyTree, Trajectory
 
@@ -97,11 +98,11 @@ class Stage:
                 carry = self._insert(carry, node, node.inputs[0].take(values[node.inputs[0].node]))
             else:
                 carry, values[node.name], learnt = self._run(carry, node, values)
-                metrics = noted(metrics, learnt, 1)
+                metrics = noted(metrics, learnt)
         return carry, values, metrics
 
-    def _run(self, carry: Carry, node: Node, values: Values) -> tuple[Carry, PyTree, dict[str, PyTree]]:
-        """One node once: the carry after it, its value and, where it learns, its `out` by name."""
+    def _run(self, carry: Carry, node: Node, values: Values) -> tuple[Carry, PyTree, Metrics]:
+        """One node once: the carry after it, its value and, where it learns, what it has to tell."""
         group, inputs = node.group, [ref.take(values[ref.node]) for ref in node.inputs]
         state, version = carry.states[group], carry.updates[group]
         assert node.function is not None
@@ -110,18 +111,48 @@ class Stage:
             key = jax.random.fold_in(self._key(carry.seed, random.MAP, group), carry.iteration)
             given = {"params": state.params, "key": jax.random.fold_in(jax.random.fold_in(key, position), version)}
             named = {name: value for name, value in given.items() if asks_for(node.function, name)}
-            return carry, node.function(*inputs, **named), {}
+            return carry, node.function(*inputs, **named), _nothing()
         key = jax.random.fold_in(self._key(carry.seed, random.LEARN, group), version)
         if node.kind == "gradient":
-            grads, out = node.function(state, *inputs, key)
-            return carry, {"grads": grads, "out": out}, {node.name: out}
+            value, learnt = self._gradient(node, state, inputs, key)
+            return carry, value, learnt
         if node.kind == "apply":
-            state, value, learnt = node.function(state, *inputs), (), {}
+            state, learnt = self._apply(node, state, inputs)
+            value = ()
         else:
-            state, value = node.function(state, *inputs, key)
-            learnt = {node.name: value}
+            state, value, learnt = self._learn(node, state, inputs, key)
         states = {**carry.states, group: state}
+        # Refused or not: the next update draws other numbers.
         return carry._replace(states=states, updates={**carry.updates, group: version + 1}), value, learnt
+
+    def _learn(self, node: Node, state: PyTree, inputs: list[PyTree], key: Array) -> tuple[PyTree, PyTree, Metrics]:
+        """An update; the state stays as it is where anything that the update gives is not finite."""
+        assert node.function is not None
+        new, out = node.function(state, *inputs, key)
+        made = [*finite.leaves(out, "", scalars_only=True), *finite.leaves(new, "", before=state)]
+        seen = finite.inputs(self.graph, node, inputs)
+        state, fine, tally = finite.guard(self._called(node), seen, made, new, instead=state)
+        return state, out, update(node.name, out, fine, tally)
+
+    def _gradient(self, node: Node, state: PyTree, inputs: list[PyTree], key: Array) -> tuple[PyTree, Metrics]:
+        """The first half of an update; where it is not fine the gradients say so to whoever applies them."""
+        assert node.function is not None
+        grads, out = node.function(state, *inputs, key)
+        made = [*finite.leaves(out, "", scalars_only=True), *finite.leaves(grads, "gradients")]
+        seen = finite.inputs(self.graph, node, inputs)
+        grads, fine, tally = finite.guard(self._called(node), seen, made, grads, instead=finite.spoilt(grads))
+        return {"grads": grads, "out": out}, update(node.name, out, fine, tally)
+
+    def _apply(self, node: Node, state: PyTree, inputs: list[PyTree]) -> tuple[PyTree, Metrics]:
+        """The second half; gradients that are not finite were counted where they were made."""
+        assert node.function is not None
+        new = node.function(state, *inputs)
+        made, seen = finite.leaves(new, "", before=state), finite.inputs(self.graph, node, inputs)
+        state, _, tally = finite.guard(self._called(node), seen, made, new, instead=state, blame_seen=False)
+        return state, _nothing()._replace(broken={node.name: tally})
+
+    def _called(self, node: Node) -> str:
+        return f"{type(self.graph.algorithm).__name__.lower()}'s {node.name}"
 
     def _key(self, seed: Array, purpose: int, group: str) -> Array:
         key = group_key(self.graph, seed, purpose, group)
@@ -171,20 +202,24 @@ class Stage:
             costs = {node.name: node.sampling.replay.cost(node.sampling.batch) for node in component.replays}
             return jnp.stack([carry.replays[name].credit >= cost for name, cost in costs.items()]).all()
 
-        def once(carry: Carry) -> tuple[Carry, dict[str, dict[str, Array]]]:
+        def once(carry: Carry) -> tuple[Carry, Metrics]:
             carry, sampled = self.sample(carry, component)
-            values, learnt = {**outside, **sampled}, {}
+            values, learnt = {**outside, **sampled}, _nothing()
             for node in component.nodes:
-                carry, values[node.name], outs = self._run(carry, node, values)
-                learnt.update({name: scalars(out) for name, out in outs.items()})
+                carry, values[node.name], more = self._run(carry, node, values)
+                learnt = noted(learnt, more)
             return self.prioritise(carry, component, values), learnt
 
-        def body(now: tuple[Carry, Any]) -> tuple[Carry, Any]:
-            carry, (times, sums) = now
+        def body(now: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
+            carry, sums = now
             carry, learnt = once(carry)
-            return carry, (times + 1, jax.tree.map(jnp.add, sums, learnt))
+            return carry, jax.tree.map(jnp.add, sums, learnt)
 
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(once, carry)[1])
-        carry, (times, sums) = jax.lax.while_loop(may_sample, body, (carry, (jnp.zeros((), jnp.int32), empty)))
-        updates = {**metrics.updates, **dict.fromkeys(sums, times)}
-        return carry, metrics._replace(updates=updates, out={**metrics.out, **sums})
+        carry, sums = jax.lax.while_loop(may_sample, body, (carry, empty))
+        return carry, noted(metrics, sums)
+
+
+def _nothing() -> Metrics:
+    """What a node has to tell that does not learn."""
+    return Metrics(jnp.zeros((), jnp.int32), {}, {})

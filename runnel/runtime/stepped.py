@@ -12,13 +12,15 @@ import numpy as np
 
 from runnel.bottleneck import Report, alone
 from runnel.environment import HostVector
+from runnel.events import Tell, nobody
 from runnel.ops.episodes import Running
-from runnel.runtime import history, totals
+from runnel.runtime import finite, history, totals
 from runnel.runtime.acting import Policies
 from runnel.runtime.blocks import assemble_all, group_types
 from runnel.runtime.carry import Actors, Carry, Metrics
+from runnel.runtime.lanes import Kept
 from runnel.runtime.loop import Loop
-from runnel.runtime.player import Block, Kept, Player
+from runnel.runtime.player import Block, Player
 from runnel.runtime.stage import Stage
 from runnel.runtime.totals import Progress
 from runnel.types import Array, PyTree
@@ -27,8 +29,8 @@ from runnel.types import Array, PyTree
 class SteppedProgram:
     """The whole loop in one process, on host environments, or on JAX environments unrolled in one call each."""
 
-    def __init__(self, loop: Loop, vector: HostVector | None, seed: int, name: str = "process"):
-        self.name = name
+    def __init__(self, loop: Loop, vector: HostVector | None, seed: int, name: str = "process", tell: Tell = nobody):
+        self.name, self.tell = name, tell
         self.loop, self.stage = loop, Stage(loop.graph)
         self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
         self.player = self._player(vector, seed) if vector is not None else None
@@ -43,17 +45,19 @@ class SteppedProgram:
         self.policies = Policies(self.loop, list(lanes), self._parameters, seed)
         block = Block(vector, range(graph.envs), graph.unroll, lanes, self.policies, discounts)
         block.reset()
-        return Player([block], lambda block: 0)
+        player = Player([block], lambda block: 0, tell=self.tell)
+        player.tell_failures(block)
+        return player
 
     def _parameters(self, unroll: int) -> tuple[int, dict[str, PyTree]]:
         return 0, {group: state.params for group, state in self.carry.states.items()}
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
-        started, done, reached = time.monotonic(), 0, False
+        started, done, reached, refused = time.monotonic(), 0, False, False
         total = None
-        while done < iterations and not reached:
-            total, reached = self._iterate(total, target)
+        while done < iterations and not reached and not refused:
+            total, reached, refused = self._iterate(total, target)
             done += 1
             if stop() or time.monotonic() - started > seconds:
                 break
@@ -88,9 +92,10 @@ class SteppedProgram:
         )
         return {"carry": carry, "host": {**history.pack(episodes), "cut": np.asarray(cut)}}
 
-    def load(self, saved: dict[str, PyTree], env_steps: int) -> int:
+    def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` gave; says how many episodes could not be replayed and were cut."""
         del env_steps  # iterations tell
+        assert saved is not None
         self.carry = jax.device_put(saved["carry"])
         if self.player is None:
             return 0
@@ -100,22 +105,26 @@ class SteppedProgram:
         assert isinstance(self.carry.actors, Actors)
         assert isinstance(self.carry.running, Running)
         self.policies.memories = self.carry.actors.memory
+        self.policies.seed = jnp.uint32(int(self.carry.seed))  # another one after a roll-back
         counter = block.counter
         counter.discounted = {g: np.array(total) for g, total in self.carry.actors.discounted_sum.items()}
         counter.reward = {g: np.array(total) for g, total in self.carry.running.reward.items()}
         counter.length = np.array(self.carry.running.length)
-        block.restore(history.unpack(packed), cut, int(self.carry.iteration))
+        cut = block.restore(history.unpack(packed), cut, int(self.carry.iteration))
         return int(cut.sum())
 
     def rest(self) -> None:
         """Nobody else works here."""
 
+    def hurry(self) -> None:
+        """Nobody else is waited for."""
+
     def close(self) -> None:
         if self.player is not None:
             self.player.blocks[0].vector.close()
 
-    def _iterate(self, total: Metrics | None, target: float) -> tuple[Metrics, bool]:
-        """One iteration; `total` with its metrics, and whether the target return is reached."""
+    def _iterate(self, total: Metrics | None, target: float) -> tuple[Metrics, bool, bool]:
+        """One iteration; `total` with its metrics, whether the target is reached, and whether an update was refused."""
         started = time.perf_counter()
         if self.player is None:
             self.carry, *seen = self._unroll(self.carry)
@@ -127,14 +136,14 @@ class SteppedProgram:
         if total is None:
             total = totals.empty(jax.eval_shape(self._learn, self.carry, None, seen)[1])
         unrolled = time.perf_counter()
-        self.carry, summed, mean = self._update(self.carry, total, seen)
-        reached = float(mean) >= target
+        self.carry, summed, told = self._update(self.carry, total, seen)
+        mean, refused = np.asarray(told).tolist()
         self._unroll_s += unrolled - started
         self._learn_s += time.perf_counter() - unrolled
-        return summed, reached
+        return summed, mean >= target, bool(refused)
 
     def _learn(self, carry: Carry, total: Metrics | None, seen: Any) -> tuple[Carry, Metrics, Array]:
-        """Every node after the rollout, and the mean return after it."""
+        """Every node after the rollout, and [2] the mean return after it and whether an update was refused."""
         if isinstance(seen, dict):
             versions = {group: count[None] for group, count in carry.updates.items()}
             trajectories, finished = assemble_all(self.loop, seen, jnp.zeros(1, jnp.int32), versions)
@@ -142,4 +151,6 @@ class SteppedProgram:
             trajectories, finished = seen
         carry, metrics = self.stage.iterate(carry, trajectories, finished)
         metrics = metrics if total is None else totals.add(total, metrics)
-        return carry, metrics, totals.window_mean(carry)
+        # As one array: each that leaves a program costs microseconds.
+        told = jnp.stack([totals.window_mean(carry), finite.any_refused(metrics.broken).astype(jnp.float32)])
+        return carry, metrics, told

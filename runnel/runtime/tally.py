@@ -96,6 +96,7 @@ class Tally:
     ):
         self.roles, self.streams, self._clock = roles, streams, clock
         self._heard: dict[str, dict[str, Any]] = {}  # by worker: what it told last
+        self._before: dict[str, Counts] = {}  # by worker: what those had counted that it replaces
         self._skipped: set[str] = set()
         self.begin()
 
@@ -116,6 +117,10 @@ class Tally:
         """A worker told how it fares: sums since it entered its phase."""
         before = self._heard.get(worker)
         self._heard[worker] = status
+        if before is not None and any(before["counts"].get(n, 0) > count for n, count in status["counts"].items()):
+            ended = self._before.setdefault(worker, _zeros())
+            for name, count in before["counts"].items():
+                ended[name] += count
         skipped = worker in self._skipped
         self._skipped.discard(worker)
         if before is None or skipped or before["phase"] != status["phase"] or before["elapsed"] > status["elapsed"]:
@@ -143,8 +148,9 @@ class Tally:
         for i, (source, target, kind, ring, message_bytes) in enumerate(self.streams):
             key, committed = (source, target, kind), ring.committed()
             sums.fill[key] += passed * ring.pending() / ring.capacity / shares[key]
-            sums.messages[key] += committed - self._committed[i]
-            sums.sent[key] += (committed - self._committed[i]) * message_bytes
+            came = max(0, committed - self._committed[i])  # streams of a run that goes back begin anew
+            sums.messages[key] += came
+            sums.sent[key] += came * message_bytes
             self._committed[i] = committed
         if now - self._moments[-1].at > RECENT_S / 5:
             self._moments.append(sums.copy(now))
@@ -166,7 +172,8 @@ class Tally:
             return Worker(name, role)
         waited, counted = stretch.waited[name], stretch.counted[name]
         told = self._heard[name]["counts"]  # since the worker began: compiling it took steps too
-        counts = {key: int(told[key]) for key in ("env_steps", "updates") if key in told}
+        before = self._before.get(name, {})
+        counts = {key: int(told[key] + before.get(key, 0)) for key in ("env_steps", "updates") if key in told}
         first = next(iter(counts), None)
         return Worker(
             name,

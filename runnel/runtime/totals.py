@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 
 from runnel.ops import episodes as ops_episodes
 from runnel.runtime.carry import Carry, Metrics
+from runnel.runtime.finite import Tally
 from runnel.types import Array
 
 
@@ -27,6 +29,7 @@ class Progress(NamedTuple):
     reached: bool  # the return that was asked for
     env_steps: int | None = None  # None: iterations tell
     staleness: tuple[float, int] = (0.0, 0)  # mean and most, in versions, since the program began
+    broken: Mapping[str, int] = MappingProxyType({})  # updates refused, by what was the first not to be finite
 
 
 def empty(metrics: Any) -> Metrics:
@@ -62,13 +65,14 @@ def read(iterations: int, total: Metrics, carry: Carry, stopped: bool) -> Progre
                 out[f"{prefix}/{name}" if prefix else name] = float(value) / times
     return Progress(
         iterations=iterations,
-        updates=sum(int(n) for n in total.updates.values()),
+        updates=sum(int(n) + _times(total.broken.get(node)) for node, n in total.updates.items()),
         episodes=int(total.episodes),
         mean_return=float(np.mean(list(groups.values()))) if groups else None,
         mean_length=float(np.sum(window.lengths) / filled) if filled else None,
         group_returns=groups,
         out=out,
         reached=stopped,
+        broken=_broken(total.broken.values()),
     )
 
 
@@ -76,13 +80,14 @@ class Summed(NamedTuple):
     """Metrics of a worker, as plain numbers that add up."""
 
     episodes: int
-    updates: dict[str, int]  # by learning node
+    updates: dict[str, int]  # by learning node: those that were made
     out: dict[str, dict[str, float]]  # by learning node: sums over its updates
+    broken: dict[str, int]  # updates refused, by what was the first not to be finite
 
 
 def summed(metrics: Sequence[Metrics]) -> Summed:
     """The sum of metrics that are on the host already; programs differ in the nodes they know of."""
-    total = Summed(0, {}, {})
+    total = Summed(0, {}, {}, {})
     for each in metrics:
         total = total._replace(episodes=total.episodes + int(each.episodes))
         for node, times in each.updates.items():
@@ -91,7 +96,20 @@ def summed(metrics: Sequence[Metrics]) -> Summed:
             sums = total.out.setdefault(node, {})
             for name, value in out.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
-    return total
+    return total._replace(broken=_broken(tally for each in metrics for tally in each.broken.values()))
+
+
+def _broken(tallies: Iterable[Tally]) -> dict[str, int]:
+    """What broke, by readable name."""
+    found: dict[str, int] = {}
+    for tally in tallies:
+        for name, times in tally.read().items():
+            found[name] = found.get(name, 0) + times
+    return found
+
+
+def _times(tally: Tally | None) -> int:
+    return int(tally.counts.sum()) if tally is not None else 0
 
 
 def window_json(window: ops_episodes.Window) -> dict[str, Any]:

@@ -73,6 +73,11 @@ class Trainer:
         self._programs: dict[Any, Any] = {}
         self._late: list[tuple[Rounds, Values]] = []  # batches whose priorities have not come
 
+    def go_on(self, iteration: int) -> None:
+        """Takes up the work of one that has died, at an iteration."""
+        self.iteration = iteration
+        self.carry = self.carry._replace(iteration=np.int32(iteration))
+
     # One iteration
 
     def iterate(self, batch: Batch | None, steps: int) -> None:
@@ -194,8 +199,15 @@ class Trainer:
 
     def _program(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._programs:
-            self._programs[key] = jax.jit(make(), donate_argnums=0)
+            self._programs[key] = compiled = jax.jit(make(), donate_argnums=0)
+            return partial(self._first_call, compiled)
+        self.station.bell.beat()
         return self._programs[key]
+
+    def _first_call(self, program: Callable[..., Any], *arguments: Any) -> Any:
+        """Says that it compiles while it does: that may take far longer than any work."""
+        with self.station.compiling():
+            return program(*arguments)
 
     def _run(self, segment: Segment, values: Values, batch: Batch | None, key: Any) -> Values:
         """Runs a segment; gives the values of its nodes that somebody takes later."""

@@ -38,7 +38,7 @@ class Worker:
         self.read_at: dict[str, int] = {}  # by group: the iteration of what was read last, and its version
         self.versions: dict[str, int] = {}
         self.until, self.target, self.reached = 0, float("inf"), False
-        self.env_steps, self.episodes = int(a.saved.get("env_steps", 0)), 0
+        self.env_steps, self.episodes = int(a.start.saved.get("env_steps", 0)), 0
         self.staleness = _Staleness()
         self.read: list[Callable[[], None]] = []  # unrolls that were learnt from, to be released
         self.ahead: Batch | None = None  # the next batch, where it was taken while the device was at work
@@ -50,8 +50,11 @@ class Worker:
         self.player: Player | CompiledPlayer | None = None
         if a.plays:
             self.player = assembly.make_compiled_player(a, self._parameters, self._ready) or Player(
-                assembly.make_blocks(a, self._parameters), self._gate, self._early, self._started, asks_count=a.free
-            )
+                assembly.make_blocks(a, self._parameters), self._gate, self._early, self._started, asks_count=a.free,
+                beat=a.station.bell.beat, tell=a.station.tell,
+            )  # fmt: skip
+            if self.trainer is not None and a.start.rejoins:
+                self.trainer.go_on(min(block.unrolls for block in self.player.blocks))
         if self.trainer is not None:
             self.trainer.copied = self.copies
             self.updates = {group: int(count) for group, count in self.trainer.carry.updates.items()}
@@ -372,6 +375,7 @@ class Worker:
             "versions": int(self.station.counts["updates"]),  # of all that is learnt here
             "times": summed.updates,
             "out": summed.out,
+            "broken": dict(summed.broken),
             "episodes": self.episodes,
             "window": window,
             "staleness": self.staleness.json(),

@@ -53,6 +53,14 @@ class Bell(ABC):
             self._awake()
 
     @abstractmethod
+    def beat(self) -> None:
+        """Tells whoever watches that the owner is alive and goes on. Costs next to nothing."""
+
+    @abstractmethod
+    def beats(self) -> int:
+        """How often the owner said so."""
+
+    @abstractmethod
     def _announce(self) -> None:
         """Says that the owner is about to sleep: from now on a ring wakes it."""
 

@@ -33,6 +33,7 @@ class Bell(bell.Bell):
     def __init__(self, spin_s: float = 0.0) -> None:
         self.spin_s = spin_s
         self._sleeping = False
+        self._beats = 0
         self._lock = allocate_lock()
         self._lock.acquire()
 
@@ -40,6 +41,12 @@ class Bell(bell.Bell):
         if self._sleeping:
             with suppress(RuntimeError):  # somebody else rang already
                 self._lock.release()
+
+    def beat(self) -> None:
+        self._beats += 1
+
+    def beats(self) -> int:
+        return self._beats
 
     def _announce(self) -> None:
         self._sleeping = True

@@ -6,6 +6,7 @@ Each end keeps its own counts and tells the other by single words:
     order[n % capacity]   the slot of message n, written before `committed` counts it
     received              messages the reader has taken
     released[slot]        1 + the last message of this slot that the reader gave back
+    tags[n % (cap. + 1)]  the tag of message n, also once its slot is used again: how a replacement knows what was said
 
 A slot is free when its last committed message was released, so slots come free in whatever order they are given back.
 `order` has room for one entry a slot, which is enough: were message n still unread when n + capacity is committed, all
@@ -50,7 +51,8 @@ class Layout:
         self.schema = schema
         self.capacity = slots
         self.released = _ORDER + aligned(slots, LINE_WORDS)
-        self._first = 8 * (self.released + aligned(slots, LINE_WORDS))
+        self.tags = self.released + aligned(slots, LINE_WORDS)
+        self._first = 8 * (self.tags + aligned(slots + 1, LINE_WORDS))
         self._slot_bytes = ALIGNMENT + arrays_bytes(schema)
         self.size = self._first + slots * self._slot_bytes
 
@@ -79,9 +81,7 @@ class Ring:
         self.schema = layout.schema
         self.capacity = layout.capacity
         if new:
-            self._words[_BEGUN] = _NONE
-            for slot in range(self.capacity):
-                self._words[layout.header(slot) + _SEQUENCE] = -1
+            self._begin()
             for word, value in enumerate(layout.constants()):
                 self._words[word] = value
         elif (found := tuple(self._words[:_HEAD])) != layout.constants():
@@ -125,6 +125,17 @@ class Ring:
             order()
             self._words[_READER_LOST] = 0
 
+    def clear(self) -> None:
+        """Makes the ring as it was when new. Nobody may be at either end; ends made before are of no use after."""
+        for word in range(_COMMITTED, self._layout.header(0)):
+            self._words[word] = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._words[_BEGUN] = _NONE
+        for slot in range(self.capacity):
+            self._words[self._layout.header(slot) + _SEQUENCE] = -1
+
     def close(self) -> None:
         """Lets go of the memory, which goes with the last end or array that views it. Counts stay as they were."""
         self._buffer = bytearray(memoryview(self._buffer).cast("B")[: 8 * _ORDER])
@@ -139,7 +150,7 @@ class RingWriter:
         self._words = words
         self._capacity = layout.capacity
         self._headers = [layout.header(slot) for slot in range(layout.capacity)]
-        self._released = layout.released
+        self._released, self._tags = layout.released, layout.tags
         self._bell = own_bell
         self._reader_bell = reader_bell
         self._claimed: int | None = None
@@ -196,6 +207,7 @@ class RingWriter:
         words[header + _ROWS] = rows
         words[header + _TAG] = tag
         words[_ORDER + sequence % self._capacity] = slot
+        words[self._tags + sequence % (self._capacity + 1)] = tag
         order()  # everything of the message is there before it counts
         words[_COMMITTED] = sequence + 1
         order()  # it counts before it is no longer begun
@@ -203,6 +215,11 @@ class RingWriter:
         self._claimed = None
         self._committed = self._free_at[slot] = sequence + 1
         self._reader_bell.ring()
+
+    def told(self) -> int | None:
+        if not self._committed:
+            return None
+        return self._words[self._tags + (self._committed - 1) % (self._capacity + 1)]
 
     def close(self) -> None:
         if not self._words[_WRITER_CLOSED]:

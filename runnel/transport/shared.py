@@ -16,7 +16,7 @@ from runnel.transport.stream import Schema
 
 __all__ = ["Bell", "Ring", "check_room", "create", "size"]
 
-_SLEEPING = 0  # the only word of a bell's page, written by its owner
+_SLEEPING, _BEATS = range(2)  # words of a bell's page, written by its owner
 _PAGE_BYTES = 64
 
 
@@ -121,6 +121,12 @@ class Bell(bell.Bell):
         if self._words[_SLEEPING]:
             with suppress(BlockingIOError):  # rung 2**64 times and not once answered
                 os.eventfd_write(self._event_fd, 1)
+
+    def beat(self) -> None:
+        self._words[_BEATS] += 1
+
+    def beats(self) -> int:
+        return self._words[_BEATS]
 
     def _announce(self) -> None:
         # An old ring is answered by the coming check. It is taken away here, where nobody is kept waiting by it.

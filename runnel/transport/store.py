@@ -135,6 +135,10 @@ class Store:
         """An end that reads."""
         return SharedReader(self._buffer, self._words, self.schema)
 
+    def clear(self) -> None:
+        """Forgets everything that was published. Ends made before are of no use after."""
+        self._words[_NEWEST] = 0
+
     def close(self) -> None:
         """Lets go of descriptor and memory; the memory itself goes with the last end that views it."""
         self._buffer = bytearray()

@@ -91,6 +91,10 @@ class Writer(Protocol):
         """Hands the claimed slot to the reader and rings its bell."""
         ...
 
+    def told(self) -> int | None:
+        """The tag of the message committed last, by this writer or one it replaces; None before the first."""
+        ...
+
     def close(self) -> None:
         """No more will come. What was committed can still be received; a claimed slot is given up."""
         ...

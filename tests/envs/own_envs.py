@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -98,6 +98,106 @@ class Unsure(gymnasium.Env):
     def step(self, action: Any) -> Any:
         self.left -= 1
         return np.zeros(1, np.float32), 0.0, self.left == 0, False, {}
+
+
+class Saboteur(gymnasium.Env):
+    """Plays on when its action is 0, ends at 1, and breaks in as many ways as it has other actions."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    ways = ("play", "end", "raise", "nan", "nan reward", "shape", "words", "tuple", "nothing", "reward", "flags",
+            "no reset", "nan reset", "shape reset", "tuple reset")  # fmt: skip
+    action_space = spaces.Discrete(len(ways))
+    steps = 0  # of all there ever were
+    closed: ClassVar[list[int]] = []  # ids of those that were closed
+
+    def __init__(self) -> None:
+        self.then = ""  # how the next reset will break
+        self.place = np.zeros(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        then, self.then = self.then, ""
+        if then == "no reset":
+            raise OSError("the door is\n  locked")
+        self.place[:] = self.np_random.normal(size=3)
+        broken = {"nan reset": np.full(3, np.nan), "shape reset": np.zeros(2)}.get(then, self.place)
+        return broken if then == "tuple reset" else (broken, {})
+
+    def step(self, action: Any) -> Any:
+        Saboteur.steps += 1
+        way = self.ways[int(action)]
+        self.place += self.np_random.normal(size=3)
+        whole = (self.place, float(self.place[0]), False, False, {})
+        match way:
+            case "play":
+                return whole
+            case "raise":
+                raise ValueError("bad thing")
+            case "nan":
+                self.place[1] = np.nan
+                return whole
+            case "nan reward":
+                return (self.place, np.nan, *whole[2:])
+            case "shape":
+                return (self.place[:1], *whole[1:])
+            case "words":
+                return (["a", "b", "c"], *whole[1:])
+            case "tuple":
+                return whole[:4]
+            case "nothing":
+                return None
+            case "reward":
+                return (self.place, np.zeros(2), *whole[2:])
+            case "flags":
+                return (self.place, 0.0, np.zeros(2, bool), False, {})
+        self.then = way
+        return (self.place, 1.0, True, False, {})
+
+    def close(self) -> None:
+        self.closed.append(id(self))
+        if self.place.any():
+            raise RuntimeError("cannot be closed either, once played")
+
+
+class Broken(Drunkard):
+    """Works for some steps, of all environments together, and never again."""
+
+    left = 0
+
+    def __init__(self, fails: str = "step"):
+        super().__init__()
+        self.fails = fails
+        if fails == "make" and self.left < 0:
+            raise MemoryError("no room")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if self.fails == "reset" and Broken.left <= 0:
+            raise ValueError("worn out")
+        return super().reset(seed=seed)
+
+    def step(self, action: np.ndarray) -> Any:
+        Broken.left -= 1
+        if Broken.left < 0:
+            raise ValueError("worn out")
+        return (*super().step(action)[:2], False, False, {})
+
+
+class Faulty(gymnasium.Wrapper):
+    """CartPole, of which one step in a hundred fails."""
+
+    failed = 0  # steps of all there ever were
+
+    def __init__(self, chance: float = 0.01):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.chance = chance
+
+    def step(self, action: Any) -> Any:
+        drawn = self.unwrapped.np_random.random()
+        Faulty.failed += drawn < self.chance
+        if drawn < self.chance / 2:
+            raise ConnectionError("the simulator went away")
+        observation, *rest = self.env.step(action)
+        return (observation * np.float32(np.nan) if drawn < self.chance else observation, *rest)
 
 
 def limited(steps: int = 7, render_mode: str | None = None) -> gymnasium.Env:

@@ -9,8 +9,9 @@ import own_envs
 import pytest
 from playing import empty, play, random_actions
 
-from runnel.environment import Episode, episode_seed
-from runnel.envs.gymnasium import GymnasiumEnvironment, _quicken
+from runnel.environment import episode_seed
+from runnel.envs.gymnasium import GymnasiumEnvironment
+from runnel.envs.gymnasium_vector import _quicken
 from runnel.errors import UserError
 from runnel.types import Box, Discrete, MultiDiscrete
 
@@ -157,14 +158,6 @@ def test_pictures(made_from):
 def test_an_environment_that_cannot_be_drawn_says_so():
     with pytest.raises(UserError, match=r"gives no pictures: wanted render mode 'rgb_array', .* of ansi"):
         GymnasiumEnvironment(own_envs.Countdown).open([0], 0, render=True)
-
-
-def test_an_episode_that_does_not_play_again_is_refused():
-    environment = GymnasiumEnvironment(own_envs.Unsure)
-    vector, out = environment.open([0], 0), empty(environment.spec, 1)
-    vector.reset(out.observation)
-    with pytest.raises(UserError, match="not deterministic"):
-        vector.restore([Episode(0, {"agent": np.zeros(9, np.int32)})], out.observation)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.runtime import history
-from runnel.runtime.history import History, pack, unpack
+from runnel.runtime.history import History, Private, pack, unpack
+
+
+def new(envs, steps=1):
+    return History(envs, Private({"agent": ((envs,), np.dtype(np.int32))}, steps))
 
 
 def play(envs, unrolls):
     """A history of unrolls of numbered actions, and a plain list of each environment's actions since its last end."""
-    kept, plain, number = History(envs), [[] for _ in range(envs)], 0
+    kept, plain, number = new(envs), [[] for _ in range(envs)], 0
     for done in unrolls:
         steps = done.shape[0]
         actions = np.arange(number, number + steps * envs, dtype=np.int32).reshape(steps, envs)
@@ -48,7 +52,7 @@ def test_every_episode_in_progress_has_all_its_actions(case):
 def test_a_restored_history_goes_on_like_the_one_it_was_packed_from(case, more):
     envs, ends = case
     kept, _ = play(envs, ends)
-    other = History(envs)
+    other = new(envs)
     episodes, _ = kept.episodes(range(envs))
     other.restore(unpack(pack(episodes)), kept.end)
     done = np.resize(more[1][0], (3, envs))
@@ -60,18 +64,28 @@ def test_a_restored_history_goes_on_like_the_one_it_was_packed_from(case, more):
         assert list(a.actions.get("agent", [])) == list(b.actions.get("agent", []))
 
 
-def test_nothing_older_than_the_oldest_episode_is_kept():
-    kept = History(2)
+def test_memory_does_not_grow_while_episodes_are_short():
+    kept = new(2, 4)
     done = np.zeros((4, 2), bool)
     done[-1] = True
-    for _ in range(10):
+    room = kept._room
+    for _ in range(100):
         kept.add({"agent": np.zeros((4, 2), np.int32)}, done)
-    assert len(kept._chunks) == 0
+    assert kept._room is room
+
+
+def test_an_episode_longer_than_its_room_moves_to_a_larger_one():
+    kept = new(1, 1)
+    for step in range(1000):
+        kept.add({"agent": np.full((1, 1), step, np.int32)}, np.zeros((1, 1), bool))
+    (episode,), cut = kept.episodes([0])
+    assert not cut.any()
+    assert episode.actions["agent"].tolist() == list(range(1000))
 
 
 def test_an_episode_too_long_to_keep_is_cut_and_its_successor_begun(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(history, "LIMIT_BYTES", 100)
-    kept = History(1)
+    kept = new(1, 8)
     for _ in range(10):
         kept.add({"agent": np.zeros((8, 1), np.int32)}, np.zeros((8, 1), bool))
     (episode,), cut = kept.episodes([7])

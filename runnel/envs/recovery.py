@@ -1,0 +1,137 @@
+"""What an adapter needs to go on after an environment failed: faults in words, kept for the run, and a budget."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import traceback
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from runnel.environment import Failure
+from runnel.envs.spaces import Observations
+from runnel.errors import EnvironmentFailed
+
+MOST_IN_A_ROW: Final = 10
+"""So many failures of one environment without a step that worked in between end the run."""
+
+WINDOW_STEPS: Final = 200
+"""More failures than half of these, the latest steps of one environment, end it too."""
+
+KEPT: Final = 1000
+"""Failures that nobody fetched; beyond this the oldest are forgotten."""
+
+LONGEST_TRACEBACK: Final = 4000  # characters
+LONGEST_LINE: Final = 300
+
+
+class Fault(NamedTuple):
+    """What was wrong with one call of an environment."""
+
+    what: str  # in one line
+    traceback: str = ""
+    misfit: bool = False  # it gave a thing of another kind or shape than its spaces say
+
+
+def raised(call: str, problem: Exception) -> Fault:
+    """The environment's own exception. As text: kept, it would hold on to all that the environment is."""
+    line = traceback.format_exception_only(problem)[0]
+    inner = problem.__traceback__ and problem.__traceback__.tb_next  # without our own call
+    text = "".join(traceback.format_exception(type(problem), problem, inner))
+    return Fault(_one_line(f"{call} raised {line}"), text[-LONGEST_TRACEBACK:].rstrip())
+
+
+def fault_of_reset(result: Any, observations: Observations) -> Fault | None:
+    """What is wrong with what `reset` gave."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        return Fault(f"reset gave {_words(result)}, wanted (observation, info)", misfit=True)
+    return _fault_of_observation("reset", result[0], observations)
+
+
+def fault_of_step(result: Any, observations: Observations) -> Fault | None:
+    """What is wrong with what `step` gave."""
+    if not isinstance(result, tuple | list) or len(result) != 5:
+        wanted = "(observation, reward, terminated, truncated, info)"
+        return Fault(f"step gave {_words(result)}, wanted {wanted}", misfit=True)
+    observation, reward, *ends, _ = result
+    if fault := _fault_of_observation("step", observation, observations):
+        return fault
+    if fault := _fault_of_reward(reward):
+        return fault
+    try:
+        [bool(end) for end in ends]
+    except Exception:
+        found = " and ".join(map(_words, ends))
+        return Fault(f"step gave {found} as terminated and truncated, wanted booleans", misfit=True)
+    return None
+
+
+def _fault_of_observation(call: str, observation: Any, observations: Observations) -> Fault | None:
+    if misfit := observations.misfit(observation):
+        return Fault(_one_line(f"{call} gave {misfit}"), misfit=True)
+    return Fault(f"{call} gave NaN in its observation") if observations.has_nan(observation) else None
+
+
+def _fault_of_reward(reward: Any) -> Fault | None:
+    if not getattr(reward, "shape", ()):  # an array of one element is no number: it does not fit among the others'
+        with contextlib.suppress(Exception):
+            return Fault("step gave NaN as its reward") if math.isnan(reward) else None
+    return Fault(f"step gave {_words(reward)} as its reward, wanted a number", misfit=True)
+
+
+class Failures:
+    """The failures of a vector's environments: kept until they are fetched, and counted against the budget."""
+
+    def __init__(self, name: str, columns: int):
+        self._name = name
+        self._kept: deque[Failure] = deque(maxlen=KEPT)
+        self._in_a_row = [0] * columns
+        self._clocks: list[deque[int]] = [deque() for _ in range(columns)]  # when each failed, in the window
+
+    def forget(self) -> None:
+        """The environments begin again: what counted against them counts no more."""
+        self._in_a_row = [0] * len(self._in_a_row)
+        for clocks in self._clocks:
+            clocks.clear()
+
+    def add(self, failure: Failure, clock: int, stepping: bool) -> None:
+        """One failed at the vector's step `clock`: in the step itself, or in what came after it."""
+        self._kept.append(failure)
+        clocks = self._clocks[failure.row]
+        # The latest step that can have worked is the one before, or, where this was no step, the one just done.
+        follows = bool(clocks) and clocks[-1] >= clock - stepping
+        self._in_a_row[failure.row] = self._in_a_row[failure.row] + 1 if follows else 1
+        clocks.append(clock)
+        while clocks[0] <= clock - WINDOW_STEPS:
+            clocks.popleft()
+        if self._in_a_row[failure.row] >= MOST_IN_A_ROW:
+            raise self._too_many(failure, f"{MOST_IN_A_ROW} times without a step that worked in between")
+        if len(clocks) > WINDOW_STEPS // 2:
+            raise self._too_many(failure, f"{len(clocks)} times in its last {WINDOW_STEPS} steps")
+
+    def fetch(self) -> list[Failure]:
+        """All that were kept, once."""
+        kept = list(self._kept)
+        self._kept.clear()
+        return kept
+
+    def _too_many(self, last: Failure, often: str) -> EnvironmentFailed:
+        own = f". Its own traceback:\n{last.traceback}" if last.traceback else ""
+        return EnvironmentFailed(
+            f"{self._name}: environment {last.index} failed {often}; at last, in episode {last.episode}, {last.what}. "
+            "A run goes on after a failure now and then; correct the environment, or let it say `truncated` where it "
+            f"cannot go on{own}"
+        )
+
+
+def _words(value: Any) -> str:
+    """What a value is, without showing all of it."""
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of shape {shape}" if shape else "")
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 3] + "..."

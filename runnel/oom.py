@@ -1,0 +1,45 @@
+"""Whether the kernel has killed for want of memory: a process that it kills leaves no word of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def oom_kills(root: Path | str = "/") -> int | None:
+    """How many processes were killed so far, among those that share this one's memory limit; None where it is not told.
+
+    Compared before and after a worker's end by signal 9, it tells whether memory may have been the reason.
+    """
+    root = Path(root)
+    group = root / "sys/fs/cgroup" / _group(root)
+    for path, name in (
+        (group / "memory.events", "oom_kill"),
+        (root / "sys/fs/cgroup/memory.events", "oom_kill"),  # in a container whose own group is the root it sees
+        (root / "sys/fs/cgroup/memory/memory.oom_control", "oom_kill"),  # version 1
+        (root / "proc/vmstat", "oom_kill"),  # of the whole machine
+    ):
+        count = _count(path, name)
+        if count is not None:
+            return count
+    return None
+
+
+def _group(root: Path) -> str:
+    """This process's group of version 2, relative to where groups are mounted."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.removeprefix("0::").strip("/") for line in lines if line.startswith("0::")), "")
+
+
+def _count(path: Path, name: str) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in lines:
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdigit():
+            return int(value)
+    return None

@@ -1,0 +1,140 @@
+"""When a worker is to be given up, whether it can be replaced alone, and when a run has had enough of it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
+from runnel.graph import Graph
+from runnel.plan import Placed, learns
+
+
+class Fault(NamedTuple):
+    """What happened to a worker."""
+
+    worker: str
+    reason: str  # in one line
+    detail: str  # its own traceback, its stacks, or the end of its log
+    crashed: bool  # by itself, against: it was killed from outside
+    error: Exception | None = None  # where it makes no sense to go on
+
+    def failure(self, more: str = "") -> Exception:
+        """The error that ends a run."""
+        if self.error is not None:
+            return self.error
+        detail = f"\n{self.detail}" if self.detail else "; it left no word in its log"
+        return WorkerFailed(f"{self.worker} {self.reason}{more}{detail}")
+
+
+def raised(worker: str, failed: Mapping[str, Any]) -> Fault:
+    """A worker that told of its own end."""
+    error: Exception | None = None
+    if failed["user"]:
+        error = UserError(failed["message"])
+    elif failed.get("final"):
+        error = EnvironmentFailed(f"{worker}: {failed['message']}")
+    return Fault(worker, f"failed: {failed['message'].strip()}", failed["traceback"], crashed=True, error=error)
+
+
+def ended(worker: str, status: int, log: str, oom: bool = False) -> Fault:
+    """A worker that ended without a word."""
+    if status >= 0:
+        return Fault(worker, f"ended with status {status}", log, crashed=True)
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
+    reason = f"was killed by signal {-status} ({name})" + (", perhaps because memory ran out" if oom else "")
+    return Fault(worker, reason, log, crashed=-status not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+
+
+def hung(worker: str, seconds: float, phase: str, stacks: str) -> Fault:
+    return Fault(worker, f"gave no sign of life for {seconds:.0f} s while {phase}", stacks, crashed=True)
+
+
+def replaceable(fragment: Placed, graph: Graph, free: bool) -> bool:
+    """Whether a worker can be replaced while the others go on, exactly or, where staleness is allowed, nearly.
+
+    That is so where all it knows is in its journal, its streams and the parameter stores:
+    - who plays, and acts there too, plays the unroll again from its first step;
+    - who plays for others who put the trajectories together takes the steps again that they have seen;
+    - who acts for whoever asks begins with new memories (where nobody must wait for anybody).
+    All others know what only a checkpoint can tell them.
+    """
+    nodes = [graph.nodes[name] for name in fragment.nodes]
+    kinds = {node.kind for node in nodes}
+    if learns(fragment, graph) or "replay" in kinds:
+        return False
+    if "environment" not in kinds:
+        return free and kinds == {"act"}
+    acts = {node.group for node in nodes if node.kind == "act"}
+    rolls = {node.group for node in nodes if node.kind == "rollout"}
+    everybody = set(graph.spec.groups)
+    if not kinds <= {"environment", "act", "rollout"}:
+        return free and acts == everybody
+    return acts == everybody or (not acts and (not rolls or free))
+
+
+@dataclass
+class Budget:
+    """How many replacements a run puts up with."""
+
+    most: int = 10
+    window_s: float = 600.0
+    in_a_row: int = 3  # of one worker, without anything learnt in between
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._at: deque[float] = deque()
+        self._row: dict[str, int] = {}
+        self._learnt = -1
+
+    def spend(self, fault: Fault, learnt: int) -> None:
+        """Takes one; raises what ends the run where there is none left. `learnt`: how much was up to now, all told."""
+        if fault.error is not None:
+            raise fault.error
+        now = self.clock()
+        if learnt > self._learnt:
+            self._row.clear()
+            self._learnt = learnt
+        if fault.crashed:  # who is killed from outside is not to blame
+            self._row[fault.worker] = self._row.get(fault.worker, 0) + 1
+        self._at.append(now)
+        while now - self._at[0] > self.window_s:
+            self._at.popleft()
+        if len(self._at) > self.most:
+            raise fault.failure(
+                f", after {self.most} replacements of workers within {self.window_s / 60:.0f} minutes; "
+                "--restarts allows more"
+            )
+        if self._row.get(fault.worker, 0) >= self.in_a_row:
+            raise fault.failure(f", {self._row[fault.worker]} times in a row with nothing learnt in between")
+
+
+class Patience:
+    """Notices who gives no sign of life for longer than its phase may take.
+
+    A worker that works beats with every step, and one that waits ten times a second. Starting and compiling take as
+    long as they take; but who is stopped altogether is not at it.
+    """
+
+    def __init__(self, working_s: float, clock: Callable[[], float] = time.monotonic):
+        self.limits = {"working": working_s, "starting": max(300.0, working_s), "compiling": max(600.0, working_s)}
+        self._clock = clock
+        self._seen: dict[str, tuple[int, float]] = {}  # by worker: its beats, and when they last changed
+
+    def begin(self, worker: str) -> None:
+        """A process has just been started."""
+        self._seen.pop(worker, None)
+
+    def silent(self, worker: str, beats: int, phase: str, stopped: Callable[[], bool]) -> float | None:
+        """For how long it has given no sign of life, where that is too long."""
+        before, now = self._seen.get(worker), self._clock()
+        if before is None or before[0] != beats:
+            self._seen[worker] = (beats, now)
+            return None
+        passed = now - before[1]
+        late = passed > self.limits[phase] or (passed > self.limits["working"] and stopped())
+        return passed if late else None

@@ -1,0 +1,134 @@
+"""Chaos: throughout a run a random worker, learners included, is killed or stopped as soon as it has recovered.
+
+The slow suite does it under every distribution of several processes, 30 times each. Set CHAOS_REPORT to a file to have
+every kill and the time until the worker was at work again written there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from chaos import Chaos, descendants
+from test_kill_equality import PLANS, assert_same, final_state, train, undisturbed
+
+from runnel.events import read_events
+from runnel.metrics import read_metrics
+
+KILLS = 30
+
+RUNS = {  # command, workers, steps that take about KILLS times three seconds undisturbed, the return to be reached
+    "coarse": (["ppo", "CartPole-v1", "--actors", "2"], ["actor-0", "actor-1", "learner"], 1_200_000, 475),
+    "fine": (["ppo", "CartPole-v1", "--actors", "2"], ["environment-0", "environment-1", "learner"], 1_200_000, 475),
+    "environments": (
+        ["ppo", "CartPole-v1", "--actors", "2"], ["environment-0", "environment-1", "learner"], 1_200_000, 475,
+    ),
+    "replicated": (["ppo", "CartPole-v1", "--learners", "2"], ["replica-0", "replica-1"], 300_000, 475),
+    "central": (["a2c", "CartPole-v1", "--actors", "2"], ["worker-0", "worker-1", "server"], 1_200_000, 400),
+    "async": (["impala", "CartPole-v1", "--actors", "2"], ["actor-0", "actor-1", "learner"], 3_000_000, 400),
+    "decoupled": (
+        ["impala", "CartPole-v1", "--actors", "2"], ["environment-0", "environment-1", "inference", "learner"],
+        2_000_000, 400,
+    ),
+}  # fmt: skip
+
+
+def chaos(name: str, run_dir: Path, kills: int, steps: int) -> Chaos:
+    command, workers, _, _ = RUNS[name]
+    flags = ["--distribution", name, "--steps", str(steps), "--run-dir", str(run_dir), "--quiet", "--seed", "1"]
+    limits = ["--restarts", "100000", "--hang-after", "5", "--checkpoint-every", "2"]
+    return Chaos(["train", *command, *flags, *limits], run_dir, workers, seed=7, most=kills)
+
+
+def check(broken: Chaos, steps: int) -> None:
+    """The run has ended as if nothing had happened to it."""
+    result = broken.result()
+    assert result["status"] == "finished"
+    assert result["env_steps"] >= steps
+    assert result["restarts"] >= sum(each.recovery_s is not None for each in broken.done)
+    # Nothing that was completed before the last checkpoint was ever lost: the curve is one line, without a gap.
+    told = [record["env_steps"] for record in read_metrics(broken.run_dir)]
+    assert told == sorted(told)
+    events = {event["event"] for event in read_events(broken.run_dir)}
+    assert {"restart", "recovered"} <= events
+    if any(each.signal == "SIGSTOP" for each in broken.done):
+        assert "hang" in events
+
+
+def test_a_killed_learner_is_replaced_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    broken = chaos("coarse", tmp_path / "run", 1, 200_000)
+    broken.workers, broken.signals = ["learner"], [signal.SIGKILL]
+    broken.pause_s = (3.0, 4.0)  # a checkpoint is there by then
+    assert broken.run(240) == 0, broken.output()
+    check(broken, 200_000)
+    assert broken.result()["restart_reasons"] == {"learner was killed by signal 9 (SIGKILL)": 1}
+    assert any(event["event"] == "rollback" for event in read_events(broken.run_dir))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_survives_whatever_happens_to_its_workers(name: str, tmp_path: Path) -> None:
+    *_, steps, target = RUNS[name]
+    broken = chaos(name, tmp_path / "run", KILLS, steps)
+    began = time.monotonic()
+    status = broken.run(1500)
+    result = broken.result() if status == 0 else {}
+    if path := os.environ.get("CHAOS_REPORT"):
+        kills = [{"worker": b.worker, "signal": b.signal, "recovery_s": b.recovery_s} for b in broken.done]
+        about = {"distribution": name, "status": status, "seconds": time.monotonic() - began, "kills": kills}
+        about |= {key: result.get(key) for key in ("env_steps", "updates", "mean_return", "restarts")}
+        with open(path, "a") as file:
+            file.write(json.dumps(about) + "\n")
+    assert status == 0, broken.output()
+    check(broken, steps)
+    assert len(broken.done) >= KILLS - 1
+    assert result["mean_return"] >= target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["coarse", "fine"])
+def test_a_run_killed_whole_and_resumed_again_and_again_equals_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    command, _ = PLANS[name]
+    steps, draw = 400_000, random.Random(5)
+    wanted = undisturbed(command, tmp_path / "calm", steps)
+    run_dir = tmp_path / "killed"
+    arguments, times = train(command, run_dir, steps), 0
+    arguments[arguments.index("--checkpoint-every") + 1] = "0.5"
+    while True:
+        process = subprocess.Popen([sys.executable, "-m", "runnel", *arguments])
+        kill, pid = times < 20, process.pid
+        try:
+            if kill and not _ended(process, draw.uniform(4.0, 9.0)):
+                for each in [pid, *descendants(pid)]:
+                    try:
+                        os.kill(each, signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+                times += 1
+            status = process.wait(300)
+        finally:
+            process.kill()
+        if status == 0:
+            break
+        if (run_dir / "checkpoints" / "latest").exists():
+            arguments = ["resume", str(run_dir), "--quiet"]
+        else:
+            shutil.rmtree(run_dir, ignore_errors=True)
+    assert times >= 5
+    assert_same(final_state(run_dir), wanted)
+
+
+def _ended(process: subprocess.Popen, seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+        return True
+    except subprocess.TimeoutExpired:
+        return False

@@ -1,0 +1,51 @@
+"""An environment that takes its worker with it is played again; one that does so again loses that episode only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import runnel
+from runnel.distributions import load
+from runnel.events import read_events
+
+
+def train(run_dir: Path, distribution: str, how: str, times: int, hang_after_s: float = 30.0) -> dict:
+    run = runnel.train(
+        "ppo", "envs.deadly:deadly", load(distribution)(actors=2), envs=4, steps=4096, run_dir=run_dir, quiet=True,
+        hang_after_s=hang_after_s, env_settings={"how": how, "mark": str(run_dir / "mark"), "times": times},
+    )  # fmt: skip
+    return run.result
+
+
+@pytest.mark.parametrize(
+    ("distribution", "how", "times"),
+    [
+        ("coarse", "exit", 1),
+        ("fine", "exit", 2),
+        pytest.param("coarse", "crash", 2, marks=pytest.mark.slow),
+        pytest.param("coarse", "hang", 2, marks=pytest.mark.slow),
+        pytest.param("fine", "crash", 1, marks=pytest.mark.slow),
+        pytest.param("fine", "hang", 2, marks=pytest.mark.slow),
+        pytest.param("async", "exit", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_deadly_environment(tmp_path: Path, distribution: str, how: str, times: int) -> None:
+    result = train(tmp_path / "run", distribution, how, times, hang_after_s=5.0 if how == "hang" else 60.0)
+    assert result["status"] == "finished"
+    assert result["restarts"] == times
+    events = read_events(tmp_path / "run")
+    cut = [event for event in events if event["event"] == "environment"]
+    assert len(cut) == (times > 1), events
+    if times > 1:
+        assert "brought its worker down" in cut[0]["reason"]
+        assert result["environment_failures"] == 1
+
+
+def test_one_that_never_stops_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(runnel.errors.WorkerFailed, match=r"ended with status 3(.|\n)*(in a row|replacements)"):
+        runnel.train(
+            "ppo", "envs.deadly:always", load("coarse")(actors=2), envs=4, steps=4096, run_dir=tmp_path / "run",
+            quiet=True,
+        )  # fmt: skip

@@ -1,0 +1,400 @@
+"""Damaged, foreign and hostile files are refused in plain words; nothing in them is executed, and nothing hangs."""
+
+import ast
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toys import Reinforce
+
+import runnel
+from runnel.building import read_config, rebuild
+from runnel.checkpoint import Checkpoints
+from runnel.errors import UserError
+from runnel.launch.control import Control
+from runnel.launch.message import MalformedMessage
+from runnel.metrics import read_metrics
+from runnel.plot import read_curve
+from runnel.runtime.program import carry_types
+from runnel.session import Counters
+
+PACKAGE = Path(runnel.__file__).parent
+
+# What the source may not have
+
+
+FORBIDDEN_MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "yaml"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+ALLOWED = {
+    # The annotations of a dataclass's own source, which was imported already: never text of a file or a socket.
+    ("settings.py", "eval"),
+}
+
+
+def offences(file: Path, root: Path = PACKAGE):
+    """What could execute what it reads, as (file, what)."""
+    name = file.relative_to(root).as_posix()
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and node.module == "multiprocessing":
+                modules += [f"multiprocessing.{alias.name}" for alias in node.names]
+            for module in modules:
+                if module.partition(".")[0] in FORBIDDEN_MODULES | {"multiprocessing"}:
+                    yield name, module
+        elif isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name) and called.id in FORBIDDEN_CALLS:
+                yield name, called.id
+            if isinstance(called, ast.Attribute) and called.attr in ("load", "fromfile", "loads"):
+                for keyword in node.keywords:
+                    if keyword.arg == "allow_pickle" and getattr(keyword.value, "value", True) is not False:
+                        yield name, "allow_pickle"
+
+
+def test_nothing_in_the_package_unpickles_or_evaluates_what_it_reads():
+    found = {offence for file in PACKAGE.rglob("*.py") for offence in offences(file)}
+    assert found <= ALLOWED
+
+
+def test_the_search_finds_what_it_looks_for(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "import pickle\nfrom multiprocessing import Queue\nimport numpy as np\n"
+        "np.load('x', allow_pickle=True)\neval('1')\nexec('1')\n"
+    )
+    assert {what for _, what in offences(bad, tmp_path)} == {
+        "pickle", "multiprocessing", "multiprocessing.Queue", "allow_pickle", "eval", "exec",
+    }  # fmt: skip
+
+
+# Damaged files
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run directory with two checkpoints."""
+    run_dir = tmp_path_factory.mktemp("runs") / "run"
+    runnel.train(Reinforce(), "toys:Corridor", "fused", envs=4, steps=96, run_dir=run_dir, quiet=True)
+    runnel.resume(run_dir, steps=192, quiet=True)
+    return run_dir
+
+
+@pytest.fixture
+def run_dir(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
+
+
+@pytest.fixture(scope="module")
+def like(trained):
+    built = rebuild(trained, read_config(trained))
+    return {"carry": carry_types(built.graph, built.environment)}
+
+
+def load(run_dir, like):
+    """What `resume`, `eval` and `plot` do first: the number of the checkpoint that was taken, or the refusal."""
+    notes = []
+    try:
+        read_config(run_dir)
+        _, counters = Checkpoints(run_dir).load(like, notes.append)
+        Counters.of(counters, run_dir)
+        Checkpoints(run_dir).load_states(like["carry"].states, notes.append)
+        read_metrics(run_dir)
+        read_curve(run_dir)
+    except UserError as refusal:
+        return refusal
+    return counters["iterations"]
+
+
+def damaged(data: bytes, rng: random.Random, others: list[Path]) -> bytes:
+    """Bytes that something has happened to."""
+    data = bytearray(data)
+    match rng.choice(("flip", "cut", "swap", "replace", "empty", "insert", "other", "nest")):
+        case "flip" if data:
+            for _ in range(rng.randint(1, 8)):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case "cut":
+            data = data[: rng.randrange(len(data) + 1)]
+        case "swap" if len(data) > 8:
+            i, j = sorted(rng.sample(range(len(data)), 2))
+            data = data[j:] + data[i:j] + data[:i]
+        case "insert":
+            at = rng.randrange(len(data) + 1)
+            data = data[:at] + rng.randbytes(16) + data[at:]
+        case "other":
+            data = bytearray(rng.choice(others).read_bytes())
+        case "nest":
+            data = bytearray(b"[" * 100_000)
+        case "empty":
+            data = bytearray()
+        case _:
+            data = bytearray(rng.randbytes(max(1, len(data))))
+    return bytes(data)
+
+
+def newest(run_dir):
+    return max(path for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def resign(checkpoint):
+    """Makes a manifest agree with what is there, as someone would who means harm."""
+    files = {}
+    for path in sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != "manifest.json"):
+        data = path.read_bytes()
+        files[path.relative_to(checkpoint).as_posix()] = [len(data), hashlib.blake2b(data).hexdigest()]
+    (checkpoint / "manifest.json").write_text(json.dumps({"format": 1, "files": files}))
+
+
+def test_damage_to_any_file_is_refused_or_passed_over(run_dir, trained, like):
+    rng = random.Random(0)
+    wanted = [p.relative_to(trained) for p in trained.rglob("*") if p.is_file() and "tfevents" not in p.name]
+    sources = [trained / name for name in wanted]
+    sizes = {name: (trained / name).read_bytes() for name in wanted}
+    for name in wanted:
+        for _ in range(3):
+            (run_dir / name).write_bytes(damaged(sizes[name], rng, sources))
+            load(run_dir, like)
+        (run_dir / name).unlink()
+        load(run_dir, like)
+        (run_dir / name).write_bytes(sizes[name])
+    assert load(run_dir, like) == 6
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's reads that go on in vain
+def test_damage_that_a_manifest_agrees_with_is_refused_or_passed_over(run_dir, trained, like):
+    rng = random.Random(1)
+    checkpoint = newest(run_dir)
+    pristine = newest(trained)
+    for name in [p.relative_to(pristine) for p in pristine.rglob("*") if p.is_file() and p.name != "manifest.json"]:
+        for _ in range(2):
+            data = (pristine / name).read_bytes()
+            (checkpoint / name).write_bytes(damaged(data, rng, [pristine / "counters.json"]))
+            resign(checkpoint)
+            load(run_dir, like)
+        (checkpoint / name).write_bytes(data)
+    resign(checkpoint)
+    assert load(run_dir, like) == 6
+
+
+@pytest.mark.parametrize("name", ["../../../secret", "/etc/hostname", "state/../../secret", "link", "pipe"])
+def test_a_manifest_that_leads_elsewhere_is_passed_over(name, run_dir, like):
+    checkpoint = newest(run_dir)
+    (run_dir / "secret").write_bytes(b"secret")
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    if name == "link":
+        (checkpoint / "state" / "link").symlink_to(run_dir / "secret")
+        name = "state/link"
+    elif name == "pipe":
+        os.mkfifo(checkpoint / "state" / "pipe")
+        name = "state/pipe"
+    manifest["files"][name] = [6, hashlib.blake2b(b"secret").hexdigest()]
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    assert load(run_dir, like) == 3
+
+
+def test_a_link_in_the_place_of_a_directory_is_passed_over(run_dir, like):
+    checkpoint = newest(run_dir)
+    shutil.move(checkpoint / "state", run_dir / "elsewhere")
+    (checkpoint / "state").symlink_to(run_dir / "elsewhere")
+    assert load(run_dir, like) == 3
+
+
+def test_a_file_that_a_manifest_does_not_name_is_passed_over(run_dir, like):
+    (newest(run_dir) / "state" / "arrays" / "more").write_text("{}")
+    assert load(run_dir, like) == 3
+
+
+@pytest.mark.parametrize(
+    "claimed", [{"x": [[2**40], "float32"]}, {"x": [[-1, 0], "float32"]}, {"x": [[0], "no dtype"]}, {"x": 3}, []]
+)
+def test_what_claims_to_be_empty_and_is_not_is_passed_over(claimed, run_dir, like):
+    checkpoint = newest(run_dir)
+    (checkpoint / "state" / "empty.json").write_text(json.dumps(claimed))
+    resign(checkpoint)
+    assert load(run_dir, like) == 3
+
+
+def test_arrays_far_larger_than_their_files_are_passed_over_before_they_are_read(run_dir, like, monkeypatch):
+    import orbax.checkpoint as ocp
+
+    checkpoint = newest(run_dir)
+    shutil.rmtree(checkpoint / "state" / "arrays")
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), (2**27,), (0,))
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        named = {name: np.zeros(x.shape, x.dtype) for name, x in types_of(like).items()}
+        checkpointer.save((checkpoint / "state" / "arrays").absolute(), {**named, "['host']['x']": huge})
+    resign(checkpoint)
+    restored = []
+    real = ocp.PyTreeCheckpointer.restore
+    monkeypatch.setattr(
+        ocp.PyTreeCheckpointer, "restore", lambda self, path, **k: restored.append(path) or real(self, path, **k)
+    )
+    assert load(run_dir, like) == 3
+    assert not any(checkpoint.name in str(path) for path in restored)
+
+
+def types_of(like):
+    import jax
+
+    tree = {"carry": like["carry"]._replace(replays={})}
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.eval_shape(jax.random.key_data, leaf)
+        if leaf.size:
+            found[jax.tree_util.keystr(path)] = leaf
+    return found
+
+
+@pytest.mark.parametrize(
+    "counters", [{"iterations": "many"}, {"unheard_of": 1}, {"add": 1}, {"restart_reasons": 3}, {"updates": [1]}]
+)
+def test_counters_that_no_run_keeps_are_refused(counters, run_dir, like):
+    checkpoint = newest(run_dir)
+    (checkpoint / "counters.json").write_text(json.dumps(counters))
+    resign(checkpoint)
+    assert isinstance(load(run_dir, like), UserError)
+
+
+# Hostile configurations
+
+
+@dataclass(frozen=True)
+class NoAlgorithm:
+    """A dataclass that would do harm as soon as it is made."""
+
+    where: str = ""
+
+    def __post_init__(self):
+        Path(self.where).touch()
+
+
+def edited(run_dir, change):
+    config = json.loads((run_dir / "config.json").read_text())
+    change(config)
+    (run_dir / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "os:system", "subprocess:Popen", "builtins:eval", "antigravity:x", "test_hostile_files:NoAlgorithm", "jax:jit",
+        "no.such.module:x", "os", "", ":", "..:x", "a\x00b:c", "\ud800.py:x",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("part", ["algorithm", "distribution", "environment", "object", "nested", "network"])
+def test_a_configuration_that_names_something_else_is_refused_and_nothing_is_called(part, path, run_dir, tmp_path):
+    canary = tmp_path / "canary"
+    settings = {"where": str(canary)} if "NoAlgorithm" in path else {"args": ["touch", str(canary)]}
+    if "system" in path:
+        settings = {"command": f"touch {canary}"}
+
+    def change(config):
+        if part == "environment":
+            config["environment"] = {"name": path, "settings": settings}
+        elif part == "object":
+            config["algorithm"]["settings"]["unroll"] = {"object": path}
+        elif part == "nested":
+            config["algorithm"]["settings"]["unroll"] = {"class": path, "settings": settings}
+        elif part == "network":
+            config["algorithm"] = {"class": "runnel.algorithms.ppo:PPO", "settings": {"network": path}}
+        else:
+            config[part] = {"class": path, "settings": settings}
+
+    edited(run_dir, change)
+    harmless = "NoAlgorithm" in path and part in ("nested", "environment")  # the user's own module, imported by name
+    with contextlib.suppress(UserError) if harmless else pytest.raises(UserError):
+        rebuild(run_dir, read_config(run_dir))
+    if not harmless:
+        assert not canary.exists()
+
+
+@pytest.mark.parametrize("part", ["algorithm", "distribution", "environment"])
+def test_scripts_that_come_with_a_run_are_not_executed(part, run_dir, tmp_path, monkeypatch):
+    canary = tmp_path / "canary"
+    (run_dir / "evil.py").write_text(f"import pathlib\npathlib.Path({str(canary)!r}).touch()\n")
+    (tmp_path / "link.py").symlink_to(run_dir / "evil.py")
+    monkeypatch.chdir(run_dir)
+    for place in (run_dir / "evil.py", "evil.py", run_dir / ".." / "run" / "evil.py", tmp_path / "link.py"):
+        named = f"{place}:Evil"
+        change = {"name": named, "settings": {}} if part == "environment" else {"class": named, "settings": {}}
+        edited(run_dir, lambda config, change=change: config.update({part: change}))
+        with pytest.raises(UserError, match="script"):
+            read_config(run_dir)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"envs": 0}, {"envs": 10**12}, {"envs": "4"}, {"envs": True}, {"seed": -1}, {"seed": 2**70}, {"seed": None},
+        {"steps": "x"}, {"algorithm": []}, {"algorithm": "ppo"}, {"environment": "CartPole-v1"}, {"environment": {}},
+        {"distribution": None}, {"stop_at_return": "high"}, {"checkpoint_every_s": 0},
+        {"algorithm": {"class": "toys:Reinforce", "settings": {"unroll": {"float": "x"}}}},
+        {"algorithm": {"class": "toys:Reinforce", "settings": {"unroll": {"dict": 3}}}},
+        {"algorithm": {"class": "toys:Reinforce", "settings": {"unroll": {"list": 3}}}},
+        {"algorithm": {"class": "toys:Reinforce", "settings": {"unroll": {}}}},
+        {"algorithm": {"class": "toys:Reinforce", "settings": {"unroll": "eight"}}},
+        {"algorithm": {"class": "toys:Reinforce", "settings": {"rollup": 8}}},
+        {"algorithm": {"class": ["toys:Reinforce"], "settings": {}}},
+        {"algorithm": {"class": "toys:Reinforce", "settings": []}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_configuration_that_no_run_has_is_refused(change, run_dir):
+    edited(run_dir, lambda config: config.update(change))
+    with pytest.raises(UserError):
+        rebuild(run_dir, read_config(run_dir))
+
+
+def test_damage_to_a_configuration_is_refused_or_harmless(run_dir):
+    rng = random.Random(2)
+    pristine = (run_dir / "config.json").read_bytes()
+    for _ in range(60):
+        (run_dir / "config.json").write_bytes(damaged(pristine, rng, [run_dir / "result.json"]))
+        with contextlib.suppress(UserError):
+            rebuild(run_dir, read_config(run_dir))
+
+
+def test_a_pipe_in_the_place_of_a_configuration_does_not_hang(run_dir):
+    (run_dir / "config.json").unlink()
+    os.mkfifo(run_dir / "config.json")
+    with pytest.raises(UserError):
+        read_config(run_dir)
+
+
+# What arrives over a socket
+
+
+def test_random_bytes_over_a_control_are_dropped_and_nothing_hangs():
+    rng = random.Random(3)
+    raw, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control, sender = Control(theirs), Control(raw.dup())
+    good = []
+    with contextlib.closing(control), contextlib.closing(sender), raw:
+        for k in range(400):
+            body = rng.randbytes(rng.randrange(200))
+            header = b"rnl1" + rng.choice((b"J", b"M", b"A", b"?")) + bytes(3)
+            counts = rng.choice((0, 0, len(body), rng.randrange(2**31))), rng.choice((len(body), rng.randrange(2**60)))
+            text = rng.choice(
+                (body, b'{"__reduce__": ["os.system", "x"]}', b"[" * 3000, b"cos\nsystem\n(S'x'\ntR.", b'{"a": NaN}')
+            )
+            packet = header + counts[0].to_bytes(4, "little") + counts[1].to_bytes(8, "little") + text
+            raw.send(rng.choice((packet, body or b"x", packet[: rng.randrange(1, len(packet))])))
+            with contextlib.suppress(MalformedMessage):
+                received = control.receive(timeout_s=0)
+                assert received is None or isinstance(received.value, dict)
+            if k % 50 == 0:  # and what follows is still understood
+                sender.send({"number": k})
+                while (received := control.receive(timeout_s=1)) is None or "number" not in received.value:
+                    assert not control.closed
+                good.append(received.value["number"])
+    assert good == list(range(0, 400, 50))

@@ -1,0 +1,288 @@
+"""A machine that runs out of something: the run says so plainly, and what was good is kept."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import runnel
+from runnel.algorithms.ppo import PPO
+from runnel.checkpoint import Checkpoints
+from runnel.errors import UserError
+from runnel.events import EventLog, read_events
+from runnel.files import Appended, one_line
+from runnel.metrics import MetricsLog, read_metrics
+
+ROOT = Path(__file__).parents[1]
+LARGE = PPO(unroll=8, minibatches=2, epochs=1, hidden=(256, 256))
+"""Its checkpoints are larger than any other file of a short run."""
+
+FILE_LIMIT = 300_000
+
+
+def command(*words: Any, limit: tuple[int, int] | None = None) -> subprocess.Popen[str]:
+    """The command line in a process of its own, under a limit of `resource`'s."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # In the new process itself: what this one has imported does not like to be forked.
+    code = "" if limit is None else f"import resource; resource.setrlimit({limit[0]}, ({limit[1]}, {limit[1]}));"
+    code += "import sys; from runnel.cli import main; sys.exit(main())"
+    argv = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(argv, env=environ, text=True, **pipes)
+
+
+def until(done: Callable[[], Any], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def kept(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_that_does_not_fit_costs_the_run_nothing_but_itself(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runnel.train(LARGE, "CartPole-v1", envs=4, steps=64, run_dir=run, quiet=True, checkpoint_every_s=0.1)
+    before = kept(run)
+    process = command("resume", run, "--steps", 6_400, limit=(resource.RLIMIT_FSIZE, FILE_LIMIT))
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 1, err
+    (line,) = [line for line in err.splitlines() if line.startswith("runnel resume: ")]
+    assert "the last checkpoint could not be written: File too large; the newest whole one is " in line
+    assert f"{before[-2]}; make room and go on by `runnel resume {run}`" in line
+    assert "session.py" not in err  # no traceback of ours; orbax's threads may complain of theirs
+    assert "checkpoint failed: a checkpoint could not be written: File too large; " in out
+    assert kept(run) == before
+    result = json.loads((run / "result.json").read_text())
+    assert (result["status"], result["env_steps"]) == ("failed", 6_400)  # it had gone on meanwhile
+    told = [event for event in read_events(run) if event["event"] == "checkpoint_failed"]
+    assert len(told) >= 2
+    assert "training goes on" in told[0]["action"]
+    assert runnel.resume(run, steps=128, quiet=True).result["status"] == "finished"
+
+
+class Carry(NamedTuple):
+    """As much of a run's as a checkpoint needs to know."""
+
+    states: Any
+    replays: Any
+
+
+def some(value: float) -> dict[str, Any]:
+    return {"carry": Carry(np.full(100, value, np.float32), {}), "host": {}}
+
+
+def loaded(run: Path) -> float:
+    found, _ = Checkpoints(run).load(some(0.0), lambda text: None)
+    return float(found["carry"].states[0])
+
+
+@pytest.fixture
+def broken_rename(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    rename, count = Path.rename, [0]
+
+    def set_up(at: int) -> None:
+        def failing(self: Path, target: Path) -> Path:
+            count[0] += 1
+            if count[0] == at:
+                raise OSError(28, "No space left on device")
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "rename", failing)
+
+    return set_up
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_checkpoint_that_replaces_another_leaves_one_at_every_moment(
+    tmp_path: Path, broken_rename: Callable[[int], None], at: int
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(3, some(1.0), {})
+    broken_rename(at)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(3, some(2.0), {})
+    assert loaded(tmp_path) == 1.0
+    assert checkpoints.newest() is not None
+    checkpoints.save(3, some(4.0), {})
+    assert loaded(tmp_path) == 4.0
+    assert kept(tmp_path) == ["000000000003", "latest"]
+
+
+def test_pruning_leaves_the_newest_whole_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for number in range(5):
+        checkpoints.save(number, some(number), {})
+    for number in (3, 4):
+        (checkpoints.directory / f"{number:012d}" / "manifest.json").write_text("{")
+    later = [checkpoints.directory / f"{number:012d}" for number in (5, 6, 7)]
+    for path in later:
+        shutil.copytree(checkpoints.directory / f"{4:012d}", path)
+    assert loaded(tmp_path) == 2.0
+    checkpoints.save(3, some(8.0), {})  # as it goes on from there
+    assert loaded(tmp_path) == 8.0
+    assert kept(tmp_path) == ["000000000002", "000000000003", "latest"]
+
+
+def test_what_a_killed_run_was_writing_is_cleared_away(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    half = tmp_path / "checkpoints" / f".writing-{ended.pid}"
+    half.mkdir(parents=True)
+    (half / "state").write_bytes(b"half")
+    Checkpoints(tmp_path).save(1, some(1.0), {})
+    assert kept(tmp_path) == ["000000000001", "latest"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    where = tmp_path / "disk"
+    where.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(where)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return filler
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_a_while(small_disk: Path) -> None:
+    run = small_disk / "run"
+    words = ["--envs", 4, "--steps", 1_000_000_000, "--checkpoint-every", 0.5, "--run-dir", run]
+    process = command("train", "ppo", "CartPole-v1", *words, "--set", "unroll=8", "hidden=(256, 256)")
+    try:
+        until(lambda: len(kept(run)) >= 4 if (run / "checkpoints").exists() else False)
+        filler = fill(small_disk)
+        lines: list[str] = []
+        assert process.stdout is not None
+        while not any("checkpoint failed" in line for line in lines[-1:]):
+            lines.append(process.stdout.readline())
+            assert lines[-1], "it ended"
+        while not any("metrics failed" in line for line in lines):
+            lines.append(process.stdout.readline())
+            assert lines[-1], "it ended"
+        before = kept(run)
+        filler.unlink()
+        until(lambda: kept(run)[-2] > before[-2])
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, err
+    assert "metrics.jsonl can be written again" in "".join(lines) + out
+    steps = [record["env_steps"] for record in read_metrics(run)]
+    assert steps == sorted(set(steps))
+    assert runnel.resume(run, steps=steps[-1] + 320, quiet=True).result["status"] == "finished"
+
+
+def test_a_full_disk_refuses_a_resumption_and_changes_nothing(small_disk: Path) -> None:
+    run = small_disk / "run"
+    runnel.train(LARGE, "CartPole-v1", envs=4, steps=32, run_dir=run, quiet=True)
+    filler = fill(small_disk)
+    with pytest.raises(UserError, match=r"cannot write .*config.json: No space left on device"):
+        runnel.resume(run, steps=64, quiet=True)
+    filler.unlink()
+    assert runnel.resume(run, steps=64, quiet=True).result["env_steps"] == 64
+
+
+# Metrics
+
+
+def test_metrics_that_cannot_be_written_do_not_end_a_run(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    events = EventLog(tmp_path)
+    with MetricsLog(tmp_path, events=events, clock=iter(range(100)).__next__) as log:
+        for step in range(5):
+            log.write({"env_steps": step})
+        assert log.lost == 5
+        log.rewind(3)
+    told = [event["reason"] for event in read_events(tmp_path)]
+    assert told[0] == "cannot write metrics.jsonl: No space left on device"
+    assert told[-1] == "5 lines of metrics.jsonl are lost"
+    assert sum("cannot" in reason for reason in told) == 1
+
+
+GROWING = """
+import resource, sys
+from pathlib import Path
+from runnel.files import Appended
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+file = Appended(Path(sys.argv[1]))
+for i in range(20):
+    try:
+        file.write(f"line {i:02d}\\n".encode())
+    except OSError as error:
+        print(error.errno)
+"""
+
+
+def test_a_file_holds_whole_pieces_only(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    out = subprocess.run(
+        [sys.executable, "-c", GROWING, path], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert path.read_text() == "".join(f"line {i:02d}\n" for i in range(12))
+    assert set(out.stdout.split()) == {"27"}  # EFBIG
+
+
+def test_a_file_that_shrank_is_appended_to_where_it_ends(tmp_path: Path) -> None:
+    file = Appended(tmp_path / "file")
+    file.write(b"one\ntwo\n")
+    os.truncate(tmp_path / "file", 4)
+    file.write(b"three\n")
+    file.close()
+    assert (tmp_path / "file").read_bytes() == b"one\nthree\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device", "/a/b"), "No space left on device"),
+        (ValueError("RESOURCE_EXHAUSTED: writing '/a/b': [errno 28: No space left on device]\n  at x"), None),
+        (ValueError("first.\nsecond"), "first"),
+        (KeyError(), "KeyError"),
+        (RuntimeError("x" * 500), "x" * 197 + "..."),
+    ],
+)
+def test_a_reason_fits_a_line(error: Exception, line: str | None) -> None:
+    assert one_line(error) == (line or "No space left on device")
+
+
+# Descriptors
+
+
+def test_too_few_descriptors_are_told_plainly(tmp_path: Path) -> None:
+    words = ["--distribution", "coarse", "--actors", 8, "--envs", 8, "--steps", 1000, "--run-dir", tmp_path / "run"]
+    process = command("train", "ppo", "CartPole-v1", *words, limit=(resource.RLIMIT_NOFILE, 48))
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 2, err
+    assert "Traceback" not in err
+    assert "descriptor" in err
+    assert "ulimit -n" in err

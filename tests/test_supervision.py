@@ -1,0 +1,110 @@
+"""When a worker is given up, and when a run is."""
+
+import signal
+
+import pytest
+
+from runnel.building import build
+from runnel.distributions import load
+from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
+from runnel.runtime.topology import staleness_in_iterations
+from runnel.supervision import Budget, Patience, ended, hung, raised, replaceable
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def killed(worker: str = "actor-0"):
+    return ended(worker, -signal.SIGKILL, "")
+
+
+def test_as_many_replacements_as_the_budget_says_within_its_window():
+    clock = Clock()
+    budget = Budget(most=3, window_s=60.0, clock=clock)
+    for _ in range(3):
+        budget.spend(killed(), learnt=0)
+    clock.now = 61.0
+    for _ in range(3):
+        budget.spend(killed(), learnt=0)
+    with pytest.raises(WorkerFailed, match=r"actor-0 was killed by signal 9 \(SIGKILL\), after 3 replacements"):
+        budget.spend(killed(), learnt=0)
+
+
+def test_a_worker_that_fails_whenever_it_starts_ends_the_run_with_its_own_traceback():
+    budget = Budget()
+    fault = raised("learner", {"message": "no", "traceback": "Traceback: here", "user": False})
+    budget.spend(fault, learnt=0)
+    budget.spend(fault, learnt=0)
+    with pytest.raises(WorkerFailed, match=r"learner failed: no, 3 times in a row(.|\n)*Traceback: here"):
+        budget.spend(fault, learnt=0)
+
+
+def test_a_worker_that_fails_now_and_then_does_not():
+    budget = Budget()
+    for learnt in range(8):
+        budget.spend(ended("actor-1", 1, "log"), learnt=learnt)
+
+
+def test_who_is_killed_from_outside_is_not_to_blame():
+    budget = Budget()
+    for _ in range(8):
+        budget.spend(killed(), learnt=0)
+
+
+@pytest.mark.parametrize(("told", "error"), [({"user": True}, UserError), ({"final": True}, EnvironmentFailed)])
+def test_what_a_new_worker_cannot_mend_ends_the_run_at_once(told, error):
+    fault = raised("actor-0", {"message": "bad", "traceback": "", "user": False, **told})
+    with pytest.raises(error, match="bad"):
+        Budget().spend(fault, learnt=0)
+
+
+def test_what_killed_a_worker_is_told_by_name():
+    assert ended("a", -11, "").reason == "was killed by signal 11 (SIGSEGV)"
+    assert ended("a", -11, "").crashed
+    assert not killed().crashed
+    assert ended("a", -9, "", oom=True).reason.endswith("perhaps because memory ran out")
+    assert ended("a", 3, "").reason == "ended with status 3"
+    assert hung("a", 5.2, "working", "stacks").reason == "gave no sign of life for 5 s while working"
+
+
+def test_silence_is_measured_from_the_last_beat_and_depends_on_the_phase():
+    clock = Clock()
+    patience = Patience(2.0, clock=clock)
+    stopped, runs = (lambda: True), (lambda: False)
+    assert patience.silent("a", 1, "working", runs) is None
+    clock.now = 1.9
+    assert patience.silent("a", 1, "working", runs) is None
+    clock.now = 3.0
+    assert patience.silent("a", 1, "working", runs) == 3.0
+    assert patience.silent("a", 1, "compiling", runs) is None
+    assert patience.silent("a", 1, "compiling", stopped) == 3.0
+    assert patience.silent("a", 2, "working", runs) is None
+    patience.begin("a")
+    clock.now = 9.0
+    assert patience.silent("a", 2, "working", runs) is None
+
+
+WHO = {
+    ("ppo", "coarse"): {"actor": True, "learner": False},
+    ("ppo", "fine"): {"environment": True, "learner": False},
+    ("impala", "async"): {"actor": True, "learner": False},
+    ("impala", "decoupled"): {"environment": True, "inference": True, "learner": False},
+    ("a2c", "central"): {"worker": True, "server": False},
+    ("dqn", "central"): {"worker": False, "server": False},  # each has a replay of its own
+    ("ppo", "replicated"): {"replica": False},
+}
+
+
+@pytest.mark.parametrize(("algorithm", "distribution"), WHO)
+def test_who_can_be_replaced_alone(algorithm: str, distribution: str):
+    try:
+        built = build(algorithm, "CartPole-v1", load(distribution)())
+    except UserError as error:
+        pytest.skip(str(error))
+    free = staleness_in_iterations(built.plan, built.graph) > 0
+    found = {f.name: replaceable(f, built.graph, free) for f in built.plan.fragments}
+    assert found == WHO[algorithm, distribution]
