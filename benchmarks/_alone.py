@@ -47,7 +47,7 @@ class _Line:
         self.gone, self.status = False, {}
         self.first: dict[str, Any] | None = None
 
-    def send(self, value: dict[str, Any]) -> None:
+    def send(self, value: dict[str, Any], *, timeout_s: float) -> None:
         status = value.get("status")
         if status is not None and status["phase"] == "working":
             # A second after the first turn everything that compiles has done so.

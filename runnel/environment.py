@@ -81,6 +81,9 @@ class HostVector(Protocol):
     made anew begins the next. Where that happens too often, `EnvironmentFailed` is raised.
     """
 
+    stateful: bool
+    """Whether all that it is can be read from `state` and set again: episodes then need not be replayed."""
+
     watch: Callable[[int], None] | None
     """Where set, it is called with the row of each environment just before that is stepped, reset or replayed, and with
     -1 when all are done; so whoever finds this process dead or stuck knows which one it was."""

@@ -28,6 +28,9 @@ MOST_BYTES: Final = 4_000_000
 AT_ONCE: Final = 10
 """So many events of one kind and worker are told one by one; those that follow within WINDOW_S are summed up."""
 
+ALWAYS: Final = frozenset({"restart", "recovered", "rollback", "hang"})
+"""Told one by one however many there are: a run's budget bounds them."""
+
 WINDOW_S: Final = 60.0
 LONGEST: Final = 8000
 """Letters of a text; a traceback says enough in these."""
@@ -82,7 +85,7 @@ class EventLog:
             self._sum_up()
             key, now = (event, worker), self._clock()
             window = self._windows.get(key) or _Window(now, 0)
-            if window.told >= AT_ONCE:
+            if window.told >= AT_ONCE and event not in ALWAYS:
                 self._windows[key] = replace(window, more=window.more + 1, last=reason)
                 return
             self._windows[key] = replace(window, told=window.told + 1)

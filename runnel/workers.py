@@ -224,7 +224,7 @@ def _desk(job: dict[str, Any], control: Any, fds: Sequence[int]) -> Iterator[Des
     except Stopped:
         pass
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, Stopped):
             desk.station.report()
 
 

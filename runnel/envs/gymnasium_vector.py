@@ -33,6 +33,7 @@ NEVER = 1 << 62
 class GymnasiumVector:
     """Several environments of one id, stepped one after the other."""
 
+    stateful = False
     watch: Callable[[int], None] | None = None
 
     def __init__(

@@ -62,6 +62,7 @@ class SteppedVector:
     """
 
     state: SteppedState
+    stateful = True
     watch: Callable[[int], None] | None = None  # never called: the environments are one program
 
     def __init__(self, environment: JaxEnvironment, programs: _Programs, indices: Sequence[int], seed: int):

@@ -63,7 +63,7 @@ class Block:
         agents = {group: lane.types.agents.agents for group, lane in lanes.items()}
         self.kept = {group: lane for group, lane in lanes.items() if isinstance(lane, Kept)}
         self.served = {group: lane for group, lane in lanes.items() if isinstance(lane, Served)}
-        self.replays = not hasattr(vector, "state")  # else it is kept as it is, without its actions
+        self.replays = not vector.stateful  # else it is kept as it is, without its actions
         self.history = History(len(envs), Private(self.rows(), steps))
         real = next(iter(lanes.values())).types.real
         self.counter = Counter(len(envs), {group: agents[group] for group in self.kept}, real)

@@ -26,6 +26,10 @@ SLICE_S = 0.1
 """How long a worker sleeps at most before it looks at its line to the launcher."""
 
 
+SEND_S = 1.0
+"""How long a worker tries to say something before it shows that it lives, and tries again."""
+
+
 class Stopped(Exception):
     """The launcher asks this worker to end."""
 
@@ -39,7 +43,7 @@ class Line(Protocol):
 
     closed: bool
 
-    def send(self, value: dict[str, Any]) -> None: ...
+    def send(self, value: dict[str, Any], *, timeout_s: float) -> None: ...
 
     def send_arrays(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None: ...
 
@@ -127,7 +131,7 @@ class Station:
         self.pausing = True
         self.on_pause()
         self.report()
-        self.line.send({"paused": self.name})
+        self.send({"paused": self.name})
         while self.pausing:
             self.bell.beat()
             self.drain()
@@ -137,29 +141,39 @@ class Station:
             elif self.line.closed:
                 raise Stopped
 
+    def send(self, value: dict[str, Any]) -> None:
+        """Says something to the launcher. Where that was stopped (Ctrl-Z) and takes nothing in, so is the worker."""
+        while True:
+            try:
+                return self.line.send(value, timeout_s=SEND_S)
+            except TimeoutError:
+                self.bell.beat()
+            except BrokenPipeError:
+                raise Stopped from None  # there is nobody left to work for
+
     def tell(self, event: str, **told: Any) -> None:
         """Something broke, and was mended here."""
-        self.line.send({"event": event, "told": told})
+        self.send({"event": event, "told": told})
 
     def report(self) -> None:
         self._count_wait()
         elapsed = time.monotonic() - self.started
         status = {"phase": self.phase, "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts)}
-        self.line.send({"status": status})
+        self.send({"status": status})
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
         """What is compiled in the midst of work; its time counts as work all the same."""
         phase, self.phase = self.phase, "compiling"
         if phase != "compiling":
-            self.line.send({"phase": "compiling"})
+            self.send({"phase": "compiling"})
         try:
             yield
         finally:
             self.phase = phase
             if phase != "compiling":
                 self.bell.beat()
-                self.line.send({"phase": phase})
+                self.send({"phase": phase})
 
     def enter(self, phase: str) -> None:
         """A phase of the worker's life: starting, compiling, working."""

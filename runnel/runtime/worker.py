@@ -380,7 +380,7 @@ class Worker:
             "window": window,
             "staleness": self.staleness.json(),
         }
-        self.station.line.send({"progress": progress})
+        self.station.send({"progress": progress})
 
     def save(self) -> parts.Arrays:
         """This worker's part of a checkpoint."""
