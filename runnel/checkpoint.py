@@ -16,6 +16,7 @@ import math
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,15 @@ def _files(directory: Path) -> dict[str, list[Any]]:
     return found
 
 
+def _remove(directory: Path) -> None:
+    """Removes what is half written; threads of the library that could not write it may still be at it."""
+    for _ in range(20):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        time.sleep(0.05)
+
+
 class Checkpoints:
     """The checkpoints of one run directory."""
 
@@ -218,7 +228,7 @@ class Checkpoints:
                 target.rename(before)
             temporary.rename(target)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            _remove(temporary)
         with contextlib.suppress(OSError):  # the checkpoint is whole; what follows is done again with the next one
             self._point_to(target)
             self._prune(target)

@@ -336,7 +336,11 @@ class Fleet:
         # Before it was at work it had no journal, and nobody has missed it.
         ready = self._phases.get(name, "starting") != "starting"
         self.crew.bury(name)
-        self.budget.spend(fault, self.told.worked)
+        try:
+            self.budget.spend(fault, self.told.worked)
+        except Exception:
+            self.tell("budget", worker=name, reason=fault.reason, action="the run ends", detail=fault.detail)
+            raise
         if not (alone and ready):
             self.tell("restart", worker=name, reason=fault.reason, action="all go back to a checkpoint",
                       detail=fault.detail)  # fmt: skip

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from runnel.events import read_events
 
@@ -58,6 +59,7 @@ class Chaos:
     pause_s: tuple[float, float] = (1.0, 5.0)
     signals: Sequence[int] = (signal.SIGKILL, signal.SIGSTOP)
     most: int = 10**9
+    endless: bool = False  # it has no end of its own: once broken often enough it is stopped, and resumed for its end
     done: list[Broken] = field(default_factory=list)
 
     def run(self, limit_s: float) -> int:
@@ -73,12 +75,25 @@ class Chaos:
                 if self._ends_within(process, draw.uniform(*self.pause_s)):
                     break
                 self._break_one(process, draw, deadline)
+            if self.endless and process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                status = process.wait(max(0.1, deadline - time.monotonic()))
+                return status or self._resume(log, deadline)
             return process.wait(max(0.1, deadline - time.monotonic()))
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
             log.close()
+
+    def _resume(self, log: IO[bytes], deadline: float) -> int:
+        """Goes on a little, to its end."""
+        steps = self.result()["env_steps"] + 20_000
+        command = ["-m", "runnel", "resume", str(self.run_dir), "--quiet", "--steps", str(steps)]
+        limit_s = max(0.1, deadline - time.monotonic())
+        return subprocess.run(
+            [sys.executable, *command], stdout=log, stderr=log, timeout=limit_s, check=False
+        ).returncode
 
     def _break_one(self, process: subprocess.Popen[bytes], draw: random.Random, deadline: float) -> None:
         alive = {name: pid for pid, name in descendants(process.pid).items() if name in self.workers}

@@ -24,7 +24,7 @@ PLANS = {
     "coarse on gymnax": (["ppo", "gymnax:CartPole-v1", "--distribution", "coarse", "--actors", "2"], ["actor-0"]),
     "fine on gymnax": (["ppo", "gymnax:CartPole-v1", "--distribution", "fine", "--actors", "2"], ["environment-1"]),
     "recurrent": (
-        ["ppo", "CartPole-v1", "--distribution", "coarse", "--actors", "2", "--set", "recurrent=true"],
+        ["ppo", "CartPole-v1", "--distribution", "coarse", "--actors", "2", "--set", "memory=gru"],
         ["actor-0", "actor-1"],
     ),
 }  # fmt: skip

@@ -37,8 +37,13 @@ class Deadly(CartPoleEnv):
 
     def _mine(self) -> bool:
         """Whether this is the episode, and has not done it often enough."""
-        done = self.mark.read_text().split() if self.mark.exists() else []
-        if (done and done[0] != str(self.seed)) or len(done) >= self.times:
+        try:
+            with self.mark.open("x") as file:  # of all who come here first, one
+                file.write(f"{self.seed} ")
+            return True
+        except FileExistsError:
+            done = self.mark.read_text().split()
+        if done[:1] != [str(self.seed)] or len(done) >= self.times:
             return False
         with self.mark.open("a") as file:
             file.write(f"{self.seed} ")
