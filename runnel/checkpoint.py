@@ -310,7 +310,7 @@ class Checkpoints:
         found = self.all()
         if not found:
             return UserError(
-                f"{self.directory.parent} has no checkpoint yet; it was stopped before the first was written"
+                f"{self.directory.parent} has no checkpoint; it was stopped before the first was written: train again"
             )
         return UserError(f"none of the {len(found)} checkpoints in {self.directory} is whole; nothing was changed")
 

@@ -108,8 +108,8 @@ class HostVector(Protocol):
         """
         ...
 
-    def condemn(self, row: int, what: str) -> None:
-        """The next step of an environment is not taken, but counts as one that failed, for the reason given."""
+    def condemn(self, row: int, episode: int, what: str) -> None:
+        """An episode of an environment is not gone on with, or not begun: its next step counts as one that failed."""
         ...
 
     def failures(self) -> list[Failure]:

@@ -55,6 +55,7 @@ class _Window:
     began: float
     told: int
     more: int = 0
+    times: int = 0  # how often it happened, in those that were not told
     last: str = ""  # the reason of the last one that was not told
 
 
@@ -86,7 +87,8 @@ class EventLog:
             key, now = (event, worker), self._clock()
             window = self._windows.get(key) or _Window(now, 0)
             if window.told >= AT_ONCE and event not in ALWAYS:
-                self._windows[key] = replace(window, more=window.more + 1, last=reason)
+                times = window.times + int(details.get("times", 1))
+                self._windows[key] = replace(window, more=window.more + 1, times=times, last=reason)
                 return
             self._windows[key] = replace(window, told=window.told + 1)
             self._put(event, worker, reason, action, details)
@@ -105,7 +107,7 @@ class EventLog:
             if window.more:
                 span = max(0.0, now - window.began)
                 reason = f"{window.more:,} more within {span:.0f} s, the last: {window.last}"
-                self._put(event, worker, reason, "", {"count": window.more})
+                self._put(event, worker, reason, "", {"count": window.more, "times": window.times})
 
     def _put(self, event: str, worker: str | None, reason: str, action: str, details: dict[str, Any]) -> None:
         now = self._clock()

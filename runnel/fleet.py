@@ -274,11 +274,11 @@ class Fleet:
             phase = self._phases.get(name, "starting")
             silent = self.patience.silent(name, self.crew.bells[name].beats(), phase, process.stopped)
             if silent is not None:
-                stacks = process.stacks()
+                stopped, stacks = process.stopped(), process.stacks()
                 self.tell(
                     "hang", worker=name, reason=f"no sign of life for {silent:.1f} s while {phase}", stacks=stacks
                 )
-                self._lost(hung(name, silent, phase, stacks))
+                self._lost(hung(name, silent, phase, stacks, stopped))
 
     def _poll(self, seconds: float) -> set[str]:
         """Whoever says something, or has ended."""

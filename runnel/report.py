@@ -296,6 +296,8 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         lines.append(f"  restarts    {result['restarts']}" + (f": {why}{more}" if why else ""))
     if result.get("environment_failures"):
         lines.append(f"  failures    {result['environment_failures']:,} of environments; see events.jsonl")
+    if result.get("skipped_updates"):
+        lines.append(f"  refused     {_count(result['skipped_updates'], 'update')} that were not finite")
     if result.get("reason"):
         lines.append(f"  reason      {result['reason']}")
     if result.get("bottleneck"):

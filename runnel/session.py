@@ -270,6 +270,7 @@ class Session:
                 return self._roll_back(program, log, view, what, self._setbacks.count)
             what = f"{what}; it went back {SETBACKS} times, and never came further than this"
         self._tell("nan", reason=what, action="the run ends", quantities={**broken})
+        self.counters.skipped_updates += sum(broken.values())
         self._save(program, view)
         raise RunFailed(
             f"{what}. The last good state is kept: go on without such updates by `runnel resume {self.run_dir} "
@@ -299,6 +300,7 @@ class Session:
             "steps_per_second": self.rate.now(counters.env_steps),
             "wall_seconds": self._wall_seconds(),
             "restarts": counters.restarts,
+            "environment_failures": counters.environment_failures,
             "skipped_updates": counters.skipped_updates,
             "staleness_mean": progress.staleness[0],
             "staleness_max": progress.staleness[1],
@@ -342,7 +344,8 @@ class Session:
         if not self.interrupted:
             return self._save(program, view, last=True)
         program.hurry()
-        self.events.tell("interrupted", reason=self.asked, action="ending with a checkpoint")
+        action = "ending with a checkpoint" if self.counters.iterations else "ending before the first update"
+        self.events.tell("interrupted", reason=self.asked, action=action)
         self._save(program, view, last=True)
 
     def _without_checkpoint(self, error: Exception) -> None:
@@ -400,6 +403,13 @@ class Session:
         if self.begun or (at_once and not self.resumed):
             with contextlib.suppress(Exception):
                 self._write_result("interrupted" if at_once else "failed", self.program)
+        if at_once:
+            self.events.tell("interrupted", reason=self.reason, action="no checkpoint was written")
+        if self.begun and not self.quiet and sys.stderr is not None:
+            newest = self.checkpoints.newest()
+            on = "it has no checkpoint to go on from" if newest is None else f"go on by `runnel resume {self.run_dir}`"
+            what = self.reason if at_once else "failed"
+            print(f"{what}; the run is in {self.run_dir}: {on}", file=forgiving(sys.stderr), flush=True)
 
     def _write_result(self, status: str, program: Program | None) -> dict[str, Any]:
         counters, plan = self.counters, self.built.plan

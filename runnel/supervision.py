@@ -50,8 +50,11 @@ def ended(worker: str, status: int, log: str, oom: bool = False) -> Fault:
     return Fault(worker, reason, log, crashed=-status not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
 
 
-def hung(worker: str, seconds: float, phase: str, stacks: str) -> Fault:
-    return Fault(worker, f"gave no sign of life for {seconds:.0f} s while {phase}", stacks, crashed=True)
+def hung(worker: str, seconds: float, phase: str, stacks: str, stopped: bool) -> Fault:
+    """A worker that gave no sign of life; `stopped`: by a signal from outside."""
+    how = "was stopped and " if stopped else ""
+    reason = f"{how}gave no sign of life for {seconds:.0f} s while {phase} (--hang-after)"
+    return Fault(worker, reason, stacks, crashed=not stopped)
 
 
 def replaceable(fragment: Placed, graph: Graph, free: bool) -> bool:
@@ -83,7 +86,7 @@ class Budget:
 
     most: int = 10
     window_s: float = 600.0
-    in_a_row: int = 3  # of one worker, without anything learnt in between
+    in_a_row: int = 5  # of one worker, without anything learnt in between
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -105,12 +108,13 @@ class Budget:
         while now - self._at[0] > self.window_s:
             self._at.popleft()
         if len(self._at) > self.most:
-            raise fault.failure(
-                f", after {self.most} replacements of workers within {self.window_s / 60:.0f} minutes; "
-                "--restarts allows more"
-            )
+            so_far = f"after {self.most} within {self.window_s / 60:.0f} minutes" if self.most else "with --restarts 0"
+            raise fault.failure(f", and is not replaced {so_far}; --restarts allows more")
         if self._row.get(fault.worker, 0) >= self.in_a_row:
-            raise fault.failure(f", {self._row[fault.worker]} times in a row with nothing learnt in between")
+            raise fault.failure(
+                f", {self._row[fault.worker]} times in a row with nothing learnt in between; where that is an "
+                "environment's doing, `--distribution inline` shows how"
+            )
 
 
 class Patience:

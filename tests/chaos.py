@@ -88,7 +88,7 @@ class Chaos:
 
     def _resume(self, log: IO[bytes], deadline: float) -> int:
         """Goes on a little, to its end."""
-        steps = self.result()["env_steps"] + 20_000
+        steps = self.result()["env_steps"] + 150_000
         command = ["-m", "runnel", "resume", str(self.run_dir), "--quiet", "--steps", str(steps)]
         limit_s = max(0.1, deadline - time.monotonic())
         return subprocess.run(

@@ -43,8 +43,19 @@ def test_a_deadly_environment(tmp_path: Path, distribution: str, how: str, times
         assert result["environment_failures"] == 1
 
 
+@pytest.mark.parametrize("distribution", ["coarse", pytest.param("fine", marks=pytest.mark.slow)])
+def test_episodes_that_always_kill_are_cut_wherever_they_begin(tmp_path: Path, distribution: str) -> None:
+    run = runnel.train(
+        "ppo", "envs.deadly:sometimes", load(distribution)(actors=2), envs=4, steps=4096, run_dir=tmp_path / "run",
+        quiet=True, restarts=100, seed=3,
+    )  # fmt: skip
+    assert run.result["status"] == "finished"
+    assert run.result["restarts"] >= 2
+    assert run.result["environment_failures"] >= 1
+
+
 def test_one_that_never_stops_ends_the_run_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(runnel.errors.WorkerFailed, match=r"ended with status 3(.|\n)*(in a row|replacements)"):
+    with pytest.raises(runnel.errors.WorkerFailed, match=r"ended with status 3(.|\n)*(in a row|not replaced)"):
         runnel.train(
             "ppo", "envs.deadly:always", load("coarse")(actors=2), envs=4, steps=4096, run_dir=tmp_path / "run",
             quiet=True,

@@ -202,7 +202,7 @@ def test_a_directory_without_a_run_or_a_checkpoint_is_refused(tmp_path: Path, ru
     with pytest.raises(UserError, match="holds no run"):
         evaluate(tmp_path)
     (tmp_path / "config.json").write_text((run / "config.json").read_text())
-    with pytest.raises(UserError, match="no checkpoint yet"):
+    with pytest.raises(UserError, match="has no checkpoint"):
         evaluate(tmp_path)
 
 

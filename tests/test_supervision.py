@@ -30,16 +30,18 @@ def test_as_many_replacements_as_the_budget_says_within_its_window():
     clock.now = 61.0
     for _ in range(3):
         budget.spend(killed(), learnt=0)
-    with pytest.raises(WorkerFailed, match=r"actor-0 was killed by signal 9 \(SIGKILL\), after 3 replacements"):
+    with pytest.raises(
+        WorkerFailed, match=r"actor-0 was killed by signal 9 \(SIGKILL\), and is not replaced after 3 within"
+    ):
         budget.spend(killed(), learnt=0)
 
 
 def test_a_worker_that_fails_whenever_it_starts_ends_the_run_with_its_own_traceback():
     budget = Budget()
     fault = raised("learner", {"message": "no", "traceback": "Traceback: here", "user": False})
-    budget.spend(fault, learnt=0)
-    budget.spend(fault, learnt=0)
-    with pytest.raises(WorkerFailed, match=r"learner failed: no, 3 times in a row(.|\n)*Traceback: here"):
+    for _ in range(4):
+        budget.spend(fault, learnt=0)
+    with pytest.raises(WorkerFailed, match=r"learner failed: no, 5 times in a row(.|\n)*Traceback: here"):
         budget.spend(fault, learnt=0)
 
 
@@ -68,7 +70,14 @@ def test_what_killed_a_worker_is_told_by_name():
     assert not killed().crashed
     assert ended("a", -9, "", oom=True).reason.endswith("perhaps because memory ran out")
     assert ended("a", 3, "").reason == "ended with status 3"
-    assert hung("a", 5.2, "working", "stacks").reason == "gave no sign of life for 5 s while working"
+    assert (
+        hung("a", 5.2, "working", "stacks", False).reason == "gave no sign of life for 5 s while working (--hang-after)"
+    )
+    assert hung("a", 5.2, "working", "stacks", False).crashed
+    assert (
+        hung("a", 5.2, "compiling", "", True).reason == "was stopped and gave no sign of life for 5 s while compiling"
+    )
+    assert not hung("a", 5.2, "compiling", "", True).crashed
 
 
 def test_silence_is_measured_from_the_last_beat_and_depends_on_the_phase():

@@ -65,7 +65,7 @@ class GymnasiumVector:
         self._next_deadline = NEVER
         self._shown = zeros(observations.space, rows)  # our own copy: callers may write where we wrote the last
         self._failures = Failures(name, rows)
-        self._condemned: dict[int, str] = {}
+        self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
         self._proven = False  # whether every environment has once begun an episode
 
     def reset(self, observation: dict[str, PyTree]) -> None:
@@ -120,8 +120,8 @@ class GymnasiumVector:
         self._started(observation)
         return np.array([now != episode.number for now, episode in zip(self._episodes, episodes, strict=True)])
 
-    def condemn(self, row: int, what: str) -> None:
-        self._condemned[row] = what
+    def condemn(self, row: int, episode: int, what: str) -> None:
+        self._condemned[row, episode] = what
 
     def failures(self) -> list[Failure]:
         return self._failures.fetch()
@@ -166,6 +166,8 @@ class GymnasiumVector:
             self._episodes[row] += 1
 
     def _reset(self, row: int) -> Fault | None:
+        if what := self._condemned.pop((row, self._episodes[row]), None):
+            return Fault(what)
         if self.watch is not None:
             self.watch(row)
         seed = episode_seed(self._seed, self._indices[row], self._episodes[row])
@@ -221,8 +223,8 @@ class GymnasiumVector:
 
     def _try_step(self, row: int, action: Any) -> Any:
         """What a step gave, or a `Fault`."""
-        if row in self._condemned:
-            return Fault(self._condemned.pop(row))
+        if what := self._condemned.pop((row, self._episodes[row]), None):
+            return Fault(what)
         if self.watch is not None:
             self.watch(row)
         try:

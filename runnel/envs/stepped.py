@@ -113,7 +113,7 @@ class SteppedVector:
         self._write(observation, current)
         return np.zeros(len(episodes), np.bool_)  # pure functions: nothing can fail here that did not before
 
-    def condemn(self, row: int, what: str) -> None:
+    def condemn(self, row: int, episode: int, what: str) -> None:
         """Never needed: the environments are one program."""
 
     def failures(self) -> list[Failure]:

@@ -32,7 +32,9 @@ _WORDS = 64
 # Which entry is the newest, 1 or 2, and 0 before the first; the room that holds the history; 1 + the environment that
 # is being stepped, where that is watched; whether what is stepped are episodes that are played again.
 _NEWEST, _ROOM, _WATCHED, _REPLAYING = range(4)
+_WATCHED_EPISODE, _CONDEMNED = 4, 5  # its episode; how many episodes are not to be played again
 _ACTED = 8  # by group: how many steps' actions have come, counted from the run's start
+_CONDEMNED_AT, _MOST_CONDEMNED = 32, 10  # of each: row, episode, and whether playing it again is what killed
 
 
 class Memory:
@@ -125,12 +127,35 @@ class Journal:
 
     # Which environment is stepped
 
-    def watch(self, row: int) -> None:
-        """Environment `row` of the block is about to be stepped; -1: none is."""
+    def watch(self, row: int, episode: int = -1) -> None:
+        """Environment `row` of the block is about to be stepped, in this episode; -1: none is."""
+        self._words[_WATCHED_EPISODE] = episode
+        order()
         self._words[_WATCHED] = row + 1
 
-    def watched(self) -> int:
-        return self._words[_WATCHED] - 1
+    def watched(self) -> tuple[int, int] | None:
+        """Row and episode of the environment that is being stepped, where that is watched."""
+        row = self._words[_WATCHED] - 1
+        return (row, self._words[_WATCHED_EPISODE]) if row >= 0 else None
+
+    def condemn(self, row: int, episode: int, replaying: bool) -> None:
+        """An episode brought its worker down, and is not to be played again; of very many, the first are kept."""
+        count = self._words[_CONDEMNED]
+        if count < _MOST_CONDEMNED:
+            for word, value in enumerate((row, episode, int(replaying)), _CONDEMNED_AT + 3 * count):
+                self._words[word] = value
+            order()
+            self._words[_CONDEMNED] = count + 1
+
+    def condemned(self) -> list[tuple[int, int, bool]]:
+        """Row, episode, and whether it was its replay that brought the worker down."""
+        at = [_CONDEMNED_AT + 3 * k for k in range(self._words[_CONDEMNED])]
+        return [(self._words[word], self._words[word + 1], bool(self._words[word + 2])) for word in at]
+
+    def trust(self) -> None:
+        """An unroll is complete: nobody is watched or condemned any more."""
+        self._words[_CONDEMNED] = 0
+        self.watch(-1)
 
     @property
     def replaying(self) -> bool:

@@ -100,23 +100,29 @@ def rejoin(block: Block, number: int, suspect: bool, load: Callable[[Arrays], No
     is stepped, until an unroll is complete. The one that was named there when the other ended has brought it down, and
     its episode is not gone on with.
     """
-    journal = block.journal
+    journal, vector = block.journal, block.vector
     assert journal is not None
-    culprit, again = (journal.watched() if suspect else -1), journal.replaying
+    culprit = journal.watched() if suspect else None
+    if culprit is not None:
+        journal.condemn(*culprit, journal.replaying)
+
+    def watch(row: int) -> None:
+        journal.watch(row, int(vector.episode_numbers()[row]) if row >= 0 else -1)
+
+    journal.watch(-1)
     if suspect and block.replays:
-        block.vector.watch = journal.watch
-    else:
-        journal.watch(-1)
+        vector.watch = watch
     journal.replaying = True
-    load(_taken_up(block, number, culprit if again else -1))
+    load(_taken_up(block, number))
     block.redo()
     journal.replaying = False
-    if culprit >= 0 and not again:
-        block.vector.condemn(culprit, "it brought its worker down, twice at the same place")
+    for row, episode, replayed in journal.condemned():
+        if not replayed:
+            vector.condemn(row, episode, "it brought its worker down, twice at the same place")
 
 
-def _taken_up(block: Block, number: int, cut_row: int) -> Arrays:
-    """A block's journal as a checkpoint would have it, without the episode in one of its rows."""
+def _taken_up(block: Block, number: int) -> Arrays:
+    """A block's journal as a checkpoint would have it, without the episodes that cannot be played again."""
     assert block.journal is not None
     found = block.journal.take_up(lambda unroll: all(lane.has(unroll) for lane in block.kept.values()))
     unrolls = int(found["unrolls"])
@@ -125,10 +131,11 @@ def _taken_up(block: Block, number: int, cut_row: int) -> Arrays:
     if block.replays:
         block.history.stand(unrolls * block.steps, found["began"], int(found["kept_from"]))
         episodes, cut = block.history.episodes(found["numbers"].tolist())
-        if cut_row >= 0 and not cut[cut_row]:
-            cut[cut_row] = True
-            row = episodes[cut_row]
-            episodes[cut_row] = Episode(row.number + 1, {group: actions[:0] for group, actions in row.actions.items()})
+        for row, episode, replayed in block.journal.condemned():
+            if replayed and not cut[row] and episodes[row].number == episode:
+                cut[row] = True
+                none = {group: actions[:0] for group, actions in episodes[row].actions.items()}
+                episodes[row] = Episode(episode + 1, none)
         block.cut += int(cut.sum())
         packed = {**history.pack(episodes), "cut": cut}
         saved |= {f"block.{number}.host.{name}": value for name, value in packed.items()}

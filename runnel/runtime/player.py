@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from runnel.environment import Episode, HostStep, HostVector
+from runnel.errors import EnvironmentFailed
 from runnel.events import Tell, nobody
 from runnel.runtime.counting import Counter
 from runnel.runtime.history import History, Private, Row
@@ -247,7 +248,7 @@ class Block:
     def _trust(self) -> None:
         self.vector.watch = None
         if self.journal is not None:
-            self.journal.watch(-1)
+            self.journal.trust()
 
     def _by_environment(self, action: np.ndarray, group: str) -> np.ndarray:
         agents = self.lanes[group].types.agents.agents
@@ -301,6 +302,10 @@ class Player:
         gc.disable()  # steps make many small objects; what garbage there is among them can wait for the unroll's end
         try:
             self._unroll()
+        except EnvironmentFailed:
+            for block in self.blocks:
+                self.tell_failures(block)
+            raise
         finally:
             if collecting:
                 gc.enable()

@@ -62,6 +62,24 @@ def deadly(how: str, mark: str, at: int = 5, times: int = 1) -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(Deadly(how, mark, at, times), 200)
 
 
+class Sometimes(CartPoleEnv):
+    """CartPole that exits its process in some episodes, whenever they are played, at their third step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        self.doomed, self.steps = seed is not None and seed % 50 == 7, 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.doomed and self.steps == 3:
+            os._exit(3)
+        return super().step(action)
+
+
+def sometimes() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Sometimes(), 200)
+
+
 class Always(CartPoleEnv):
     """Exits its process in every episode, at its second step."""
 

@@ -89,11 +89,15 @@ def test_a_cleared_journal_is_like_new(memory: Memory):
     first = Journal(memory, STATE, ACTED, ROW)
     first.write(entry(3))
     first.note("agent", 12)
-    first.watch(2)
+    first.watch(2, 9)
+    first.condemn(2, 9, False)
+    assert again(memory).watched() == (2, 9)
+    assert again(memory).condemned() == [(2, 9, False)]
     first.clear()
     other = again(memory)
     assert other.known("agent") == 0
-    assert other.watched() == -1
+    assert other.watched() is None
+    assert other.condemned() == []
     with pytest.raises(ValueError, match="no entry"):
         other.take_up(lambda unroll: True)
 
