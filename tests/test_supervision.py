@@ -70,14 +70,11 @@ def test_what_killed_a_worker_is_told_by_name():
     assert not killed().crashed
     assert ended("a", -9, "", oom=True).reason.endswith("perhaps because memory ran out")
     assert ended("a", 3, "").reason == "ended with status 3"
-    assert (
-        hung("a", 5.2, "working", "stacks", False).reason == "gave no sign of life for 5 s while working (--hang-after)"
-    )
-    assert hung("a", 5.2, "working", "stacks", False).crashed
-    assert (
-        hung("a", 5.2, "compiling", "", True).reason == "was stopped and gave no sign of life for 5 s while compiling"
-    )
-    assert not hung("a", 5.2, "compiling", "", True).crashed
+    stuck, stopped = (hung("a", 5.2, "working", "stacks", stopped) for stopped in (False, True))
+    assert stuck.reason == "gave no sign of life for 5 s while working (--hang-after)"
+    assert stuck.crashed
+    assert stopped.reason == "was stopped and gave no sign of life for 5 s while working (--hang-after)"
+    assert not stopped.crashed
 
 
 def test_silence_is_measured_from_the_last_beat_and_depends_on_the_phase():
