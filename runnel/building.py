@@ -114,10 +114,18 @@ CONFIG: dict[str, Callable[[Any], bool]] = {
 }
 """What a run's configuration must have, and how it is told from something else."""
 
+MORE: dict[str, Callable[[Any], bool]] = {
+    "wandb": lambda x: isinstance(x, bool),
+    "restarts": lambda x: type(x) is int and x >= 0,
+    "hang_after_s": lambda x: type(x) in (int, float) and x > 0,
+    "on_nan": lambda x: x in ("stop", "skip", "rollback"),
+}
+"""What it may have."""
+
 
 def _check_config(path: Path, config: dict[str, Any]) -> None:
     """Refuses what no run has written, before anything is made of it."""
-    for name, proper in CONFIG.items():
+    for name, proper in (CONFIG | MORE).items():
         if name in config and not proper(config[name]):
             raise UserError(f"{path}: '{name}' is {str(config[name])[:60]!r}, which no run has; was the file edited?")
     for name in _names(config):

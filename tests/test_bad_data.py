@@ -11,6 +11,7 @@ from toys import Reinforce, State
 
 import runnel
 from runnel.cli import main
+from runnel.distributions.coarse import Coarse
 from runnel.errors import RunFailed, UserError
 from runnel.runtime.setbacks import SETBACKS, Setbacks
 
@@ -115,6 +116,28 @@ class Spy(Reinforce):
         new, out = super().learn(State(weights, state.optimiser), trajectory, key)
         drawn = jnp.where(trajectory.version[0] == 3, jax.random.key_data(key)[0], state.params["drawn"])
         return State({**new.params, "drawn": drawn}, new.optimiser), out
+
+
+def test_workers_tell_what_was_not_finite(tmp_path):
+    with pytest.raises(RunFailed, match="fragile's learn: loss was not finite"):
+        train(tmp_path, 10, distribution=Coarse(actors=2))
+    assert result(tmp_path / "run")["status"] == "failed"
+    went_on = runnel.resume(tmp_path / "run", on_nan="skip", quiet=True)
+    assert went_on.result["status"] == "finished"
+    assert_finite(went_on)
+
+
+def test_workers_go_back_and_on_with_other_random_numbers(tmp_path):
+    first = runnel.train(
+        Spy(), "toys:Corridor", "fused", envs=4, steps=4 * STEPS, run_dir=tmp_path / "spy", quiet=True
+    )  # fmt: skip
+    fragile = Fragile(unlucky=int(first.params["drawn"]))
+    run = train(
+        tmp_path, 8, fragile, on_nan="rollback", checkpoint_every_s=1e-9, distribution=Coarse(actors=2)
+    )  # fmt: skip
+    assert (run.result["status"], run.result["updates"]) == ("finished", 8)
+    assert len(events(tmp_path / "run", "rollback")) == 1
+    assert_finite(run)
 
 
 def test_a_run_that_goes_back_in_vain_stops(tmp_path):
