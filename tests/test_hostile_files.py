@@ -18,13 +18,13 @@ from toys import Reinforce
 import runnel
 from runnel.building import read_config, rebuild
 from runnel.checkpoint import Checkpoints
+from runnel.counters import Counters
 from runnel.errors import UserError
 from runnel.launch.control import Control
 from runnel.launch.message import MalformedMessage
 from runnel.metrics import read_metrics
 from runnel.plot import read_curve
 from runnel.runtime.program import carry_types
-from runnel.session import Counters
 
 PACKAGE = Path(runnel.__file__).parent
 

@@ -1,0 +1,81 @@
+"""What a run has done, and how fast."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import UserError
+from runnel.runtime.totals import Progress
+
+
+@dataclass
+class Counters:
+    """What a run has done since it began, resumed or not."""
+
+    iterations: int = 0
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    wall_seconds: float = 0.0
+    cut_episodes: int = 0
+    mean_return: float | None = None
+    mean_length: float | None = None
+    restarts: int = 0
+    restart_reasons: dict[str, int] = field(default_factory=dict)
+    environment_failures: int = 0
+    skipped_updates: int = 0  # refused, because something was not finite
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any], run_dir: Path) -> Counters:
+        """As they were kept with a checkpoint."""
+        begun, numbers = cls(), (int, float, type(None))
+        for name, value in kept.items():
+            kind = (dict,) if isinstance(getattr(begun, name, None), dict) else numbers
+            if not hasattr(begun, name) or not isinstance(value, kind) or callable(getattr(begun, name)):
+                raise UserError(f"the counters of {run_dir} have {name} {str(value)[:40]!r}; were they edited?")
+        return cls(**kept)
+
+    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+        self.iterations += progress.iterations
+        steps = progress.iterations * steps_per_iteration if progress.env_steps is None else progress.env_steps
+        self.env_steps += steps
+        self.updates += progress.updates
+        self.episodes += progress.episodes
+        self.mean_return, self.mean_length = progress.mean_return, progress.mean_length
+
+
+@dataclass
+class Rate:
+    """Environment steps per second since the first update, and lately."""
+
+    started: tuple[float, int] | None = None
+    stopped: tuple[float, int] | None = None
+    window: list[tuple[float, int]] = field(default_factory=list)
+
+    def start(self, steps: int) -> None:
+        self.started = (time.monotonic(), steps)
+        self.window = [self.started]
+
+    def now(self, steps: int) -> float | None:
+        """Over the last five seconds or so."""
+        if self.started is None:
+            return None
+        self.window.append((time.monotonic(), steps))
+        while len(self.window) > 2 and self.window[-1][0] - self.window[1][0] > 5:
+            self.window.pop(0)
+        return _slope(self.window[0], self.window[-1])
+
+    def stop(self, steps: int) -> None:
+        """What follows, such as the last checkpoint, is not training."""
+        self.stopped = (time.monotonic(), steps)
+
+    def overall(self) -> float | None:
+        return _slope(self.started, self.stopped) if self.started and self.stopped else None
+
+
+def _slope(start: tuple[float, int], end: tuple[float, int]) -> float | None:
+    return (end[1] - start[1]) / (end[0] - start[0]) if end[0] > start[0] and end[1] > start[1] else None
