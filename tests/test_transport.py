@@ -585,6 +585,7 @@ def test_an_end_that_dies_between_any_two_stores_is_replaced(
         stream.ring.lost("writer")
         stream.ring.reset_end("writer")
         stream.writer = stream.new_writer()
+        assert stream.writer.told() == ((sent - 1) % 3 if sent else None)  # what was said last
     else:
         stream.ring.lost("reader")
         stream.ring.reset_end("reader")
@@ -597,7 +598,28 @@ def test_an_end_that_dies_between_any_two_stores_is_replaced(
     stream.close()
 
 
+def test_a_cleared_ring_is_like_a_new_one(stream: Stream) -> None:
+    for n in range(3):
+        send(stream.writer, n)
+    check(stream.reader.receive(0), 0)
+    stream.writer.claim(7, 0)
+    stream.reader.close()
+    stream.ring.clear()
+    stream.writer, stream.reader = stream.new_writer(), stream.new_reader()
+    assert stream.writer.told() is None
+    assert (stream.ring.committed(), stream.ring.pending(), stream.reader.begun()) == (0, 0, None)
+    goes_on(stream, 0, [], 0)
+
+
 # Bells
+
+
+def test_beats_are_counted(transport: Transport) -> None:
+    one = transport.bell()
+    assert one.beats() == 0
+    one.beat()
+    one.beat()
+    assert one.beats() == 2
 
 
 def test_a_wait_ends_at_its_time_and_no_sooner(transport: Transport) -> None:

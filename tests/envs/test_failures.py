@@ -365,6 +365,28 @@ def test_a_failure_is_part_of_the_run_when_it_goes_on():
     assert same(other.step(0, 0)._replace(last_observation=None), table.step(0, 0)._replace(last_observation=None))
 
 
+def test_a_condemned_episode_is_not_gone_on_with():
+    table = Table().reset()
+    table.step(PLAY, PLAY, PLAY, PLAY)
+    before, stepped = table.shown, Saboteur.steps
+    table.vector.condemn(2, 0, "it is said to be deadly")
+    step = table.step(PLAY, PLAY, PLAY, PLAY)
+    assert Saboteur.steps == stepped + 3
+    assert step.truncated.tolist() == [False, False, True, False]
+    np.testing.assert_array_equal(step.last_observation["agent"][2], before[2])
+    assert table.vector.episode_numbers().tolist() == [0, 0, 1, 0]
+    assert [failure.what for failure in table.vector.failures()] == ["it is said to be deadly"]
+    assert not table.step(PLAY, PLAY, PLAY, PLAY).truncated.any()
+
+
+def test_a_condemned_episode_is_not_begun():
+    table = Table().reset()
+    table.vector.condemn(1, 1, "it is said to be deadly")
+    table.step(PLAY, way("raise"), PLAY, PLAY)  # episode 0 ends, and 2 begins
+    assert table.vector.episode_numbers().tolist() == [0, 2, 0, 0]
+    np.testing.assert_array_equal(table.shown[1], start(1, 2))
+
+
 def test_a_watched_vector_tells_whose_turn_it_is():
     turns = []
     table = Table(range(3))
