@@ -33,7 +33,7 @@ from runnel.runtime.program import carry_types
 from runnel.runtime.tally import Tally, Watched
 from runnel.runtime.topology import Post, staleness_in_iterations, wire
 from runnel.runtime.totals import Progress
-from runnel.supervision import Budget, Fault, Patience, ended, hung, raised, replaceable
+from runnel.supervision import Budget, Fault, Patience, Standstill, ended, hung, raised, replaceable
 from runnel.told import Told
 from runnel.transport.memory import arrays_bytes
 from runnel.types import PyTree
@@ -69,6 +69,7 @@ class Fleet:
         self.paused: set[str] = set()
         self.budget = Budget(config.get("restarts", Budget.most))
         self.patience = Patience(config.get("hang_after_s", 120.0))
+        self.standstill = Standstill(config.get("hang_after_s", 120.0))
         self._hurried = False
         self.status: dict[str, dict[str, Any]] = {}  # by worker: how it fared, as it told last
         self._oom_kills = oom_kills()
@@ -111,6 +112,7 @@ class Fleet:
         deadline = time.monotonic() + seconds
         while True:
             self._listen(0.05)
+            self._look_for_standstill()
             self.tally.sample()
             over = self.learners <= self.paused
             moved = self.told.env_steps < self.told.reached_env_steps()
@@ -301,6 +303,7 @@ class Fleet:
                 self.status[name] = value["status"]
                 self._note_phase(name, value["status"]["phase"])
                 self.tally.hear(name, value["status"])
+                self.standstill.hear(name, value["status"]["waits"])
             elif "phase" in value:
                 self._phases[name] = value["phase"]
             elif "progress" in value:
@@ -354,6 +357,16 @@ class Fleet:
         if name in self._pausing:
             self._send(name, {"do": "pause"})
 
+    def _look_for_standstill(self) -> None:
+        fault = self.standstill.fault(self.crew.posts)
+        if fault is None:
+            return
+        stacks = "\n".join(f"{name}:\n{process.stacks()}" for name, process in self.crew.processes.items())
+        self.tell("hang", worker=fault.worker, reason=fault.reason, stacks=stacks)
+        self.budget.spend(fault._replace(detail=stacks), self.told.worked)
+        self.tell("restart", worker=fault.worker, reason=fault.reason, action="all go back to a checkpoint")
+        raise StateLost(f"{fault.worker} {fault.reason}")
+
     def _cause(self, fault: Fault) -> Fault:
         """Of learners that are one program, the one that was killed, not the one that missed it first."""
         for mate in self.crew.unit(fault.worker) - {fault.worker}:
@@ -372,6 +385,7 @@ class Fleet:
         self._phases.pop(name, None)
         self._replaced.pop(name, None)
         self.patience.begin(name)
+        self.standstill.hear(name, None)
 
     def _to_rest(self) -> None:
         """Has everybody leave what they are at; replaces whoever is gone, does not listen, or has lost its peers."""

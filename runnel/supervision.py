@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -142,3 +142,30 @@ class Patience:
         passed = now - before[1]
         late = passed > self.limits[phase] or (passed > self.limits["working"] and stopped())
         return passed if late else None
+
+
+class Standstill:
+    """Notices when everybody waits for everybody: each gives signs of life, and none will ever do anything."""
+
+    FRESH_S = 5.0  # who waits says so several times a second
+
+    def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic):
+        self.most_s, self._clock = most_s, clock
+        self._waits: dict[str, tuple[float, float, str]] = {}  # by worker: when it was told, for how long, for what
+
+    def hear(self, worker: str, waits: tuple[str, float] | None) -> None:
+        """A worker told what it waits for, and for how long it has, or that it does not."""
+        self._waits.pop(worker, None)
+        if waits is not None:
+            cause, seconds = waits
+            self._waits[worker] = (self._clock(), seconds, cause)
+
+    def fault(self, workers: Collection[str]) -> Fault | None:
+        """Where all of these have waited for too long."""
+        now = self._clock()
+        told = {name: self._waits[name] for name in workers if name in self._waits}
+        late = (at > now - self.FRESH_S and seconds > self.most_s for at, seconds, _ in told.values())
+        if len(told) < len(workers) or not all(late):
+            return None
+        causes = ", ".join(f"{name} for {cause}" for name, (_, _, cause) in told.items())
+        return Fault("everybody", f"has waited for {self.most_s:.0f} s (--hang-after): {causes}", "", crashed=True)

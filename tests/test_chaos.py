@@ -19,7 +19,10 @@ from chaos import Chaos, descendants
 from chaos_runs import RUNS, best_return, chaos
 from test_kill_equality import PLANS, assert_same, final_state, train, undisturbed
 
+import runnel
+from runnel.distributions import load
 from runnel.events import read_events
+from runnel.fleet import Fleet
 from runnel.metrics import read_metrics
 
 KILLS = 30
@@ -101,3 +104,27 @@ def _ended(process: subprocess.Popen, seconds: float) -> bool:
         return True
     except subprocess.TimeoutExpired:
         return False
+
+
+def test_workers_that_all_wait_for_each_other_go_back_to_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here because what was said is wiped from under them, again and again until they miss it."""
+    listen = Fleet._listen
+
+    def wiping(fleet: Fleet, seconds: float) -> None:
+        listen(fleet, seconds)
+        if fleet.told.env_steps > 2000 and not any(e["event"] == "hang" for e in read_events(tmp_path / "run")):
+            for ring in fleet.crew.rings.values():
+                ring.clear()
+
+    monkeypatch.setattr(Fleet, "_listen", wiping)
+    run = runnel.train(
+        "ppo", "CartPole-v1", load("coarse")(actors=2), envs=4, steps=20_000, run_dir=tmp_path / "run", quiet=True,
+        hang_after_s=3.0, checkpoint_every_s=0.5,
+    )  # fmt: skip
+    assert run.result["status"] == "finished"
+    assert run.result["env_steps"] >= 20_000
+    hang = next(event for event in read_events(tmp_path / "run") if event["event"] == "hang")
+    assert hang["reason"].startswith("has waited for 3 s (--hang-after): actor-0 for ")
+    assert "learner for " in hang["reason"]

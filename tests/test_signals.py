@@ -75,13 +75,21 @@ def until(done: Callable[[], Any], seconds: float = 120.0) -> Any:
     return found
 
 
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Under `nohup` SIGHUP is ignored, by the runs too; here they are to hear it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     begun: list[Started] = []
 
     def start(*words: Any, run: Path = tmp_path / "run", first: str = "pass", **kwargs: Any) -> Started:
         mark = uuid.uuid4().hex
-        environ = {**os.environ, MARK: mark, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+        environ = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "JAX_PLATFORMS": "cpu"}
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}
         code = f"{first}; import sys; from runnel.cli import main; sys.exit(main())"
         process = subprocess.Popen([sys.executable, "-c", code, *map(str, words)], env=environ, text=True, **pipes)

@@ -8,7 +8,7 @@ from runnel.building import build
 from runnel.distributions import load
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
 from runnel.runtime.topology import staleness_in_iterations
-from runnel.supervision import Budget, Patience, ended, hung, raised, replaceable
+from runnel.supervision import Budget, Patience, Standstill, ended, hung, raised, replaceable
 
 
 class Clock:
@@ -75,6 +75,24 @@ def test_what_killed_a_worker_is_told_by_name():
     assert stuck.crashed
     assert stopped.reason == "was stopped and gave no sign of life for 5 s while working (--hang-after)"
     assert not stopped.crashed
+
+
+def test_everybody_who_waits_for_everybody_is_found_out():
+    clock = Clock()
+    standstill, workers = Standstill(10.0, clock), ["actor", "learner"]
+    standstill.hear("actor", ("parameters", 11.0))
+    assert standstill.fault(workers) is None  # the learner may be at work
+    standstill.hear("learner", ("unrolls", 9.0))
+    assert standstill.fault(workers) is None
+    clock.now = 6.0
+    standstill.hear("learner", ("unrolls", 15.0))
+    assert standstill.fault(workers) is None  # nothing was heard of the actor since, so it waits no more
+    standstill.hear("actor", ("parameters", 17.0))
+    fault = standstill.fault(workers)
+    assert fault is not None
+    assert fault.reason == "has waited for 10 s (--hang-after): actor for parameters, learner for unrolls"
+    standstill.hear("actor", None)
+    assert standstill.fault(workers) is None
 
 
 def test_silence_is_measured_from_the_last_beat_and_depends_on_the_phase():

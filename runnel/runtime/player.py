@@ -275,6 +275,7 @@ class Player:
     `gate` waits until a block may begin an unroll and gives the version to tell; `early` gives one where a block may
     begin at once while others still play, else None. `started` is called once the state is no more that between two
     unrolls: with the first action, or, where others act on what they are asked at once, with the first question.
+    `compiled` is called once all have acted: what takes long now is no compiler.
     `beat` is called now and then, so that whoever watches sees that it goes on; `tell` where environments failed.
     """
 
@@ -285,11 +286,13 @@ class Player:
         early: Callable[[Block], int | None] = lambda block: None,
         started: Callable[[], None] = lambda: None,
         asks_count: bool = False,
+        compiled: Callable[[], None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
         tell: Tell = nobody,
     ):
         self.blocks, self.gate, self.early = list(blocks), gate, early
-        self.started, self.asks_count, self.beat, self.tell = started, asks_count, beat, tell
+        self.started, self.asks_count, self.compiled = started, asks_count, compiled
+        self.beat, self.tell = beat, tell
         self.environment_s, self.act_s = 0.0, 0.0
 
     @property
@@ -322,7 +325,8 @@ class Player:
                 if self.asks_count:
                     self.started()
                 block.begin(version)
-        for t in range(min(block.at for block in blocks), steps):
+        begin = min(block.at for block in blocks)
+        for t in range(begin, steps):
             for block in blocks:
                 if t < block.at:
                     continue
@@ -331,6 +335,8 @@ class Player:
                 acted = clock()
                 if t == 0:
                     self.started()
+                if t == begin and block is blocks[-1]:
+                    self.compiled()
                 block.step(t, actions)
                 self.act_s += acted - started
                 self.environment_s += clock() - acted

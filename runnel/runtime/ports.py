@@ -71,7 +71,7 @@ class Station:
         self.on_go: Callable[[dict[str, Any]], None] = lambda message: None
         self.phase = "starting"
         self._waits_for: str | None = None  # the cause, while it waits
-        self._waits_since = 0.0
+        self._waits_since = self._began_to_wait = 0.0
         self._reported = self.started = time.monotonic()
 
     def wait(self, ready: Callable[[], T | None], cause: str) -> T:
@@ -80,6 +80,7 @@ class Station:
         if found is not None:
             return found
         self._waits_for, self._waits_since = cause, time.monotonic()
+        self._began_to_wait = self._waits_since
         try:
             while True:
                 self.bell.beat()
@@ -158,8 +159,11 @@ class Station:
     def report(self) -> None:
         self._count_wait()
         elapsed = time.monotonic() - self.started
-        status = {"phase": self.phase, "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts)}
-        self.send({"status": status})
+        waits = None if self._waits_for is None else (self._waits_for, time.monotonic() - self._began_to_wait)
+        self.send({"status": {
+            "phase": self.phase, "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts),
+            "waits": waits,
+        }})  # fmt: skip
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
@@ -177,12 +181,14 @@ class Station:
 
     def enter(self, phase: str) -> None:
         """A phase of the worker's life: starting, compiling, working."""
-        if phase == self.phase:
-            return
-        self.phase = phase
-        if phase == "working":  # what came before is told apart from what follows
-            self.started = time.monotonic()
-            self.waited.clear()
+        if phase != self.phase:
+            self.phase = phase
+            self.restart()
+
+    def restart(self) -> None:
+        """What came before, compiling for instance, is told apart from what follows."""
+        self.started = time.monotonic()
+        self.waited.clear()
         self.report()
 
 

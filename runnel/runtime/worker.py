@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -51,7 +52,7 @@ class Worker:
         if a.plays:
             self.player = assembly.make_compiled_player(a, self._parameters, self._ready) or Player(
                 assembly.make_blocks(a, self._parameters), self._gate, self._early, self._started, asks_count=a.free,
-                beat=a.station.bell.beat, tell=a.station.tell,
+                compiled=partial(a.station.enter, "working"), beat=a.station.bell.beat, tell=a.station.tell,
             )  # fmt: skip
             if self.trainer is not None and a.start.rejoins:
                 self.trainer.go_on(min(block.unrolls for block in self.player.blocks))
@@ -158,10 +159,13 @@ class Worker:
             else:
                 server.compile()
         turn = self._turn()
+        self._boundary()
+        turn()  # the first compiles what it needs
+        station.enter("working")
+        station.restart()
         while True:
             self._boundary()
             turn()
-            station.enter("working")
 
     def _turn(self) -> Callable[[], None]:
         """What it does between two boundaries."""
