@@ -89,7 +89,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 
     def start(*words: Any, run: Path = tmp_path / "run", first: str = "pass", **kwargs: Any) -> Started:
         mark = uuid.uuid4().hex
-        environ = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "JAX_PLATFORMS": "cpu"}
+        found = os.pathsep.join([str(ROOT), *sys.path])
+        environ = {**os.environ, MARK: mark, "PYTHONPATH": found, "JAX_PLATFORMS": "cpu"}
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}
         code = f"{first}; import sys; from runnel.cli import main; sys.exit(main())"
         process = subprocess.Popen([sys.executable, "-c", code, *map(str, words)], env=environ, text=True, **pipes)
