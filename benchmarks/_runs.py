@@ -15,8 +15,8 @@ from runnel.algorithm import Algorithm
 from runnel.building import build
 from runnel.configure import configure_jax
 from runnel.fleet import Fleet
-from runnel.launch import LocalLauncher
-from runnel.plan import Distribution, Machine
+from runnel.plan import Distribution
+from runnel.premises import OneMachine, Premises
 
 START_LIMIT_S = 180.0
 """How long a run may take to its first update."""
@@ -45,13 +45,17 @@ class Share:
 def watch(
     algorithm: Algorithm, environment: str, distribution: Distribution, envs: int, env_settings: dict[str, Any],
     warm_s: float, seconds: float, look: Callable[[Fleet], None] = lambda fleet: None,
+    premises: Premises | None = None,
 ) -> dict[str, Share]:  # fmt: skip
     """Trains until `warm_s` after the first update, and from there for `seconds`; gives every worker's share.
 
-    `look` is called at the end, while the workers are still at work.
+    `look` is called at the end, while the workers are still at work. `premises`: other machines than this one.
     """
     configure_jax()
-    built = build(algorithm, environment, distribution, envs, env_settings=env_settings)
+    premises = premises or OneMachine()
+    built = build(
+        algorithm, environment, distribution, envs, env_settings=env_settings, machine=premises.machines
+    )  # fmt: skip
     config = {
         "algorithm": portable.to_json(built.algorithm),
         "environment": {"name": environment, "settings": env_settings},
@@ -62,7 +66,7 @@ def watch(
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory)
         (run_dir / "logs").mkdir()
-        fleet = Fleet(built, config, run_dir, LocalLauncher(run_dir / "logs" / "servers.log"), Machine.here())
+        fleet = Fleet(built, config, run_dir, premises.site(run_dir / "logs"), premises.machines)
         try:
             shares = _watch(fleet, warm_s, seconds)
             look(fleet)

@@ -7,6 +7,7 @@ import every algorithm to know its settings.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 from runnel import __version__, settings
 from runnel.catalog import FLAGS
 from runnel.errors import UserError, nearest
+from runnel.machine import Machine
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -67,6 +69,19 @@ class _HelpWithSettings(argparse.Action):
         parser.exit()
 
 
+def _machines(text: str) -> list[Machine]:
+    """`a=8,b=16+2`: a has 8 CPUs, b 16 and two GPUs."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([\w.-]+)=(\d+)(?:\+(\d+))?", part.strip())
+        if match is None or not int(match[2]):
+            wanted = "a machine as in a=8 (8 CPUs) or b=16+2 (16 CPUs and 2 GPUs)"
+            raise argparse.ArgumentTypeError(f"found '{part}', wanted {wanted}")
+        devices = tuple(f"cuda:{i}" for i in range(int(match[3] or 0))) or ("cpu:0",)
+        found.append(Machine(int(match[2]), devices, match[1]))
+    return found
+
+
 def _whole(least: int) -> Callable[[str], int]:
     """A whole number of `least` or more; 1_000_000 and 1e6 are such."""
 
@@ -116,12 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seed", type=_whole(0), metavar="N", help="of every random number (0)")
     train.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (a new one under runs/)")
     train.add_argument("--stop-at-return", type=_number, metavar="X", help="end at this mean of 100 episodes")
-    train.add_argument(
-        "--launcher",
-        choices=("local", "ray"),
-        default="local",
-        help="what starts the workers (ray: not in this version)",
-    )
+    _add_launcher(train)
     _add_on_nan(train, "end the run, skip the update, or go back to the newest checkpoint (stop)")
     train.add_argument("--wandb", action="store_true", help="show the run at Weights & Biases too")
     train.add_argument(
@@ -146,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     resume = command("resume", "go on with a run from its newest checkpoint")
     resume.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     resume.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps in all, if more or fewer")
+    _add_launcher(resume)
     _add_on_nan(resume, "as for train (what the run was begun with)")
     _add_distribution(resume)
     _add_running(resume)
@@ -162,6 +173,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_what_to_train(plan)
     _add_distribution(plan)
     plan.add_argument("--envs", type=_whole(1), metavar="N", help="environments in all")
+    plan.add_argument(
+        "--machines", type=_machines, metavar="NAME=CPUS[+GPUS],...", help="plan for these, not for this machine"
+    )
+    _add_launcher(plan)
     plan.add_argument("--format", choices=("text", "json", "svg"), default="text", help="(text)")
 
     plot = command("plot", "draw the returns of runs over their steps")
@@ -198,6 +213,16 @@ def _add_distribution(parser: argparse.ArgumentParser) -> None:
 
 def _add_on_nan(parser: argparse.ArgumentParser, does: str) -> None:
     parser.add_argument("--on-nan", choices=("stop", "skip", "rollback"), help=f"a loss or gradient is NaN: {does}")
+
+
+def _add_launcher(parser: _Parser) -> None:
+    parser.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        default="local",
+        help="what starts the workers: this machine, or a Ray cluster's machines (local)",
+    )
+    parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (one that is found, or a new one)")
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:

@@ -42,6 +42,7 @@ class Worker:
     updates: int | None = None
     per_second: float | None = None  # steps where it has steps, else updates
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds by part of the loop, where that can be told
+    host: str = ""  # the machine it runs on, where there are several
 
     def json(self) -> dict[str, Any]:
         counted = {"env_steps": self.env_steps, "updates": self.updates}
@@ -49,6 +50,7 @@ class Worker:
         return {
             "name": self.name,
             "role": self.role,
+            **({"host": self.host} if self.host else {}),
             "busy": None if self.busy is None else round(self.busy, 4),
             **{name: count for name, count in counted.items() if count is not None},
             "waits": {cause: round(seconds, 3) for cause, seconds in waits},

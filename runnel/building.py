@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +20,8 @@ from runnel.errors import UserError
 from runnel.flow import describe, same_types, space_type, trace, typed
 from runnel.graph import Graph
 from runnel.plan import Distribution, Machine, Plan, build_plan
+from runnel.runtime.crossing import predict
+from runnel.runtime.topology import wire
 from runnel.tuned import tuned
 from runnel.types import AgentSpec
 
@@ -44,9 +46,11 @@ def build(
     envs: int | None = None,
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
-    machine: Machine | None = None,
+    machine: Machine | Sequence[Machine] | None = None,
 ) -> Built:
     """Traces the algorithm on the environment and applies the distribution; starts nothing.
+
+    It is planned for this machine, or for the one or several given, of which the first is the driver's.
 
     A named algorithm takes the tuned settings of the environment, where there are some; `settings` override
     them. An instance is taken as it is.
@@ -70,7 +74,17 @@ def build(
     if isinstance(distribution, str):
         distribution = distributions.load(distribution)()
     graph = trace(chosen, world.spec, count)
-    return Built(chosen, world, distribution, graph, build_plan(distribution, graph, world, machine or Machine.here()))
+    return Built(chosen, world, distribution, graph, planned(distribution, graph, world, machine or Machine.here()))
+
+
+def planned(
+    distribution: Distribution, graph: Graph, environment: Environment, machines: Machine | Sequence[Machine]
+) -> Plan:
+    """The plan of what was built, for one machine or several; of several it tells what crosses between them."""
+    plan = build_plan(distribution, graph, environment, machines)
+    if not plan.hosts:
+        return plan
+    return dataclasses.replace(plan, across=predict(plan, graph, wire(plan, graph, host=not is_traceable(environment))))
 
 
 def rebuild(run_dir: str | Path, config: dict[str, Any], distribution: Distribution | str | None = None) -> Built:

@@ -84,6 +84,7 @@ def _train(args: argparse.Namespace) -> int:
         args.algorithm,
         args.environment,
         launcher=args.launcher,
+        address=args.address,
         quiet=args.quiet,
         wandb=args.wandb,
         **_settings(args),
@@ -100,7 +101,10 @@ def _resume(args: argparse.Namespace) -> int:
     if args.deterministic:
         _ask_for_determinism()
     distribution = _distribution(args, (), read_config(args.run_dir))
-    run = resume(args.run_dir, steps=args.steps, distribution=distribution, on_nan=args.on_nan, quiet=args.quiet)
+    run = resume(
+        args.run_dir, steps=args.steps, distribution=distribution, on_nan=args.on_nan, launcher=args.launcher,
+        address=args.address, quiet=args.quiet,
+    )  # fmt: skip
     return _status(run.result)
 
 
@@ -130,7 +134,12 @@ def _eval(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> int:
     from runnel.building import build
 
-    plan = build(args.algorithm, args.environment, envs=args.envs, **_settings(args)).plan
+    machines = args.machines
+    if args.launcher == "ray":
+        from runnel.launch.ray import machines as found
+
+        machines = found(args.address)
+    plan = build(args.algorithm, args.environment, envs=args.envs, machine=machines, **_settings(args)).plan
     if args.format == "json":
         print(json.dumps(plan.json(), indent=2))
     elif args.format == "svg":

@@ -8,6 +8,7 @@ between replicas of one fragment loop over its box. So no text can meet another,
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,8 @@ WRAP: Final = 30
 """Characters of an edge's contents on a line."""
 MANNER_WRAP: Final = 44
 """Characters of how it synchronises, which are smaller."""
+HOSTS: Final = 4
+"""How many lines of machines a box has at most."""
 NOTE: Final = "#9a5b00"
 
 COLOURS: Final = {
@@ -47,6 +50,7 @@ class _Box:
 
     fragment: Placed
     loops: list[Cut]
+    hosts: list[str]  # of its workers; empty where there is one machine
     x: float = 0
     y: float = 0
     width: float = 0
@@ -74,7 +78,19 @@ class _Box:
             facts.append(_count(end - first, "environment") + (" each" if fragment.replicas > 1 else ""))
             if fragment.ring > 1:
                 facts.append(f"in a ring of {fragment.ring} blocks")
-        return facts
+        return [*facts, *self.places]
+
+    @property
+    def places(self) -> list[str]:
+        """The machines its workers run on, and how many on each."""
+        counts = Counter(self.hosts)
+        if len(counts) < 2:
+            return [f"at {host}" for host in counts]
+        shown = [f"{count} at {host}" for host, count in counts.items()]
+        if len(shown) <= HOSTS:
+            return shown
+        rest = list(counts.values())[HOSTS - 1 :]
+        return [*shown[: HOSTS - 1], f"{sum(rest)} at {len(rest)} other machines"]
 
     def least_size(self) -> tuple[float, float]:
         words = [_width(text) for text in (*self.facts, *self.fragment.nodes)]
@@ -97,10 +113,14 @@ def svg(plan: Plan) -> str:
     heading = f"{plan.algorithm} on {plan.environment}, {plan.distribution}"
     counts = [_count(plan.envs, "environment"), f"{plan.steps_per_iteration:,} steps an iteration"]
     subtitle = ", ".join([*counts, _count(plan.workers, "worker")])
+    if plan.hosts:
+        subtitle += f" on {_count(len({*plan.hosts.values()}), 'machine')}"
     if not plan.cuts:
         subtitle += "; no cut edges"
+    remarks = [(plan.across.text(), "#555555")] if plan.across is not None else []
+    remarks += [(note, NOTE) for note in plan.notes]
 
-    _place(columns, across, top=MARGIN + 56 + LINE * len(plan.notes))
+    _place(columns, across, top=MARGIN + 56 + LINE * len(remarks))
     shapes: list[str] = []
     for box in boxes.values():
         shapes += _draw_box(box)
@@ -112,11 +132,11 @@ def svg(plan: Plan) -> str:
     texts = [
         _text(MARGIN, MARGIN + 12, heading, 17, bold=True),
         _text(MARGIN, MARGIN + 34, subtitle, colour="#555555"),
-        *(_text(MARGIN, MARGIN + 34 + LINE * i, note, 12, colour=NOTE) for i, note in enumerate(plan.notes, 1)),
+        *(_text(MARGIN, MARGIN + 34 + LINE * i, text, 12, colour=ink) for i, (text, ink) in enumerate(remarks, 1)),
     ]
     right = [box.x + box.width + box.shadow for box in boxes.values()] + [label.right for label in labels]
     right += [MARGIN + _width(heading, 17, bold=True), MARGIN + _width(subtitle)]
-    right += [MARGIN + _width(note, 12) for note in plan.notes]
+    right += [MARGIN + _width(text, 12) for text, _ in remarks]
     bottom = [box.y + box.height for box in boxes.values()] + [label.bottom for label in labels]
     width, height = max(right) + MARGIN, max(bottom) + MARGIN
     return "\n".join(
@@ -143,7 +163,8 @@ def _columns(plan: Plan) -> list[list[_Box]]:
     linked = {frozenset((cut.source, cut.target)) for cut in plan.cuts}
     columns: list[list[_Box]] = []
     for fragment in plan.fragments:
-        box = _Box(fragment, [cut for cut in plan.cuts if cut.source == cut.target == fragment.name])
+        hosts = [plan.host(name) for name in fragment.workers()] if plan.hosts else []
+        box = _Box(fragment, [cut for cut in plan.cuts if cut.source == cut.target == fragment.name], hosts)
         alone = len(columns) < 2 or any(
             frozenset((fragment.name, other.fragment.name)) in linked for other in columns[-1]
         )

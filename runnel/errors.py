@@ -24,6 +24,14 @@ class StateLost(RuntimeError):
     """A worker was lost with what only a checkpoint can give back: the whole run must go on from there."""
 
 
+class HostLost(StateLost):
+    """A machine was lost, and all its workers with it: the run must go on from a checkpoint, without it."""
+
+    def __init__(self, host: str, how: str):
+        super().__init__(f"{host} {how}")
+        self.host = host
+
+
 class EnvironmentFailed(RuntimeError):
     """An environment failed more often than a run puts up with; its text has the environment's own traceback."""
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ from runnel.crew import Crew
 from runnel.environment import is_traceable
 from runnel.errors import StateLost, WorkerFailed
 from runnel.events import Tell, nobody
-from runnel.launch import LocalLauncher
-from runnel.oom import oom_kills
+from runnel.launch.site import Site
 from runnel.plan import Machine, learns
 from runnel.runtime import parts
 from runnel.runtime.carry import Carry
@@ -55,7 +53,7 @@ class Fleet:
     """All workers of a plan."""
 
     def __init__(
-        self, built: Built, config: dict[str, Any], run_dir: Path, launcher: LocalLauncher, machine: Machine,
+        self, built: Built, config: dict[str, Any], run_dir: Path, site: Site, machines: Sequence[Machine],
         tell: Tell = nobody,
     ):  # fmt: skip
         self.built, self.config, self.run_dir, self.tell = built, config, run_dir, tell
@@ -72,7 +70,6 @@ class Fleet:
         self.standstill = Standstill(config.get("hang_after_s", 120.0))
         self._hurried = False
         self.status: dict[str, dict[str, Any]] = {}  # by worker: how it fared, as it told last
-        self._oom_kills = oom_kills()
         self._phases: dict[str, str] = {}
         self._until_steps = 0
         self._started = self._loaded = False
@@ -81,7 +78,8 @@ class Fleet:
         self._asked_to_save: set[str] = set()
         self._resting: set[str] = set()
         self._replaced: dict[str, tuple[float, Fault]] = {}  # by worker: when and why, until it is at work
-        self.crew = Crew(built, self.topology, config, run_dir, launcher, machine, self.free)
+        self.crew = Crew(built, self.topology, config, run_dir, site, machines, self.free)
+        self._oom_kills = self.crew.oom_kills()
         self.tally = self._tally()
         try:
             self.crew.start()
@@ -134,14 +132,17 @@ class Fleet:
     def report(self, recent: bool = False) -> Report:
         report = self.tally.report(recent)
         # Of those who do not learn but compute gradients, the worker's own count of updates is nobody's.
-        workers = (w if w.name in self.learners else replace(w, updates=None) for w in report.workers)
+        workers = (
+            replace(w, updates=w.updates if w.name in self.learners else None, host=self.plan.hosts.get(w.name, ""))
+            for w in report.workers
+        )
         return replace(report, workers=tuple(workers))
 
     def _tally(self) -> Tally:
         roles = {post.name: post.fragment for post in self.topology.posts}
         streams = [
-            Watched(roles[link.source], roles[link.target], link.kind, ring, arrays_bytes(link.schema))
-            for link, ring in self.crew.rings.items()
+            Watched(roles[link.source], roles[link.target], link.kind, fill, arrays_bytes(link.schema))
+            for link, fill in self.crew.streams()
         ]
         return Tally(roles, streams)
 
@@ -247,7 +248,7 @@ class Fleet:
     def _send(self, name: str, message: dict[str, Any]) -> None:
         try:
             self.crew.processes[name].control.send(message)
-            self.crew.bells[name].ring()
+            self.crew.ring(name)
         except (BrokenPipeError, TimeoutError, KeyError):
             pass  # its end is noticed by `_listen`
 
@@ -262,7 +263,7 @@ class Fleet:
 
     def _listen(self, seconds: float) -> None:
         """Takes what workers say, and looks after those that say nothing more."""
-        for name in self._poll(seconds):
+        for name in self.crew.poll(seconds):
             failed = self._hear(name)
             status = self.crew.processes[name].exit_status()
             if status is not None:
@@ -270,11 +271,14 @@ class Fleet:
             if failed is not None:
                 self._lost(raised(name, failed))
             elif status is not None:
-                kills, self._oom_kills = self._oom_kills, oom_kills()
+                kills, self._oom_kills = self._oom_kills, self.crew.oom_kills()
                 self._lost(ended(name, status, self.crew.processes[name].tail().strip(), kills != self._oom_kills))
         for name, process in list(self.crew.processes.items()):
-            phase = self._phases.get(name, "starting")
-            silent = self.patience.silent(name, self.crew.bells[name].beats(), phase, process.stopped)
+            phase, beats = self._phases.get(name, "starting"), self.crew.beats(name)
+            if beats is None:  # nothing is heard of its host, which is another matter
+                self.patience.begin(name)
+                continue
+            silent = self.patience.silent(name, beats, phase, process.stopped)
             if silent is not None:
                 stopped, stacks = process.stopped(), process.stacks()
                 self.tell(
@@ -282,21 +286,8 @@ class Fleet:
                 )
                 self._lost(hung(name, silent, phase, stacks, stopped))
 
-    def _poll(self, seconds: float) -> set[str]:
-        """Whoever says something, or has ended."""
-        poll = select.poll()
-        by_fd: dict[int, str] = {}
-        for name, process in self.crew.processes.items():
-            for fd in (process.control.fileno(), process.fileno()):
-                if fd >= 0:
-                    poll.register(fd, select.POLLIN)
-                    by_fd[fd] = name
-        return {by_fd[fd] for fd, _ in poll.poll(seconds * 1000)}
-
     def _hear(self, name: str) -> dict[str, Any] | None:
         control = self.crew.processes[name].control
-        if control.fileno() < 0:
-            return None
         while (message := control.receive()) is not None:
             value = message.value
             if "status" in value:
@@ -398,7 +389,7 @@ class Fleet:
             self._send(name, {"do": "rest"})
         deadline = time.monotonic() + REST_S
         while not set(self.crew.posts) <= gone | self._resting and time.monotonic() < deadline:
-            for name in self._poll(0.05):
+            for name in self.crew.poll(0.05):
                 failed = self._hear(name)
                 if failed is not None or self.crew.processes[name].exit_status() is not None:
                     gone.add(name)

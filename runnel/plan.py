@@ -6,135 +6,30 @@ how the edges that are cut by that synchronise. Everything else follows from the
 
 from __future__ import annotations
 
-import abc
-import os
+import math
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from runnel.checks import check_learning, check_needs, check_unrolling, learns
 from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.graph import Edge, Graph, Kind, Node, tree_bytes
+from runnel.layout import REST, Barrier, Devices, Distribution, Fragment, Free, Layout, Synchronisation
+from runnel.machine import HERE, Machine, in_order
+from runnel.notes import notes, plural
+from runnel.placement import Seat, Wanted, place
 
-REST = "*"
-"""Among a fragment's nodes: every node that no fragment names."""
+if TYPE_CHECKING:
+    from runnel.runtime.crossing import Crossing
 
-Devices = Literal["cpu", "one", "all"]
+__all__ = [
+    "REST", "Barrier", "Cut", "Devices", "Distribution", "Fragment", "Free", "Layout", "Machine", "Pattern", "Placed",
+    "Plan", "Synchronisation", "build_plan", "human_bytes", "learns", "plural",
+]  # fmt: skip
+
 Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
-
-
-# What a distribution writes
-
-
-@dataclass(frozen=True)
-class Barrier:
-    """Both ends wait for each other, every step or every unroll."""
-
-    every: Literal["step", "unroll"] = "unroll"
-
-    def __post_init__(self) -> None:
-        if self.every not in ("step", "unroll"):
-            raise UserError(f"found Barrier(every={self.every!r}), wanted 'step' or 'unroll'")
-
-    def __str__(self) -> str:
-        return f"barrier every {self.every}"
-
-
-@dataclass(frozen=True)
-class Free:
-    """The source runs ahead of the target, by at most `max_staleness` versions."""
-
-    max_staleness: int
-
-    def __str__(self) -> str:
-        if not self.max_staleness:
-            return "free, but waits every unroll (the algorithm bears no staleness)"
-        return f"free, staleness at most {self.max_staleness}"
-
-
-Synchronisation = Barrier | Free
-
-
-@dataclass(frozen=True)
-class Fragment:
-    """Nodes that run as one program, and how often.
-
-    `nodes` names kinds (`act`), nodes (`hunters/act`), groups (`hunters/*`) or `REST`. A `compiled` fragment is
-    one XLA program or an error; others are loops of a process around compiled parts. A worker whose environments
-    ask others for their actions holds them in `ring` blocks: while one waits, another steps.
-
-    Replicas that play share the environments; replicas that learn are one program over all their devices; other
-    replicas take whole iterations in turn.
-    """
-
-    name: str
-    nodes: tuple[str, ...]
-    replicas: int = 1
-    devices: Devices = "cpu"
-    compiled: bool = False
-    ring: int = 1
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What a distribution makes of a graph."""
-
-    fragments: tuple[Fragment, ...]
-    synchronisation: Synchronisation = field(default_factory=Barrier)
-    needs: tuple[str, ...] = ()  # kinds of node without which the layout makes no sense
-
-
-class Distribution(abc.ABC):
-    """Base of all distributions: a frozen dataclass of numbers that gives a layout."""
-
-    @abc.abstractmethod
-    def layout(self, graph: Graph) -> Layout: ...
-
-
-# What comes of it
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What there is to run on."""
-
-    cpus: int
-    devices: tuple[str, ...]  # accelerators, or the CPU where there are none: "cpu:0", "cuda:1"
-
-    @classmethod
-    def here(cls) -> Machine:
-        """This machine. GPUs are counted without starting on them: that would take their memory from the workers."""
-        import jax
-
-        cpus = len(os.sched_getaffinity(0))
-        gpus = _gpus()
-        if gpus and not _started():
-            return cls(cpus, tuple(f"cuda:{i}" for i in range(gpus)))
-        return cls(cpus, tuple(f"{device.platform}:{device.id}" for device in jax.devices()))
-
-
-def _started() -> bool:
-    """Whether JAX has started on its devices already."""
-    from jax._src import xla_bridge  # there is no public way to ask
-
-    return xla_bridge.backends_are_initialized()
-
-
-def _gpus() -> int:
-    """How many NVIDIA GPUs JAX would find."""
-    import importlib.util
-
-    import jax
-
-    wanted = jax.config.values.get("jax_platforms") or ""
-    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-    if wanted.split(",")[0] not in ("", "cuda", "gpu") or not any(importlib.util.find_spec(name) for name in plugins):
-        return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
-    return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
 
 
 @dataclass(frozen=True)
@@ -179,6 +74,15 @@ class Plan:
     cuts: tuple[Cut, ...]
     synchronisation: Synchronisation
     notes: tuple[str, ...] = ()  # what the user should know before it runs
+    hosts: Mapping[str, str] = field(default_factory=dict)  # of each worker: its machine; empty where there is one
+    machines: tuple[Machine, ...] = ()  # those given; empty where it is this one
+    across: Crossing | None = None  # what crosses between machines, where somebody has predicted it
+
+    def host(self, worker: str) -> str:
+        """The machine that a worker runs on."""
+        if worker in self.hosts:
+            return self.hosts[worker]
+        return next((machine.name for machine in self.machines), HERE)
 
     def fragment(self, name: str) -> Placed:
         """The fragment of a name."""
@@ -193,7 +97,8 @@ class Plan:
         return sum(fragment.replicas for fragment in self.fragments)
 
     def json(self) -> dict[str, Any]:
-        return {**asdict(self), "workers": self.workers}
+        across = None if self.across is None else self.across.json()
+        return {**asdict(self), "across": across, "workers": self.workers}
 
     def text(self) -> str:
         """For people."""
@@ -218,12 +123,29 @@ class Plan:
                 f"  {cut.source} -> {cut.target}  {', '.join(cut.what)}  {cut.pattern}, {cut.synchronisation}  "
                 f"{human_bytes(cut.bytes_per_iteration)} an iteration"
             )
+        lines += self._machines_text() if self.hosts else []
         lines += ["", *self.notes] if self.notes else []
         return "\n".join(lines)
 
+    def _machines_text(self) -> list[str]:
+        lines = ["", "machines"]
+        for machine in self.machines:
+            runs = [name for fragment in self.fragments for name in self._runs(fragment, machine.name)]
+            has = f"{plural(machine.cpus, 'CPU')}, {', '.join(machine.devices)}"
+            lines.append(f"  {machine.name} ({machine.address})  {has}  {', '.join(runs) or 'nothing'}")
+        return [*lines, self.across.text()] if self.across is not None else lines
 
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    def _runs(self, fragment: Placed, machine: str) -> list[str]:
+        """The workers of a fragment on a machine, neighbours as one: actor-0..3."""
+        if fragment.replicas == 1:
+            return fragment.workers() if self.hosts[fragment.name] == machine else []
+        here = [i for i, name in enumerate(fragment.workers()) if self.hosts[name] == machine]
+        firsts = [i for i in here if i - 1 not in here]
+        lasts = [i for i in here if i + 1 not in here]
+        return [
+            f"{fragment.name}-{first}" if first == last else f"{fragment.name}-{first}..{last}"
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
 
 
 def human_bytes(count: float) -> str:
@@ -237,20 +159,32 @@ def human_bytes(count: float) -> str:
 # Building
 
 
-def build_plan(distribution: Distribution, graph: Graph, environment: Environment, machine: Machine) -> Plan:
-    """Applies a distribution to a graph; refuses what cannot work, before anything starts."""
+def build_plan(
+    distribution: Distribution, graph: Graph, environment: Environment, machines: Machine | Sequence[Machine]
+) -> Plan:
+    """Applies a distribution to a graph and one or more machines, the first of them the driver's.
+
+    Refuses what cannot work, before anything starts.
+    """
     name = type(distribution).__name__.lower()
     layout = _layout(name, distribution, graph)
-    _check_needs(name, layout, graph)
+    check_needs(name, layout, graph)
     homes = _assign(name, layout, graph)
-    placed: tuple[Placed, ...] = ()
-    used = 0
     for fragment in layout.fragments:
-        placed += (_place(fragment, homes[fragment.name], graph, environment, machine, used),)
-        used += fragment.replicas if fragment.devices == "one" else 0
-    placed = tuple(fragment for fragment in placed if fragment.nodes)
-    _check_unrolling(name, placed, graph)
-    _check_learning(name, placed, layout.synchronisation, graph)
+        _check_fragment(fragment, homes[fragment.name], graph, environment)
+    ordered = in_order(machines)
+    fragments = [fragment for fragment in layout.fragments if homes[fragment.name]]
+    seats = place([_wanted(fragment, homes[fragment.name], graph) for fragment in fragments], ordered)
+    placed = tuple(
+        _placed(fragment, homes[fragment.name], graph, at) for fragment, at in zip(fragments, seats, strict=True)
+    )
+    check_unrolling(name, placed, graph)
+    check_learning(name, placed, layout.synchronisation, graph)
+    hosts = {
+        worker: ordered[seat.machine].name
+        for fragment, at in zip(placed, seats, strict=True)
+        for worker, seat in zip(fragment.workers(), at, strict=True)
+    }
     return Plan(
         distribution=name,
         algorithm=type(graph.algorithm).__name__,
@@ -260,7 +194,9 @@ def build_plan(distribution: Distribution, graph: Graph, environment: Environmen
         fragments=placed,
         cuts=_cuts(placed, layout.synchronisation, graph),
         synchronisation=layout.synchronisation,
-        notes=_notes(placed, layout.synchronisation, graph, machine),
+        notes=notes(distribution, placed, layout.synchronisation, graph, ordered, hosts),
+        hosts=hosts if len(ordered) > 1 else {},
+        machines=() if [machine.name for machine in ordered] == [HERE] else ordered,
     )
 
 
@@ -282,18 +218,6 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
                 known = [*get_args(Kind), *graph.nodes, *(f"{group}/*" for group in graph.spec.groups)]
                 raise UserError(f"distribution {name}: there is no node '{pattern}'{nearest(pattern, known)}")
     return layout
-
-
-def _check_needs(name: str, layout: Layout, graph: Graph) -> None:
-    kinds = {node.kind for node in graph.nodes.values()}
-    missing = [kind for kind in layout.needs if kind not in kinds]
-    if missing:
-        algorithm = type(graph.algorithm).__name__
-        wanted = " and ".join(f"`{kind}`" for kind in missing)
-        raise UserError(
-            f"distribution {name} needs {wanted}, which {algorithm} does not have "
-            f"(it has {', '.join(sorted(kinds))}); choose another distribution or algorithm"
-        )
 
 
 def _matches(pattern: str, node: Node) -> bool:
@@ -319,26 +243,25 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
     return {f.name: tuple(node for node, home in homes.items() if home == f.name) for f in layout.fragments}
 
 
-def _place(
-    fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment, machine: Machine, used: int
-) -> Placed:
-    """`used` accelerators have a replica already: the next one takes the next."""
+def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment) -> None:
     if fragment.replicas < 1:
         raise UserError(f"{fragment.name}: {fragment.replicas} replicas asked for; 1 is the least")
-    plays = "environment" in nodes
-    if fragment.compiled and plays and not is_traceable(environment):
+    if fragment.compiled and "environment" in nodes and not is_traceable(environment):
         raise UserError(
             f"'{graph.spec.name}' is a host environment and cannot be compiled into one XLA program; train it with "
             "--distribution inline, or use a JAX version of it (such as gymnax:CartPole-v1)"
         )
-    accelerators = machine.devices
-    if fragment.devices == "all":
-        devices = (accelerators,) * fragment.replicas
-    elif fragment.devices == "one":
-        devices = tuple((accelerators[(used + i) % len(accelerators)],) for i in range(fragment.replicas))
-    else:
-        devices = (("cpu:0",),) * fragment.replicas
-    parts = fragment.replicas * (len(devices[0]) if fragment.compiled else 1)
+
+
+def _wanted(fragment: Fragment, nodes: tuple[str, ...], graph: Graph) -> Wanted:
+    kinds = {graph.nodes[node].kind for node in nodes}
+    learning = bool(kinds & {"learn", "apply"})
+    return Wanted(fragment.replicas, fragment.devices, learning, "environment" in kinds, "act" in kinds)
+
+
+def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Sequence[Seat]) -> Placed:
+    plays, devices = "environment" in nodes, tuple(seat.devices for seat in seats)
+    parts = fragment.replicas * (math.lcm(*map(len, devices)) if fragment.compiled else 1)
     if plays and graph.envs % parts:
         below, above = graph.envs // parts * parts, -(-graph.envs // parts) * parts
         use = f"{below} or {above}" if below else str(above)
@@ -349,90 +272,6 @@ def _place(
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
     ring = max(k for k in range(1, max(fragment.ring, 1) + 1) if share % k == 0) if plays else 1
     return Placed(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, ring)
-
-
-def _check_unrolling(name: str, fragments: tuple[Placed, ...], graph: Graph) -> None:
-    """Steps travel between an environment and its actors, and nowhere else."""
-    home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    plays = home["environment"]
-    for rollout in graph.of_kind("rollout"):
-        act = next(node for node in graph.of_kind("act") if node.group == rollout.group)
-        acts, rolls = home[act.name], home[rollout.name]
-        if rolls is not plays and (rolls is not acts or acts is plays):
-            where = f"'{plays.name}'" if acts is plays else f"'{plays.name}' or '{acts.name}'"
-            raise UserError(
-                f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is put together "
-                f"with the environment or with what acts: put it into {where}"
-            )
-        if acts.replicas > plays.replicas:
-            raise UserError(
-                f"{acts.replicas} {acts.name} workers serve {plays.replicas} {plays.name} workers; "
-                f"use at most {plays.replicas} of them"
-            )
-        if rolls is acts and acts is not plays and plays.replicas % acts.replicas:
-            raise UserError(
-                f"{plays.replicas} {plays.name} workers do not divide over {acts.replicas} {acts.name} workers; "
-                f"use a multiple of {acts.replicas}"
-            )
-
-
-def _check_learning(name: str, fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph: Graph) -> None:
-    home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    plays = home["environment"]
-    for fragment in fragments:
-        kinds = {graph.nodes[node].kind for node in fragment.nodes}
-        if learns(fragment, graph) and fragment.replicas > 1:
-            blocks = next(count for count in (8, 4, 2, 1) if graph.envs % count == 0)
-            if blocks % fragment.replicas:
-                wanted = " or ".join(str(k) for k in range(2, blocks + 1) if blocks % k == 0) or "1"
-                raise UserError(
-                    f"{fragment.replicas} {fragment.name}s: {graph.envs} environments form {blocks} blocks, which "
-                    f"learners share evenly; use {wanted} {fragment.name}s, or --envs a multiple of 8"
-                )
-            if plays is not fragment and plays.replicas * plays.ring % fragment.replicas:
-                raise UserError(
-                    f"{plays.replicas} {plays.name} workers do not divide over {fragment.replicas} {fragment.name}s; "
-                    f"use a multiple of {fragment.replicas}"
-                )
-            outside = {"replay", "map"} & {graph.nodes[n].kind for n in home if home[n] is not fragment}
-            if outside:
-                raise UserError(
-                    f"distribution {name} has {fragment.replicas} {fragment.name}s and {' and '.join(sorted(outside))} "
-                    "elsewhere; several learners take trajectories only: put the node with them, or use 1"
-                )
-        if "gradient" in kinds and "apply" not in kinds and isinstance(synchronisation, Free):
-            stale = fragment.replicas - 1
-            if stale > synchronisation.max_staleness > 0:  # with 0, gradients are averaged at a barrier
-                raise UserError(
-                    f"{fragment.replicas} {fragment.name}s compute gradients side by side: while one is made, {stale} "
-                    f"versions may pass; {type(graph.algorithm).__name__} bears {synchronisation.max_staleness}: "
-                    f"use at most {synchronisation.max_staleness + 1}, or an algorithm that bears more"
-                )
-    for node in graph.nodes.values():
-        if len({home[replay].name for replay in node.loops}) > 1:
-            raise UserError(
-                f"distribution {name} spreads the replays that feed '{node.name}' over several fragments; "
-                "put them into one"
-            )
-
-
-def learns(fragment: Placed, graph: Graph) -> bool:
-    """Whether a fragment changes parameters."""
-    return any(graph.nodes[node].kind in ("learn", "apply") for node in fragment.nodes)
-
-
-def _notes(
-    fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph: Graph, machine: Machine
-) -> tuple[str, ...]:
-    notes = []
-    workers = sum(fragment.replicas for fragment in fragments)
-    if workers > 1 and isinstance(synchronisation, Free):
-        algorithm, limit = type(graph.algorithm).__name__, synchronisation.max_staleness
-        wait = "actors wait for the learner at every unroll" if not limit else "actors wait before they exceed it"
-        notes.append(f"{algorithm} declares max_staleness {limit}: {wait}")
-    if workers > machine.cpus and workers > 1:
-        notes.append(f"{workers} workers share {plural(machine.cpus, 'CPU')}: fewer would not be slower")
-    return tuple(notes)
 
 
 def _cuts(fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph: Graph) -> tuple[Cut, ...]:

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TextIO
@@ -243,7 +244,9 @@ def table(record: Mapping[str, Any], report: Report) -> list[str]:
         what = "steps" if any(w.role == share.role and w.env_steps is not None for w in report.workers) else "updates"
         speed = "" if share.per_second is None else f"  {rate(share.per_second)} {what}/s"
         waits = f"  waits for {share.cause}" if share.cause and share.busy < 0.995 else ""
-        lines.append(f"{name:<{wide}}  busy {share.busy:4.0%}{speed}{waits}")
+        counts = Counter(worker.host for worker in report.workers if worker.role == share.role and worker.host)
+        on = f"  on {_each(counts)}" if counts else ""
+        lines.append(f"{name:<{wide}}  busy {share.busy:4.0%}{speed}{on}{waits}")
     if report.streams:
         lines.append("streams filled: " + ", ".join(map(str, report.streams)))
     if record.get("staleness_max"):
@@ -286,6 +289,12 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
     workers = result.get("workers") or []
     if len(workers) > 1:
         lines.append(f"  busy        {_busy(workers)}")
+    machines: dict[str, Counter[str]] = {}
+    for worker in workers:
+        if worker.get("host"):
+            machines.setdefault(worker["host"], Counter())[worker["role"]] += 1
+    if machines:
+        lines.append("  machines    " + "; ".join(f"{name}: {_each(roles)}" for name, roles in machines.items()))
     if result.get("cut_episodes"):
         lines.append(f"  cut         {_count(result['cut_episodes'], 'episode')} cut short")
     if result.get("restarts"):
@@ -309,6 +318,11 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         elif status == "interrupted":
             lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}")
     return "\n".join(lines)
+
+
+def _each(counts: Mapping[str, int]) -> str:
+    """`actor x4, learner`."""
+    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counts.items())
 
 
 def _busy(workers: Sequence[Mapping[str, Any]]) -> str:

@@ -8,25 +8,27 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runnel.bottleneck import Report, Role, Setting, bottleneck
+from runnel import portable
+from runnel.bottleneck import Report
 from runnel.building import Built
 from runnel.checkpoint import Checkpoints
 from runnel.configure import keep_off_devices
 from runnel.counters import Counters, Rate
 from runnel.environment import is_traceable
-from runnel.errors import RunFailed, StateLost, UserError, WorkerFailed
+from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed
 from runnel.events import EventLog
 from runnel.files import one_line, write_json_atomically
 from runnel.metrics import MetricsLog
-from runnel.plan import Machine
+from runnel.outcome import outcome
+from runnel.plan import Free
+from runnel.premises import OneMachine, Premises, replanned
 from runnel.report import LiveView, forgiving, summary
 from runnel.runtime.program import Program, carry_types, make_program
 from runnel.runtime.setbacks import SETBACKS, Setbacks, other_seed
-from runnel.runtime.topology import staleness_in_iterations
 from runnel.runtime.totals import Progress
 from runnel.stopping import Interrupted, Stopping
 from runnel.types import PyTree
@@ -62,12 +64,13 @@ class Session:
         began: float,
         quiet: bool,
         resumed: bool = False,
-        launcher: Any = None,
+        premises: Premises | None = None,
     ):
-        self.launcher = launcher
+        self.premises = premises or OneMachine()
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
         self.began, self.resumed = began, resumed
-        self.machine = Machine.here()  # before this process is kept off its devices
+        self._asked_for = built  # what was asked for; where machines come and go, `built` is what there is of it
+        self._first_cpus = sum(machine.cpus for machine in self.premises.machines)
         self.checkpoints = Checkpoints(run_dir)
         self.events = EventLog(run_dir)
         self.counters = Counters()
@@ -99,8 +102,8 @@ class Session:
         return Run(result, self.run_dir, carry.states if carry is not None else {})
 
     def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
-        self.program = program = self._program()
-        stack.callback(program.close)
+        stack.callback(self._close)
+        program = self._first_program()
         notes = list(self.built.plan.notes)
         if self.resumed:
             self._load(program, notes.append)
@@ -109,8 +112,22 @@ class Session:
             view.note(note)
         self.events.note = view.event
         log = stack.enter_context(self._begin())
-        self._train(program, log, view)
-        return self._write_result("interrupted" if self.interrupted else "finished", program)
+        self._train(log, view)
+        return self._write_result("interrupted" if self.interrupted else "finished", self.program)
+
+    def _first_program(self) -> Program:
+        """On the machines there are, of which some may be lost before anything begins."""
+        while True:
+            try:
+                self.program = self._program()
+                return self.program
+            except HostLost as lost:
+                self.premises.leave(lost.host)
+                self.built = replanned(self._asked_for, self._first_cpus, self.premises.machines)
+
+    def _close(self) -> None:
+        if self.program is not None:
+            self.program.close()
 
     def _title(self) -> str:
         algorithm = type(self.built.algorithm).__name__
@@ -130,11 +147,11 @@ class Session:
         if plan.workers == 1:
             return make_program(plan, graph, self.built.environment, self.config["seed"], self._tell)
         from runnel.fleet import Fleet
-        from runnel.launch import LocalLauncher
 
-        keep_off_devices(self.machine)
-        self.launcher = self.launcher or LocalLauncher()
-        return Fleet(self.built, self.config, self.run_dir, self.launcher, self.machine, self._tell)
+        machines = self.premises.machines
+        keep_off_devices(machines[0])
+        config = {**self.config, "distribution": portable.to_json(self.built.distribution)}
+        return Fleet(self.built, config, self.run_dir, self.premises.site(self.run_dir / "logs"), machines, self._tell)
 
     def _tell(self, event: str, **told: Any) -> None:
         """Something broke; what was done about it is counted."""
@@ -148,23 +165,49 @@ class Session:
             self.counters.cut_episodes += int(told.get("episodes", 1))
         self.events.tell(event, **told)
 
-    def _train(self, program: Program, log: MetricsLog, view: LiveView) -> None:
+    def _train(self, log: MetricsLog, view: LiveView) -> None:
         """Trains to the end, from the newest checkpoint again whenever the state is lost."""
         while True:
+            assert self.program is not None
             try:
-                return self._train_on(program, log, view)
-            except (StateLost, WorkerFailed) as lost:
+                return self._train_on(self.program, log, view)
+            except (StateLost, WorkerFailed) as error:
                 if self.interrupted:
-                    return self._without_checkpoint(lost)
-                if not isinstance(lost, StateLost):
+                    return self._without_checkpoint(error)
+                if not isinstance(error, StateLost):
                     raise
-                reason = str(lost)
-            while reason:
+                lost: StateLost | None = error
+            while lost is not None:
                 try:
-                    self._roll_back(program, log, view, reason)
-                    reason = ""
-                except StateLost as lost:  # another was lost meanwhile
-                    reason = str(lost)
+                    if isinstance(lost, HostLost):
+                        self._leave(lost)
+                    self._roll_back(self.program, log, view, str(lost))
+                    lost = None
+                except StateLost as another:  # meanwhile
+                    lost = another
+
+    def _leave(self, lost: HostLost) -> None:
+        """Goes on without a machine."""
+        self._tell("restart", worker=lost.host, reason=str(lost).removeprefix(f"{lost.host} "),
+                   action="the others go on from a checkpoint, and have its workers")  # fmt: skip
+        self.premises.leave(lost.host)
+        self._move()
+
+    def _move(self) -> None:
+        """Puts the run on the machines there are now."""
+        self._close()
+        self.program = None
+        self.built = replanned(self._asked_for, self._first_cpus, self.premises.machines)
+        self.program = self._program()
+
+    def _grow(self, log: MetricsLog, view: LiveView) -> None:
+        """Machines have joined: from the checkpoint just made the run goes on there too."""
+        names = self.premises.grow()
+        if names:
+            self._tell("joined", reason=", ".join(names), action="workers are spread over all machines")
+            self._move()
+            assert self.program is not None
+            self._roll_back(self.program, log, view, f"{', '.join(names)} joined")
 
     def _roll_back(
         self, program: Program, log: MetricsLog, view: LiveView, reason: str, other_numbers: int = 0
@@ -211,11 +254,15 @@ class Session:
             log.write(record)
             view.update(record, lately)
             self._not_finite(progress.broken, program, log, view)
-            if time.monotonic() - saved_at > self.config["checkpoint_every_s"]:
+            grows = self.premises.grows() and isinstance(self.built.plan.synchronisation, Free)
+            if grows or time.monotonic() - saved_at > self.config["checkpoint_every_s"]:
                 self._save(program, view)
                 if self.rest is not None:
                     self._not_finite(self.rest.broken, program, log, view)
                 saved_at = time.monotonic()
+            if grows:
+                self._grow(log, view)
+                program = self.program or program
         self.rate.stop(self.counters.env_steps)
         self._save_last(program, view)
         if self.rest is not None:  # workers have told more since: the last line says how the run ended
@@ -352,8 +399,7 @@ class Session:
         try:
             yield
         except Interrupted:
-            if self.launcher is not None:
-                self.launcher.close(0.0)
+            self.premises.abort()
             raise
 
     def _last_word(self, number: int) -> None:
@@ -377,18 +423,30 @@ class Session:
             print(f"{what}; the run is in {self.run_dir}: {on}", file=forgiving(sys.stderr), flush=True)
 
     def _write_result(self, status: str, program: Program | None) -> dict[str, Any]:
-        counters, plan = self.counters, self.built.plan
-        report = program.report() if program is not None else Report()
-        if plan.workers == 1 and program is not None:
-            (worker,) = report.workers
-            report = Report((replace(worker, env_steps=counters.env_steps, updates=counters.updates),))
-        measured = self.startup_s is not None and report.workers  # before the first update there was only starting
         result = {
             "status": status,
-            "algorithm": plan.algorithm.lower(),
+            "algorithm": self.built.plan.algorithm.lower(),
             "environment": self.config["environment"]["name"],
-            "distribution": plan.distribution,
+            "distribution": self.built.plan.distribution,
             "seed": self.config["seed"],
+            **self._counted(),
+            **outcome(
+                program,
+                self.built,
+                self.premises.machines,
+                self.counters,
+                self.startup_s is not None,
+                self.premises.traffic(),
+            ),
+        }
+        if self.reason is not None:
+            result["reason"] = self.reason
+        write_json_atomically(self.run_dir / "result.json", result)
+        return result
+
+    def _counted(self) -> dict[str, Any]:
+        counters = self.counters
+        return {
             "env_steps": counters.env_steps,
             "updates": counters.updates,
             "episodes": counters.episodes,
@@ -403,34 +461,4 @@ class Session:
             "restart_reasons": counters.restart_reasons,
             "environment_failures": counters.environment_failures,
             "skipped_updates": counters.skipped_updates,
-            "workers": [worker.json() for worker in report.workers],
-            "streams": [stream.json() for stream in report.streams],
-            "bottleneck": bottleneck(report, setting_of(self.built, self.machine)) if measured else None,
         }
-        if self.reason is not None:
-            result["reason"] = self.reason
-        write_json_atomically(self.run_dir / "result.json", result)
-        return result
-
-
-def setting_of(built: Built, machine: Machine) -> Setting:
-    """What the run was given, as far as `bottleneck` may ask for more or less of it."""
-    plan, graph = built.plan, built.graph
-    known = ("actors", "inference", "learners", "ring")
-    given: Any = built.distribution
-    flags = {each.name: getattr(given, each.name) for each in fields(given) if each.name in known}
-    if "ring" in flags:
-        flags["ring"] = plan.home("environment").ring  # as far as the environments could be divided
-    return Setting(
-        flags=flags,
-        roles=tuple(
-            Role(fragment.name, fragment.replicas, frozenset(graph.nodes[node].kind for node in fragment.nodes))
-            for fragment in plan.fragments
-        ),
-        envs=plan.envs,
-        cpus=machine.cpus,
-        gpus=sum(not device.startswith("cpu") for device in machine.devices),
-        free=staleness_in_iterations(plan, graph) > 0,
-        max_staleness=graph.algorithm.max_staleness,
-        host=not is_traceable(built.environment),
-    )

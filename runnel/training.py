@@ -7,8 +7,9 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from runnel import portable
 from runnel.algorithm import Algorithm
@@ -16,8 +17,12 @@ from runnel.building import Built, build, read_config, rebuild
 from runnel.configure import configure_jax
 from runnel.errors import UserError
 from runnel.plan import Distribution
+from runnel.premises import Machines, OneMachine, Premises, on
 from runnel.session import Run, Session
 from runnel.sinks import check_wandb
+
+if TYPE_CHECKING:
+    from runnel.launch.hosts import Hosts
 
 __all__ = ["Built", "Run", "build", "read_config", "rebuild", "resume", "train"]
 
@@ -25,10 +30,6 @@ DEFAULT_STEPS = 500_000
 
 OnNan = Literal["stop", "skip", "rollback"]
 """What to do when an update is refused because something is not finite."""
-
-LIGHT = ("runnel.workers", "runnel.runtime.light", "runnel.envs.gymnasium")
-HEAVY = ("runnel.workers", "runnel.building", "runnel.runtime.worker", "runnel.envs.stepped", "rlax", "distrax")
-"""What workers import; the servers that they are forked from do it for them."""
 
 
 def train(
@@ -41,7 +42,8 @@ def train(
     seed: int = 0,
     run_dir: str | Path | None = None,
     stop_at_return: float | None = None,
-    launcher: str = "local",
+    launcher: str | Hosts = "local",
+    address: str | None = None,
     quiet: bool = False,
     wandb: bool = False,
     checkpoint_every_s: float = 60.0,
@@ -56,18 +58,22 @@ def train(
     A worker that dies, raises, or gives no sign of life for `hang_after_s` is replaced, up to `restarts` times within
     ten minutes. An update that would bring NaN or infinity into the learner's state is refused; then `on_nan` ends the
     run, skips the update, or goes back to the newest checkpoint.
+
+    With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
+    else one that is started on this machine.
     """
     portable.defined_enough()
     began = time.monotonic()
     if steps < 1:
         raise UserError(f"--steps {steps}: a step or more is needed")
-    if launcher != "local":
-        raise UserError(f"launcher '{launcher}' is not in this version; use local")
     if wandb:
         check_wandb()
     configure_jax()
-    with contextlib.closing(_Servers(distribution)) as servers:
-        built = build(algorithm, environment, distribution, envs, settings, env_settings)
+    with contextlib.ExitStack() as stack:
+        built, premises = _settle(
+            stack, launcher, address, distribution,
+            lambda: build(algorithm, environment, distribution, envs, settings, env_settings),
+        )  # fmt: skip
         config = {
             "algorithm": portable.to_json(built.algorithm),
             "environment": {"name": environment, "settings": env_settings or {}},
@@ -85,7 +91,7 @@ def train(
         if built.plan.workers > 1:
             _check_portable(config, built)
         directory = _fresh_directory(run_dir, built, seed)
-        session = Session(directory, config, built, began=began, quiet=quiet, launcher=servers.launcher)
+        session = Session(directory, config, built, began=began, quiet=quiet, premises=premises)
         return session.run()
 
 
@@ -95,6 +101,8 @@ def resume(
     steps: int | None = None,
     distribution: Distribution | str | None = None,
     on_nan: OnNan | None = None,
+    launcher: str | Hosts = "local",
+    address: str | None = None,
     quiet: bool = False,
 ) -> Run:
     """Goes on with a run where its newest whole checkpoint left it."""
@@ -104,15 +112,18 @@ def resume(
     directory, config = Path(run_dir), read_config(run_dir)
     if on_nan is not None:
         config["on_nan"] = _known(on_nan)
-    with contextlib.closing(_Servers(distribution or config.get("distribution"))) as servers:
-        built = rebuild(run_dir, config, distribution)
+    with contextlib.ExitStack() as stack:
+        built, premises = _settle(
+            stack, launcher, address, distribution or config.get("distribution"),
+            lambda: rebuild(run_dir, config, distribution),
+        )  # fmt: skip
         if steps is not None:
             config["steps"] = steps
             reached = _mean_return(directory)
             if None not in (reached, config["stop_at_return"]) and reached >= config["stop_at_return"]:
                 config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
         config["distribution"] = portable.to_json(built.distribution)
-        session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, launcher=servers.launcher)
+        session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises)
         return session.run()
 
 
@@ -143,24 +154,43 @@ def _check_portable(config: dict[str, Any], built: Built) -> None:
             )
 
 
-class _Servers:
-    """The launcher of a run, whose servers import while this process does; none where no workers will be needed."""
+def _settle(
+    stack: contextlib.ExitStack, launcher: str | Hosts, address: str | None, distribution: Any,
+    make: Callable[[], Built],
+) -> tuple[Built, Premises]:  # fmt: skip
+    """Builds a run, for this machine or for those that a launcher finds, and has them made ready meanwhile."""
+    if isinstance(launcher, str) and launcher not in ("local", "ray"):
+        raise UserError(f"launcher '{launcher}' is not known; use local or ray")
+    premises: Premises = _here(launcher, distribution)
+    stack.callback(premises.close)
+    built = make()
+    if launcher != "local" and built.plan.workers > 1:
+        if isinstance(launcher, str):
+            from runnel.launch.ray import RayHosts
 
-    def __init__(self, distribution: Any):
-        self.launcher: Any = None
-        if isinstance(distribution, dict):
-            distribution = str(distribution.get("class"))
-        name = distribution if isinstance(distribution, str) else type(distribution).__name__
-        if name.rpartition(":")[2].lower() in ("nonetype", "inline", "fused"):
-            return
-        from runnel.launch import LocalLauncher
+            launcher = RayHosts(address, built.plan.workers)
+            stack.callback(launcher.close)
+        from runnel.launch.cluster import Cluster
 
-        self.launcher = LocalLauncher()
-        self.launcher.warm(light=LIGHT, jax=HEAVY)
+        premises = Machines(Cluster(launcher))
+        stack.callback(premises.close)
+        built = on(built, premises.machines)
+    return built, premises
 
-    def close(self) -> None:
-        if self.launcher is not None:
-            self.launcher.close()
+
+def _here(launcher: str | Hosts, distribution: Any) -> OneMachine:
+    """This machine; where workers will be needed, with servers that import for them while this process does."""
+    if isinstance(distribution, dict):
+        distribution = str(distribution.get("class"))
+    name = distribution if isinstance(distribution, str) else type(distribution).__name__
+    if launcher != "local" or name.rpartition(":")[2].lower() in ("nonetype", "inline", "fused"):
+        return OneMachine()
+    from runnel.launch import LocalLauncher
+    from runnel.launch.host import HEAVY, LIGHT
+
+    local = LocalLauncher()
+    local.warm(light=LIGHT, jax=HEAVY)
+    return OneMachine(local)
 
 
 def _fresh_directory(run_dir: str | Path | None, built: Built, seed: int) -> Path:

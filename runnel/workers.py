@@ -127,16 +127,16 @@ def _built(job: dict[str, Any]) -> Any:
     from runnel.plan import Distribution, Machine
 
     config = job["config"]
-    key = json.dumps([config, job["machine"]], sort_keys=True)
+    key = json.dumps([config, job["machines"]], sort_keys=True)
     if key not in _CACHE:
-        machine = Machine(job["machine"]["cpus"], tuple(job["machine"]["devices"]))
+        machines = tuple(Machine.from_json(told) for told in job["machines"])
         _CACHE[key] = build(
             portable.from_json(config["algorithm"], Algorithm),
             config["environment"]["name"],
             portable.from_json(config["distribution"], Distribution),
             config["envs"],
             env_settings=config["environment"]["settings"],
-            machine=machine,
+            machine=machines,
         )
     return _CACHE[key]
 

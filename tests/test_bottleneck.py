@@ -9,9 +9,9 @@ import pytest
 from runnel import distributions
 from runnel.bottleneck import Report, Role, Setting, Stream, Worker, alone, bottleneck
 from runnel.building import build
+from runnel.outcome import setting_of
 from runnel.plan import Machine
 from runnel.runtime.tally import SAMPLE_S, Tally, Watched
-from runnel.session import setting_of
 
 ACTOR = frozenset({"environment", "act", "rollout"})
 LEARNER = frozenset({"learn"})
@@ -337,7 +337,7 @@ def test_a_report_as_metrics_and_as_json() -> None:
 def test_what_a_run_was_given_follows_from_what_was_built() -> None:
     asked = distributions.load("decoupled")(actors=2, ring=4)  # type: ignore[call-arg]
     built = build("impala", "CartPole-v1", asked, envs=4, machine=Machine(6, ("cuda:0", "cuda:1")))
-    made = setting_of(built, Machine(6, ("cuda:0", "cuda:1")))
+    made = setting_of(built, [Machine(6, ("cuda:0", "cuda:1"))])
     assert made.flags == {"actors": 2, "inference": 1, "learners": 1, "ring": 2}  # a ring of 2: they have 2 each
     assert (made.envs, made.cpus, made.gpus, made.workers, made.host, made.free) == (4, 6, 2, 4, True, True)
     assert [(role.name, role.plays, role.learns) for role in made.roles] == [

@@ -221,6 +221,7 @@ def test_flags_reach_training(runnel: Any, called: dict[str, Any], monkeypatch: 
         "run_dir": Path("x"),
         "stop_at_return": -200.5,
         "launcher": "ray",
+        "address": None,
         "quiet": True,
         "wandb": True,
         "checkpoint_every_s": 5.0,

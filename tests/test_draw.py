@@ -13,10 +13,11 @@ import pytest
 
 from runnel import distributions
 from runnel.algorithm import Algorithm
+from runnel.building import planned
 from runnel.draw import svg
 from runnel.environment import TimeStep
 from runnel.flow import trace
-from runnel.plan import REST, Barrier, Distribution, Fragment, Layout, Machine, Plan, build_plan
+from runnel.plan import REST, Barrier, Distribution, Fragment, Layout, Machine, Plan
 from runnel.types import Act, AgentSpec, Box, Discrete, EnvSpec
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -82,10 +83,13 @@ class Scattered(Distribution):
         return Layout((*parts, Fragment("rest", (REST,))), Barrier("step"))
 
 
-def plan_of(distribution: Distribution, *groups: str, algorithm: Algorithm | None = None) -> Plan:
+HERE = Machine(8, ("cuda:0", "cuda:1"))
+CLUSTER = [Machine(8, ("cuda:0",), f"node-{i}.long.name.of.a <cluster>", f"10.0.0.{i}") for i in range(6)]
+
+
+def plan_of(distribution: Distribution, *groups: str, algorithm: Algorithm | None = None, machines: Any = HERE) -> Plan:
     toy = Toy(*groups)
-    graph = trace(algorithm or Gradient(), toy.spec, 64)
-    return build_plan(distribution, graph, toy, Machine(8, ("cuda:0", "cuda:1")))
+    return planned(distribution, trace(algorithm or Gradient(), toy.spec, 64), toy, machines)
 
 
 def plans() -> dict[str, Plan]:
@@ -95,8 +99,11 @@ def plans() -> dict[str, Plan]:
         made[name] = plan_of(cls())
         flags = {flag: 4 for flag in ("actors", "inference", "learners") if hasattr(cls(), flag)}
         made[f"{name}-4"] = plan_of(cls(**flags))
+        made[f"{name}-cluster"] = plan_of(cls(**flags), machines=CLUSTER[:3])
     made["groups"] = plan_of(distributions.load("environments")(), "hunters", "prey", "umpires")
     made["scattered"] = plan_of(Scattered())
+    made["scattered-cluster"] = plan_of(Scattered(), machines=CLUSTER)
+    made["many"] = plan_of(distributions.load("decoupled")(actors=32, inference=6), machines=CLUSTER)
     made["impatient"] = plan_of(distributions.load("decoupled")(actors=8), algorithm=Impatient())
     return made
 
@@ -144,3 +151,16 @@ def test_no_text_meets_another_or_leaves_the_picture(name: str) -> None:
 def test_replicas_are_drawn_one_behind_the_other() -> None:
     boxes = re.findall(r'rx="10"', svg(PLANS["coarse-4"]))
     assert len(boxes) == 3 + 1  # an actor and two behind it, and the learner
+
+
+def test_boxes_say_on_which_machines_their_workers_run() -> None:
+    plan, texts = PLANS["many"], _texts("many")
+    assert f"at {plan.host('learner')}" in texts
+    assert any(text.endswith("at 3 other machines") for text in texts)
+    assert any(text.startswith("across machines: ") for text in texts)
+    assert any(text.endswith("39 workers on 6 machines") for text in texts)
+    assert not any(" at " in text for text in _texts("coarse-4"))
+
+
+def _texts(name: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(svg(PLANS[name])).iter(f"{SVG}text")]

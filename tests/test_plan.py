@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 from toys import Corridor, Drift, GradientReinforce, Reinforce, Tag
@@ -12,6 +13,12 @@ from runnel.flow import trace
 from runnel.plan import REST, Barrier, Distribution, Fragment, Free, Layout, Machine, build_plan
 
 MACHINE = Machine(cpus=8, devices=("cuda:0", "cuda:1"))
+
+CLUSTER = (
+    Machine(cpus=8, devices=("cpu:0",), name="head", address="10.0.0.1"),
+    Machine(cpus=16, devices=("cuda:0",), name="z", address="10.0.0.3"),
+    Machine(cpus=16, devices=("cuda:0",), name="k", address="10.0.0.2"),
+)
 
 
 def plan(distribution, algorithm=None, environment=None, envs=16, machine=MACHINE):
@@ -162,3 +169,82 @@ def test_a_layout_that_fails_is_told_with_its_place():
 def test_a_barrier_is_every_step_or_every_unroll():
     with pytest.raises(UserError, match="wanted 'step' or 'unroll'"):
         Barrier(every="epoch")
+
+
+# Several machines
+
+
+def test_one_machine_of_whatever_name_gives_the_same_plan():
+    here, named = (plan(distributions.load("coarse")(), machine=m) for m in (MACHINE, [replace(MACHINE, name="a")]))
+    assert here.hosts == named.hosts == {}
+    assert here.text() == named.text()
+    assert (here.host("learner"), named.host("learner")) == ("here", "a")
+    assert dataclasses.replace(named, machines=()) == here
+
+
+def test_every_worker_has_its_machine_and_devices_as_that_calls_them():
+    built = plan(distributions.load("coarse")(actors=8), machine=CLUSTER)
+    assert list(built.hosts) == [*(f"actor-{i}" for i in range(8)), "learner"]
+    assert built.hosts["learner"] == "k"  # of two that are alike the first by name
+    assert built.fragment("learner").devices == (("cuda:0",),)
+    assert [machine.name for machine in built.machines] == ["head", "k", "z"]
+    again = plan(distributions.load("coarse")(actors=8), machine=[CLUSTER[0], CLUSTER[2], CLUSTER[1]])
+    assert again == built
+
+
+def test_a_plan_of_several_machines_tells_who_runs_where():
+    built = plan(distributions.load("coarse")(actors=8), machine=CLUSTER)
+    lines = built.text().splitlines()
+    at = lines.index("machines")
+    assert lines[at + 1 : at + 4] == [
+        "  head (10.0.0.1)  8 CPUs, cpu:0  actor-4",
+        "  k (10.0.0.2)  16 CPUs, cuda:0  actor-0..3, learner",
+        "  z (10.0.0.3)  16 CPUs, cuda:0  actor-5..7",
+    ]
+    told = json.loads(json.dumps(built.json()))
+    assert told["hosts"]["actor-4"] == "head"
+    assert [Machine.from_json(each) for each in told["machines"]] == list(built.machines)
+
+
+def test_machines_that_are_not_used_or_crowded_are_told():
+    built = plan(distributions.load("inline")(), machine=CLUSTER)
+    assert built.hosts == {"process": "head"}
+    (note,) = built.notes
+    assert note.startswith("k and z are not used: inline is a single process and runs on head")
+    assert note.endswith("k has 1 accelerator: start the run there")
+    (note,) = plan(distributions.load("coarse")(actors=1), machine=CLUSTER).notes
+    assert note.startswith("head and z are not used: 2 workers went to others")
+    (note,) = plan(distributions.load("replicated")(), machine=CLUSTER).notes
+    assert note == "head is not used: all that runs takes accelerators, which others have"
+    small = [replace(machine, cpus=2) for machine in CLUSTER]
+    (note,) = plan(distributions.load("coarse")(actors=8), machine=small).notes
+    wanted = "there are more workers than CPUs on head (3 on 2), k (3 on 2) and z (3 on 2): fewer would not be slower"
+    assert note == wanted
+
+
+def test_steps_that_cross_are_told_with_a_remedy():
+    alike = [Machine(8, ("cpu:0",), name) for name in ("a", "b", "c")]
+
+    def note(name, machine=alike, **flags):
+        notes = plan(distributions.load(name)(**flags), machine=machine).notes
+        return [note for note in notes if "crosses" in note]
+
+    (told,) = note("decoupled", actors=4)
+    assert "every step of 2 of 4 workers that play crosses the network to inference" in told
+    assert told.endswith("--inference 3 keeps them where they are")
+    assert not note("decoupled", actors=4, inference=3)
+    (told,) = note("fine", actors=4)
+    assert "to learner: coarse and async act where the environments are" in told
+    (told,) = note("decoupled", CLUSTER, actors=4, inference=4)
+    assert "head has no accelerator for it" in told
+
+
+def test_machines_need_names_of_their_own():
+    with pytest.raises(UserError, match="found several called a, wanted one or more, each with a name of its own"):
+        plan(distributions.load("coarse")(), machine=[replace(MACHINE, name="a"), replace(MACHINE, name="a")])
+    with pytest.raises(UserError, match="found none"):
+        plan(distributions.load("coarse")(), machine=[])
+
+
+def test_a_machine_survives_json():
+    assert Machine.from_json(json.loads(json.dumps(dataclasses.asdict(CLUSTER[1])))) == CLUSTER[1]

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tcp_hosts import Store as TcpStore
+from tcp_hosts import close_hosts
 from transport_peers import LIMIT_S, PLAIN, DyingWords, Peer, fill, publish, watch, whole
 
 from runnel.transport import inprocess, shared, store
@@ -16,13 +18,23 @@ from runnel.transport.stream import Field
 
 LARGE = (Field((1 << 16,), "<f4"), Field((), "<i8"))
 
-MAKERS: dict[str, Callable[[Any], Any]] = {"in process": inprocess.Store, "shared memory": store.Store.create}
+MAKERS: dict[str, Callable[[Any], Any]] = {
+    "in process": inprocess.Store,
+    "shared memory": store.Store.create,
+    "tcp": TcpStore,
+}
 
 
 @pytest.fixture(autouse=True)
 def _no_peer_outlives_its_test() -> Iterator[None]:
     yield
     Peer.kill_all()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_courier_outlives_the_module() -> Iterator[None]:
+    yield
+    close_hosts()
 
 
 @pytest.fixture(params=list(MAKERS))
@@ -90,14 +102,19 @@ def test_other_arrays_than_agreed_are_refused_and_change_nothing(make: Callable[
 
 
 def test_publishing_rings_the_readers() -> None:
-    for made, bells in (
-        (inprocess.Store(PLAIN), [inprocess.Bell(), inprocess.Bell()]),
-        (store.Store.create(PLAIN), [shared.Bell.create(), shared.Bell.create()]),
+    for make, make_bell in (
+        (inprocess.Store, inprocess.Bell),
+        (store.Store.create, shared.Bell.create),
+        (TcpStore, shared.Bell.create),
     ):
+        made, bells = make(PLAIN), [make_bell(), make_bell()]
         rung: list[int] = []
         for i, one in enumerate(bells):
             one.ring = partial(rung.append, i)  # pyright: ignore
-        publish(made.writer(bells), PLAIN, 0, 2)
+        writer, reader = made.writer(bells), made.reader()
+        for n in range(2):
+            publish(writer, PLAIN, n, 1)
+            assert reader.version() == n
         assert rung == [0, 1, 0, 1]
         made.close()
 

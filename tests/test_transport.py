@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tcp_hosts import Ring as TcpRing
+from tcp_hosts import close_hosts
 from transport_peers import (
     LIMIT_S,
     PLAIN,
@@ -41,14 +43,17 @@ from runnel.transport.stream import Closed, Field, Message, Schema, schema_of
 class Transport:
     """How the tests make a stream and bells of one kind."""
 
-    create: Callable[[Schema, int], ring.Ring]
+    create: Callable[[Schema, int], Any]  # a ring, or what is used like one
     bell: Callable[..., Any]
 
 
 TRANSPORTS = {
     "in process": Transport(inprocess.create, inprocess.Bell),
     "shared memory": Transport(shared.create, shared.Bell.create),
+    "tcp": Transport(TcpRing, shared.Bell.create),
 }
+BETWEEN = ("shared memory", "tcp")
+"""Those whose ends can be in different processes."""
 
 
 class Stream:
@@ -80,6 +85,12 @@ def _no_peer_outlives_its_test() -> Iterator[None]:
     Peer.kill_all()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _no_courier_outlives_the_module() -> Iterator[None]:
+    yield
+    close_hosts()
+
+
 @pytest.fixture(params=list(TRANSPORTS))
 def transport(request: pytest.FixtureRequest) -> Transport:
     return TRANSPORTS[request.param]
@@ -92,22 +103,25 @@ def stream(transport: Transport) -> Iterator[Stream]:
     made.close()
 
 
-@pytest.fixture
-def between() -> Iterator[Stream]:
+@pytest.fixture(params=BETWEEN)
+def between(request: pytest.FixtureRequest) -> Iterator[Stream]:
     """A stream one end of which another process may take."""
-    made = Stream(TRANSPORTS["shared memory"])
+    made = Stream(TRANSPORTS[request.param])
     yield made
     made.close()
 
 
 def peer(between: Stream, role: str, **job: Any) -> Peer:
     """Another process at one end of `between`."""
+    reads, made = role in ("consume", "read_and_die"), between.ring
     own, other = between.writer_bell.fds, between.reader_bell.fds
-    if role in ("consume", "read_and_die"):
+    if reads:
         own, other = other, own
-    assert isinstance(between.ring, shared.Ring)
-    fd = between.ring.fileno()
-    job |= {"role": role, "rings": [fd], "bells": [own, other], "schema": PLAIN, "slots": between.ring.capacity}
+    if isinstance(made, TcpRing):  # it meets the courier of its host
+        other = (made.hosts.second if reads else made.hosts.first).bell.fds
+        made = made.far if reads else made.near
+    fd = made.fileno()
+    job |= {"role": role, "rings": [fd], "bells": [own, other], "schema": PLAIN, "slots": made.capacity}
     return Peer(job, (fd, *own, *other))
 
 
@@ -146,17 +160,25 @@ def test_a_message_arrives_as_it_was_written(stream: Stream) -> None:
     assert stream.reader.receive(0) is None
 
 
-def test_arrays_begin_at_multiples_of_64_bytes_and_are_the_slot_itself(stream: Stream) -> None:
+def test_arrays_begin_at_multiples_of_64_bytes(stream: Stream) -> None:
+    send(stream.writer, 0)
+    for array in check(stream.reader.receive(0), 0).arrays:
+        assert array.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSPORTS if name != "tcp"])
+def test_within_a_host_what_is_read_is_the_slot_that_was_written(name: str) -> None:
+    # Hosts have no memory in common: over TCP a message is copied, once on each side.
+    stream = Stream(TRANSPORTS[name])
     slot = stream.writer.claim(0, 0)
     assert slot is not None
     stream.writer.commit()
     message = stream.reader.receive(0)
     assert message is not None
     assert message.slot == slot
-    for array in message.arrays:
-        assert array.ctypes.data % 64 == 0
     stream.writer.slots[slot][0][:] = 7
     assert (message.arrays[0] == 7).all()
+    stream.close()
 
 
 def test_a_claim_announces_its_version_until_the_commit(stream: Stream) -> None:
@@ -294,14 +316,16 @@ def test_thousands_of_messages_between_processes(between: Stream, there: str) ->
     other.end()
 
 
-def test_one_reader_of_many_writers() -> None:
-    shared_memory = TRANSPORTS["shared memory"]
-    streams = [Stream(shared_memory) for _ in range(4)]
+@pytest.mark.parametrize("name", BETWEEN)
+def test_one_reader_of_many_writers(name: str) -> None:
+    streams = [Stream(TRANSPORTS[name]) for _ in range(4)]
     own_bell = streams[0].reader_bell
     for one in streams[1:]:
         one.reader_bell.close()
         one.reader_bell = own_bell
-    readers = [one.new_reader() for one in streams]
+    # Ends as workers have them: all at once, nobody waits until everything is carried.
+    plain = {"plain": True} if name == "tcp" else {}
+    readers = [one.ring.reader(own_bell, one.writer_bell, **plain) for one in streams]
     others = [peer(one, "produce", count=500) for one in streams[:2]]
     joins = [threaded(partial(produce, one.new_writer(), 500)) for one in streams[2:]]
     got = [0] * 4
@@ -739,6 +763,18 @@ def descriptors() -> int:
 def mappings() -> int:
     gc.collect()
     return Path("/proc/self/maps").read_text().count("memfd:runnel")
+
+
+def test_closing_a_stream_between_hosts_leaves_nothing_but_the_couriers() -> None:
+    Stream(TRANSPORTS["tcp"]).close()
+    before = descriptors(), mappings()
+    for _ in range(5):
+        stream = Stream(TRANSPORTS["tcp"])
+        send(stream.writer, 0)
+        check(stream.reader.receive(0), 0)
+        stream.close()
+        del stream
+    assert (descriptors(), mappings()) == before
 
 
 def test_closing_leaves_no_descriptor_and_no_memory() -> None:

@@ -290,6 +290,25 @@ def family() -> None:
     signal.pause()
 
 
+def host(job: dict[str, Any]) -> None:
+    """Another host, with one worker at the far end of a stream: says where its courier is, and when it is done."""
+    from runnel.transport import courier, curve
+
+    own_bell, ring, it = shared.Bell.create(), shared.create(job["schema"], job["slots"]), job["count"]
+    mine = courier.Courier("there", curve.new_keys())
+    sends = [courier.Sends(1, "test", ring, "here", own_bell)] if job["does"] == "produce" else []
+    takes = [courier.Takes(1, "test", ring, "here", own_bell)] if job["does"] != "produce" else []
+    mine.join({"here": courier.Peer(*job["peer"])}, sends=sends, takes=takes, epoch=1)
+    mine.start()
+    print(json.dumps([mine.address, mine.public]), flush=True)
+    if job["does"] == "produce":
+        produce(ring.writer(own_bell, mine.bell), it)
+    elif job["does"] == "consume":
+        consume(ring.reader(own_bell, mine.bell), it, job["hold"])
+    print(json.dumps("done"), flush=True)
+    signal.pause()  # what was sent last may still be under way
+
+
 def main(job: dict[str, Any]) -> None:
     bell.NAP_S = job.get("nap_s", bell.NAP_S)
     role = job["role"]
@@ -314,6 +333,8 @@ def main(job: dict[str, Any]) -> None:
         reader = store.Store.attach(job["store"], job["schema"]).reader()
         print(json.dumps("ready"), flush=True)
         print(json.dumps(watch(reader, job["last"], own)))
+    elif role == "host":
+        host(job)
     elif role == "exhaust":
         print(json.dumps(exhaust()))
     elif role == "modules":

@@ -11,7 +11,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def decode(kind: bytes, length: int, body: bytes, fds: list[int]) -> Received:
     if kind == b"J":
         if length != len(body):
             raise MalformedMessage(f"found {len(body)} bytes of JSON, wanted {length}")
-        return Received(_parse(body), tuple(fds))
+        return Received(parse(body), tuple(fds))
     if not fds:
         raise MalformedMessage("found a message in a memfd, without the memfd")
     body_fd = fds[-1]
@@ -70,21 +71,22 @@ def decode(kind: bytes, length: int, body: bytes, fds: list[int]) -> Received:
             raise MalformedMessage(f"found {size} bytes in a memfd, wanted {length} of JSON")
         text = bytearray(length)
         _read(body_fd, memoryview(text), 0)
-        value = _parse(bytes(text))
+        value = parse(bytes(text))
         if kind == b"M":
             received = Received(value, tuple(fds[:-1]))
         else:
             header, entries = value.get("header"), value.get("arrays")
             if not isinstance(header, dict) or not isinstance(entries, list) or len(fds) != 1:
                 raise MalformedMessage("found arrays without a header, or with descriptors")
-            received = Received(header, (), _read_arrays(body_fd, entries, length, size))
+            received = Received(header, (), _arrays(entries, length, size, partial(_read, body_fd)))
     except OSError as error:
         raise MalformedMessage(f"found a descriptor that cannot be read as a memfd: {error}") from error
     os.close(body_fd)
     return received
 
 
-def _parse(text: bytes) -> dict[str, Any]:
+def parse(text: bytes) -> dict[str, Any]:
+    """A JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -147,7 +149,19 @@ def _dtype(name: Any) -> np.dtype:
     return np.dtype(dtype)
 
 
-def _read_arrays(fd: int, entries: list[Any], offset: int, size: int) -> dict[str, np.ndarray]:
+def arrays_of(data: bytes, entries: list[Any]) -> dict[str, np.ndarray]:
+    """The arrays that `describe` told of, from their bytes."""
+    view = memoryview(data)
+
+    def read(into: memoryview, offset: int) -> None:
+        into[:] = view[offset : offset + len(into)]
+
+    return _arrays(entries, 0, len(view), read)
+
+
+def _arrays(
+    entries: list[Any], offset: int, size: int, read: Callable[[memoryview, int], None]
+) -> dict[str, np.ndarray]:
     import numpy as np
 
     arrays: dict[str, np.ndarray] = {}
@@ -162,7 +176,7 @@ def _read_arrays(fd: int, entries: list[Any], offset: int, size: int) -> dict[st
         if nbytes > size - offset:  # before any memory is asked for
             raise MalformedMessage(f"found {size - offset} bytes for array '{name}', wanted {nbytes}")
         raw = np.empty(nbytes, np.uint8)
-        _read(fd, raw.data, offset)
+        read(raw.data, offset)
         try:
             arrays[name] = raw.view(dtype).reshape(shape)
         except ValueError as error:

@@ -16,14 +16,13 @@ everything an end knows can be rebuilt from them, which is how a replacement tak
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
 
 from runnel.transport.bell import Bell
 from runnel.transport.memory import ALIGNMENT, LINE_WORDS, aligned, arrays_at, arrays_bytes, order
-from runnel.transport.stream import Closed, End, Message, Schema
+from runnel.transport.stream import Closed, End, Message, Schema, fingerprint
 
 # Words at the head of the ring: written once by who creates it,
 _HEAD = 3  # what `Layout.constants` says
@@ -34,6 +33,8 @@ _RECEIVED, _READER_CLOSED = range(2 * LINE_WORDS, 2 * LINE_WORDS + 2)
 # by who watches both.
 _WRITER_LOST, _READER_LOST = range(3 * LINE_WORDS, 3 * LINE_WORDS + 2)
 _ORDER = 4 * LINE_WORDS
+
+_GONE = {"writer": (_WRITER_CLOSED, _WRITER_LOST), "reader": (_READER_CLOSED, _READER_LOST)}
 
 # Words at the head of a slot, written by the writer.
 _SEQUENCE, _VERSION, _ROWS, _TAG = range(4)
@@ -67,8 +68,7 @@ class Layout:
 
     def constants(self) -> tuple[int, int, int]:
         """What the head of a ring made with this layout says."""
-        fields = repr([(tuple(shape), dtype) for shape, dtype in self.schema])
-        return _MAGIC_VALUE, self.capacity, zlib.crc32(fields.encode())
+        return _MAGIC_VALUE, self.capacity, fingerprint(self.schema)
 
 
 class Ring:
@@ -108,6 +108,23 @@ class Ring:
     def lost(self, end: End) -> None:
         """Says that the worker at `end` has died. The other end's waits raise Closed, once its bell is rung."""
         self._words[_WRITER_LOST if end == "writer" else _READER_LOST] = 1
+
+    def relay(self, own_bell: Bell, reader_bell: Bell) -> Relay:
+        """The writing end, for who passes on what was written elsewhere."""
+        return Relay(self._buffer, self._words, self._layout, own_bell, reader_bell)
+
+    def gone(self, end: End) -> int:
+        """Whether `end` has closed (1), is lost (2), both or neither; what it did before is seen by whoever looks."""
+        closed, lost = _GONE[end]
+        found = (1 if self._words[closed] else 0) + (2 if self._words[lost] else 0)
+        order()
+        return found
+
+    def follow(self, end: End, gone: int) -> None:
+        """Makes `end`, whose worker is elsewhere, what `gone` says that it is there."""
+        order()  # its last commit or release before its end
+        for word, bit in zip(_GONE[end], (1, 2), strict=True):
+            self._words[word] = 1 if gone & bit else 0
 
     def reset_end(self, end: End) -> None:
         """Makes `end`, at which nobody is now, ready for a replacement.
@@ -201,6 +218,10 @@ class RingWriter:
         slot = self._claimed
         if slot is None:
             raise ValueError("there is no claimed slot to commit: claim one first")
+        self._claimed = None
+        self._hand_over(slot, rows, tag, _NONE)
+
+    def _hand_over(self, slot: int, rows: int, tag: int, begun: int) -> None:
         words, header, sequence = self._words, self._headers[slot], self._committed
         words[header + _SEQUENCE] = sequence
         words[header + _VERSION] = self._version
@@ -211,8 +232,7 @@ class RingWriter:
         order()  # everything of the message is there before it counts
         words[_COMMITTED] = sequence + 1
         order()  # it counts before it is no longer begun
-        words[_BEGUN] = _NONE
-        self._claimed = None
+        words[_BEGUN] = begun
         self._committed = self._free_at[slot] = sequence + 1
         self._reader_bell.ring()
 
@@ -228,6 +248,36 @@ class RingWriter:
             self._words[_BEGUN] = _NONE
             self._claimed = None
             self._reader_bell.ring()
+
+
+class Relay(RingWriter):
+    """The writing end of a ring whose messages were written elsewhere, and begun there. It never claims: what has come
+    goes in whether or not somebody reads now, for there are as many slots as where it was written."""
+
+    def committed(self) -> int:
+        """The number of the next message."""
+        return self._committed
+
+    def room(self) -> int | None:
+        """A slot to fill; None where all are taken."""
+        slot = self._next_free()
+        order()  # what the reader read of the slot was read before it is overwritten
+        return slot
+
+    def pass_on(self, slot: int, version: int, rows: int, tag: int, begun: int | None) -> None:
+        """Hands a filled slot to the reader, `begun` being what may be begun by now where it came from."""
+        self._version = version
+        self._hand_over(slot, rows, tag, _NONE if begun is None else begun)
+
+    def tell(self, begun: int | None) -> None:
+        """Says what may be begun now, before it can be committed."""
+        self._words[_BEGUN] = _NONE if begun is None else begun
+        order()
+
+    def unreleased(self) -> set[int]:
+        """The messages that the reader has not given back."""
+        words, released = self._words, self._released
+        return {end - 1 for slot, end in enumerate(self._free_at) if words[released + slot] != end}
 
 
 class RingReader:

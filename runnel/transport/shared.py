@@ -116,6 +116,10 @@ class Bell(bell.Bell):
         """The descriptors to pass on, for who created the bell."""
         return self._event_fd, self._page_fd
 
+    def watch(self, fd: int) -> None:
+        """From now on the owner also wakes when `fd` can be read."""
+        self._events.register(fd, select.POLLIN)
+
     def ring(self) -> None:
         memory.fence()
         if self._words[_SLEEPING]:
@@ -138,7 +142,7 @@ class Bell(bell.Bell):
         memory.fence()
 
     def _nap(self, timeout_s: float) -> None:
-        self._rung = bool(self._events.poll(max(1.0, timeout_s * 1000)))
+        self._rung = self._event_fd in [fd for fd, _ in self._events.poll(max(1.0, timeout_s * 1000))]
 
     def _awake(self) -> None:
         self._words[_SLEEPING] = 0

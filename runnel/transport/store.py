@@ -7,7 +7,6 @@ copies the newest has as long as two more publications take; if it was slower, i
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
 from time import monotonic, sleep
 from typing import Any, NamedTuple, Protocol, Self
@@ -17,7 +16,7 @@ import numpy as np
 from runnel.transport import memory
 from runnel.transport.bell import Bell
 from runnel.transport.memory import ALIGNMENT, LINE_WORDS, arrays_at, arrays_bytes, order
-from runnel.transport.stream import Schema, dtype_of
+from runnel.transport.stream import Schema, dtype_of, fingerprint
 
 BUFFERS = 3
 
@@ -95,8 +94,7 @@ class Store:
         self.schema = schema
         self._buffer = memory.attach(fd, size(schema))
         self._words = memoryview(self._buffer).cast("B").cast("q")
-        fields = repr([(tuple(shape), dtype) for shape, dtype in schema])
-        wanted = (_MAGIC_VALUE, zlib.crc32(fields.encode()))
+        wanted = (_MAGIC_VALUE, fingerprint(schema))
         if new:
             self._words[_MAGIC], self._words[_SCHEMA] = wanted
         elif (found := (self._words[_MAGIC], self._words[_SCHEMA])) != wanted:
@@ -189,6 +187,10 @@ class SharedReader:
         self._words = words
         self._headers, self._arrays = _buffers(buffer, schema)
         self._seen = (0, -1, -1)  # number, version and iteration as last looked up
+
+    def number(self) -> int:
+        """How often something was published."""
+        return self._words[_NEWEST]
 
     def version(self) -> int:
         return self._look()[1]

@@ -10,6 +10,7 @@ makes its writer wait; nothing is ever dropped. Each end belongs to one thread.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -51,6 +52,11 @@ def dtype_of(field: Field) -> np.dtype:
     if dtype.hasobject:
         raise ValueError(f"an array of dtype {name} holds Python objects; only plain numbers and bytes can travel")
     return dtype
+
+
+def fingerprint(schema: Schema) -> int:
+    """The same for two schemas that are the same, and hardly for others."""
+    return zlib.crc32(repr([(tuple(shape), dtype) for shape, dtype in schema]).encode())
 
 
 class Message(NamedTuple):

@@ -1,0 +1,97 @@
+"""What a plan must hold: said before anything starts, with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from runnel.errors import UserError
+from runnel.graph import Graph
+from runnel.layout import Free, Layout, Synchronisation
+
+if TYPE_CHECKING:
+    from runnel.plan import Placed
+
+
+def learns(fragment: Placed, graph: Graph) -> bool:
+    """Whether a fragment changes parameters."""
+    return any(graph.nodes[node].kind in ("learn", "apply") for node in fragment.nodes)
+
+
+def check_needs(name: str, layout: Layout, graph: Graph) -> None:
+    """Refuses an algorithm without the nodes that a distribution is about."""
+    kinds = {node.kind for node in graph.nodes.values()}
+    missing = [kind for kind in layout.needs if kind not in kinds]
+    if missing:
+        algorithm = type(graph.algorithm).__name__
+        wanted = " and ".join(f"`{kind}`" for kind in missing)
+        raise UserError(
+            f"distribution {name} needs {wanted}, which {algorithm} does not have "
+            f"(it has {', '.join(sorted(kinds))}); choose another distribution or algorithm"
+        )
+
+
+def check_unrolling(name: str, fragments: Sequence[Placed], graph: Graph) -> None:
+    """Steps travel between an environment and its actors, and nowhere else."""
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    plays = home["environment"]
+    for rollout in graph.of_kind("rollout"):
+        act = next(node for node in graph.of_kind("act") if node.group == rollout.group)
+        acts, rolls = home[act.name], home[rollout.name]
+        if rolls is not plays and (rolls is not acts or acts is plays):
+            where = f"'{plays.name}'" if acts is plays else f"'{plays.name}' or '{acts.name}'"
+            raise UserError(
+                f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is put together "
+                f"with the environment or with what acts: put it into {where}"
+            )
+        if acts.replicas > plays.replicas:
+            raise UserError(
+                f"{acts.replicas} {acts.name} workers serve {plays.replicas} {plays.name} workers; "
+                f"use at most {plays.replicas} of them"
+            )
+        if rolls is acts and acts is not plays and plays.replicas % acts.replicas:
+            raise UserError(
+                f"{plays.replicas} {plays.name} workers do not divide over {acts.replicas} {acts.name} workers; "
+                f"use a multiple of {acts.replicas}"
+            )
+
+
+def check_learning(name: str, fragments: Sequence[Placed], synchronisation: Synchronisation, graph: Graph) -> None:
+    """Refuses learners that cannot share the work, and what must not be apart."""
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    plays = home["environment"]
+    for fragment in fragments:
+        kinds = {graph.nodes[node].kind for node in fragment.nodes}
+        if learns(fragment, graph) and fragment.replicas > 1:
+            blocks = next(count for count in (8, 4, 2, 1) if graph.envs % count == 0)
+            if blocks % fragment.replicas:
+                wanted = " or ".join(str(k) for k in range(2, blocks + 1) if blocks % k == 0) or "1"
+                raise UserError(
+                    f"{fragment.replicas} {fragment.name}s: {graph.envs} environments form {blocks} blocks, which "
+                    f"learners share evenly; use {wanted} {fragment.name}s, or --envs a multiple of 8"
+                )
+            if plays is not fragment and plays.replicas * plays.ring % fragment.replicas:
+                raise UserError(
+                    f"{plays.replicas} {plays.name} workers do not divide over {fragment.replicas} {fragment.name}s; "
+                    f"use a multiple of {fragment.replicas}"
+                )
+            outside = {"replay", "map"} & {graph.nodes[n].kind for n in home if home[n] is not fragment}
+            if outside:
+                raise UserError(
+                    f"distribution {name} has {fragment.replicas} {fragment.name}s and {' and '.join(sorted(outside))} "
+                    "elsewhere; several learners take trajectories only: put the node with them, or use 1"
+                )
+        if "gradient" in kinds and "apply" not in kinds and isinstance(synchronisation, Free):
+            stale = fragment.replicas - 1
+            if stale > synchronisation.max_staleness > 0:  # with 0, gradients are averaged at a barrier
+                raise UserError(
+                    f"{fragment.replicas} {fragment.name}s compute gradients side by side: while one is made, {stale} "
+                    f"versions may pass; {type(graph.algorithm).__name__} bears {synchronisation.max_staleness}: "
+                    f"use at most {synchronisation.max_staleness + 1}, or an algorithm that bears more"
+                )
+    for node in graph.nodes.values():
+        if len({home[replay].name for replay in node.loops}) > 1:
+            raise UserError(
+                f"distribution {name} spreads the replays that feed '{node.name}' over several fragments; "
+                "put them into one"
+            )

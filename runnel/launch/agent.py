@@ -1,0 +1,337 @@
+"""A host agent: one process on each machine of a cluster, which does there what the driver says.
+
+It makes the machine's share of the memory, starts its workers, carries their streams to other machines (the courier),
+and passes on what the driver and its workers say to each other. It knows neither JAX nor RL, nor who started it: it
+reads one line of JSON (whom to call), writes one (its key), and ends when its standard input does.
+
+    python -m runnel.launch.agent
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+import runnel
+from runnel.errors import UserError
+from runnel.launch.host import HEAVY, LIGHT, Host, Layout, Order, free_port
+from runnel.launch.local import LocalLauncher, Process
+from runnel.launch.mail import Mail
+from runnel.launch.message import MalformedMessage, Received
+from runnel.machine import gpus
+from runnel.transport.courier import Courier, Mirrors, Peer, Publishes, Sends, Takes
+from runnel.transport.curve import Call, new_keys
+
+PULSE_S = 0.25
+"""How often an agent tells how its workers fare."""
+
+DRIVER_LOST_S = 180.0
+"""How long nothing may be heard of the driver."""
+
+LOG_BYTES = 64 * 1024
+"""How much of a worker's log goes to the driver with one pulse."""
+
+
+class Agent:
+    """One machine's part in a run."""
+
+    def __init__(self, told: dict[str, Any]):
+        self.name, self.interface = str(told["name"]), str(told["interface"])
+        self.keys = new_keys()
+        self.courier = Courier(self.name, self.keys, self.interface)
+        self.call = Call(self.keys, told["address"], told["public"])
+        self.mail = Mail(self.call.send)
+        self.logs = Path(tempfile.mkdtemp(prefix="runnel-logs-"))
+        self.launcher = self._launcher()
+        self.host: Host | None = None
+        self.lives: dict[str, int] = {}  # by worker: which of those that had its name this is
+        self._ended: set[str] = set()
+        self._read: dict[str, int] = {}  # by worker: how much of its log was sent
+        self._pulsed = 0.0
+        self._over = False
+
+    def _launcher(self) -> LocalLauncher:
+        launcher = LocalLauncher(self.logs / "servers.log")
+        launcher.warm(light=LIGHT, jax=HEAVY)
+        return launcher
+
+    def serve(self, stdin: int) -> None:
+        """Until the driver, or whoever started this process, is gone."""
+        self.mail.send({"hello": self.name, "courier": [self.courier.address, self.keys.public]})
+        sockets = zmq.Poller()
+        sockets.register(self.call.socket, zmq.POLLIN)
+        sockets.register(stdin, zmq.POLLIN)
+        while not self._over:
+            for fd in self._fds():
+                sockets.register(fd, zmq.POLLIN)
+            ready = dict(sockets.poll(int(1000 * PULSE_S / 2)))
+            for fd in self._fds():
+                sockets.unregister(fd)
+            if stdin in ready and not os.read(stdin, 4096):
+                return
+            self._listen()
+            if self.host is not None:
+                self._relay(self.host)
+            self._pulse()
+            self.mail.tick()
+            if time.monotonic() > self.mail.heard + DRIVER_LOST_S:
+                print(f"nothing was heard of the driver for {DRIVER_LOST_S:.0f} s", file=sys.stderr)
+                return
+
+    def _fds(self) -> list[int]:
+        processes = self.host.processes.items() if self.host is not None else ()
+        each = [fd for name, p in processes for fd in (p.control.fileno(), p.fileno()) if name not in self._ended]
+        return [fd for fd in each if fd >= 0]
+
+    # What the driver says
+
+    def _listen(self) -> None:
+        while (frames := self.call.receive()) is not None:
+            try:
+                message = self.mail.take(frames)
+            except MalformedMessage:
+                continue
+            if message is not None:
+                self._take(message)
+
+    def _take(self, message: Received) -> None:
+        value = message.value
+        try:
+            reply = self._do(value, message)
+        except Exception as error:
+            told = str(error) if isinstance(error, UserError) else traceback.format_exc()
+            reply = {"error": told, "user": isinstance(error, UserError)}
+        if "id" in value:
+            self.mail.send({"reply": value["id"], **(reply or {})})
+
+    def _do(self, value: dict[str, Any], message: Received) -> dict[str, Any] | None:
+        match value["do"]:
+            case "open":
+                self._open(value)
+            case "prepare":
+                self.launcher.prepare(value["entry"], value["job"])
+            case "start":
+                return {"started": self._start([Order.of(order) for order in value["orders"]])}
+            case "tell":
+                self._tell(value["worker"], value["value"], message)
+            case "bury":
+                self.lives[value["worker"]] = self.lives.get(value["worker"], 0) + 1
+                self._here.bury(value["worker"])
+                self._ended.discard(value["worker"])
+            case "clear":
+                self._clear(value["epoch"])
+            case "port":
+                return {"port": free_port(self.interface)}
+            case "stacks":
+                process = self._here.processes.get(value["worker"])
+                return {"stacks": process.stacks() if process is not None else ""}
+            case "tally":
+                return {"tally": self.courier.tally()}
+            case "close":
+                self._close(value["seconds"])
+            case "end":
+                self._over = True
+        return None
+
+    @property
+    def _here(self) -> Host:
+        if self.host is None:
+            raise RuntimeError("there are no workers here yet")
+        return self.host
+
+    def _open(self, value: dict[str, Any]) -> None:
+        self._close(0.0)
+        layout = Layout.of(value["layout"])
+        elsewhere: dict[str, str] = value["elsewhere"]  # by worker: its host
+        host = self.host = Host(layout, self.launcher, self.logs, self.courier.bell)
+        here = set(layout.posts)
+        peers = {name: Peer(*told) for name, told in value["peers"].items()}
+        self.courier.join(
+            peers,
+            sends=[
+                Sends(s.id, s.kind, host.rings[s.id], elsewhere[s.target], host.bell(s.source))
+                for s in layout.streams
+                if s.source in here and s.target not in here
+            ],
+            takes=[
+                Takes(s.id, s.kind, host.rings[s.id], elsewhere[s.source], host.bell(s.target), s.bounds)
+                for s in layout.streams
+                if s.target in here and s.source not in here
+            ],
+            publishes=[
+                Publishes(b.id, host.stores[b.id], to)
+                for b in layout.boards
+                if b.source in here and (to := _hosts(b.targets, elsewhere))
+            ],
+            mirrors=[
+                Mirrors(b.id, host.stores[b.id], elsewhere[b.source], [host.bell(n) for n in b.targets if n in here])
+                for b in layout.boards
+                if b.source not in here
+            ],
+            epoch=value["epoch"],
+        )
+        self.courier.start()
+
+    def _start(self, orders: Sequence[Order]) -> list[tuple[str, int, int]]:
+        started = self._here.start(orders)
+        for process in started:
+            self._ended.discard(process.name)
+        return [(process.name, process.pid, self.lives.setdefault(process.name, 0)) for process in started]
+
+    def _tell(self, worker: str, value: dict[str, Any], message: Received) -> None:
+        process = self._here.processes.get(worker)
+        if process is None or process.exit_status() is not None:
+            return  # its end is told
+        try:
+            if message.value["arrays"]:
+                process.control.send_arrays(value, message.arrays)
+            else:
+                process.control.send(value, timeout_s=1.0)
+            self._here.ring(worker)
+        except (BrokenPipeError, TimeoutError):
+            pass  # its end, or that it hangs, is told
+
+    def _clear(self, epoch: int) -> None:
+        with self.courier.paused():
+            self._here.clear()
+            self.courier.clear(epoch)
+
+    # What workers say
+
+    def _relay(self, host: Host) -> None:
+        for name, process in list(host.processes.items()):
+            self._hear(process)
+            if name not in self._ended and process.ended():
+                status = process.exit_status()
+                self._hear(process)
+                if status is not None:
+                    self._ended.add(name)
+                    self._send_log(name, whole=True)
+                    self.mail.send({
+                        "ended": name, "life": self.lives[name], "status": status, "tail": process.tail().strip(),
+                        "oom": host.oom_kills(),
+                    })  # fmt: skip
+
+    def _hear(self, process: Process) -> None:
+        while (said := process.control.receive()) is not None:
+            self.mail.send({"from": process.name, "life": self.lives[process.name], "value": said.value}, said.arrays)
+
+    def _pulse(self) -> None:
+        now = time.monotonic()
+        if now < self._pulsed + PULSE_S:
+            return
+        self._pulsed = now
+        pulse: dict[str, Any] = {}
+        if self.host is not None:
+            names = [name for name in self.host.processes if name not in self._ended]
+            pulse |= {
+                "beats": {name: self.host.beats(name) for name in names},
+                "stopped": [name for name in names if self.host.processes[name].stopped()],
+                "fill": {str(n): [ring.pending(), ring.committed()] for n, ring in self.host.rings.items()},
+                "oom": self.host.oom_kills(),
+            }
+            for name in names:
+                self._send_log(name)
+        self.mail.send({"pulse": pulse})
+
+    def _send_log(self, name: str, whole: bool = False) -> None:
+        """What a worker has written since; of one that writes faster than it can be sent, less."""
+        path = self.logs / f"{name}.log"
+        try:
+            size, sent = path.stat().st_size, self._read.get(name, 0)
+            while size > sent:
+                with path.open("rb") as file:
+                    file.seek(sent)
+                    text = file.read(LOG_BYTES).decode(errors="replace")
+                self._read[name] = sent = size if size - sent > 16 * LOG_BYTES else sent + LOG_BYTES
+                self.mail.send({"log": name, "text": text})
+                if not whole:
+                    break
+            self._read[name] = min(self._read.get(name, 0), size)
+        except OSError:
+            pass
+
+    # The end
+
+    def _close(self, seconds: float) -> None:
+        """Of the workers; the agent stays for the next."""
+        if self.host is None:
+            return
+        self.launcher.close(seconds)
+        self._relay(self.host)
+        self.courier.stop()
+        self.host.let_go()
+        self.host, self.launcher = None, self._launcher()
+        self.lives.clear()
+        self._ended.clear()
+
+    def close(self) -> None:
+        self.launcher.close(1.0)
+        self.courier.close()
+        if self.host is not None:
+            self.host.let_go()
+        self.mail.tick()
+        self.call.close()
+        shutil.rmtree(self.logs, ignore_errors=True)
+
+
+def _hosts(names: Sequence[str], elsewhere: dict[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(elsewhere[name] for name in names if name in elsewhere))
+
+
+def _settle(place: dict[str, Any]) -> None:
+    """Makes this process see what the driver sees, as far as this machine has it."""
+    sys.path[:] = [*dict.fromkeys([*place.get("path", ()), *sys.path])]
+    directory = place.get("directory")
+    if directory and os.path.isdir(directory):
+        os.chdir(directory)
+    os.environ.update(place.get("environ", {}))
+
+
+def main() -> int:
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        told = json.loads(_line(stdin.read))
+    _settle(told.get("place", {}))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the driver hears them too, and tells us what to do
+        signal.signal(number, signal.SIG_IGN)
+    agent = Agent(told)
+    try:
+        greeting = {
+            "public": agent.keys.public,
+            "cpus": told.get("cpus") or len(os.sched_getaffinity(0)),
+            "devices": [f"cuda:{i}" for i in range(gpus(os.environ.get("JAX_PLATFORMS", "")))] or ["cpu:0"],
+            "runnel": runnel.__version__,
+            "python": platform.python_version(),
+        }
+        print(json.dumps(greeting), flush=True)
+        agent.serve(0)
+    finally:
+        agent.close()
+    return 0
+
+
+def _line(read: Callable[[int], bytes | None]) -> bytes:
+    """Up to the first newline, and not a byte further."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = read(1)
+        if not byte:
+            raise SystemExit("found no line of JSON on standard input: an agent is started by a launcher")
+        line += byte
+    return line
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""One machine's share of a run: the memory that its workers have in common, and their processes.
+
+It is told what to do in words that can travel, so that a launcher does the same with its own machine and, through a
+host agent, with others. What connects workers is made once and outlives each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from runnel.launch.local import LocalLauncher, Process, Worker
+from runnel.oom import oom_kills
+from runnel.runtime.journal import Memory
+from runnel.transport import shared, store
+from runnel.transport.stream import Field, Schema
+
+LIGHT = ("runnel.workers", "runnel.runtime.light", "runnel.envs.gymnasium")
+HEAVY = ("runnel.workers", "runnel.building", "runnel.runtime.worker", "runnel.envs.stepped", "rlax", "distrax")
+"""What workers import; the servers that they are forked from do it for them."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream that has at least one end here."""
+
+    id: int  # the same on every host
+    kind: str
+    source: str  # workers
+    target: str
+    schema: Schema
+    slots: int
+    bounds: tuple[int, ...] = ()  # stores whose iterations its source tells as versions
+
+
+@dataclass(frozen=True)
+class Board:
+    """A parameter store that is written or read here."""
+
+    id: int
+    source: str
+    targets: tuple[str, ...]
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a host holds. `posts`: its workers; any other name is that of a worker elsewhere."""
+
+    posts: tuple[str, ...]
+    streams: tuple[Stream, ...]
+    boards: tuple[Board, ...]
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        streams = [Stream(**{**each, "schema": _schema(each), "bounds": tuple(each["bounds"])})
+                   for each in data["streams"]]  # fmt: skip
+        boards = [Board(**{**each, "schema": _schema(each), "targets": tuple(each["targets"])})
+                  for each in data["boards"]]  # fmt: skip
+        return cls(tuple(data["posts"]), tuple(streams), tuple(boards))
+
+    @property
+    def bytes(self) -> int:
+        """Of shared memory."""
+        streams = sum(shared.size(stream.schema, stream.slots) for stream in self.streams)
+        return streams + sum(store.size(board.schema) for board in self.boards)
+
+
+def _schema(told: Mapping[str, Any]) -> Schema:
+    return tuple(Field(tuple(shape), dtype) for shape, dtype in told["schema"])
+
+
+@dataclass(frozen=True)
+class Order:
+    """A worker to start."""
+
+    name: str
+    entry: str
+    job: dict[str, Any]
+    light: bool
+    environ: dict[str, str]
+    accelerators: tuple[str, ...]  # their numbers, as this host counts them
+    peers: tuple[str, ...]  # whose bells it rings
+    streams: tuple[int, ...]
+    boards: tuple[int, ...]
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, **{name: tuple(data[name]) for name in ("accelerators", "peers", "streams", "boards")}})
+
+
+class Host:
+    """The memory and the processes. `away` is the bell of whoever stands for workers elsewhere."""
+
+    def __init__(self, layout: Layout, launcher: LocalLauncher, logs: Path, away: shared.Bell | None = None):
+        self.layout, self.launcher, self.logs, self.away = layout, launcher, logs, away
+        shared.check_room(layout.bytes)
+        self.processes: dict[str, Process] = {}
+        self.bells: dict[str, shared.Bell] = {}
+        self.journals: dict[str, Memory] = {}
+        self.rings: dict[int, shared.Ring] = {}
+        self.stores: dict[int, store.Store] = {}
+        try:
+            for name in layout.posts:
+                self.bells[name], self.journals[name] = shared.Bell.create(), Memory.create()
+            self.rings |= {each.id: shared.create(each.schema, each.slots) for each in layout.streams}
+            self.stores |= {each.id: store.Store.create(each.schema) for each in layout.boards}
+        except BaseException:
+            self.let_go()
+            raise
+
+    def start(self, orders: Sequence[Order]) -> list[Process]:
+        """Starts workers."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        workers = [
+            Worker(order.name, order.entry, order.job, self._fds(order), order.light, _environ(order),
+                   log=self.logs / f"{order.name}.log")
+            for order in orders
+        ]  # fmt: skip
+        started = self.launcher.start_all(workers)
+        self.processes |= {process.name: process for process in started}
+        return started
+
+    def _fds(self, order: Order) -> tuple[int, ...]:
+        fds = [*self.bells[order.name].fds]
+        for name in order.peers:
+            fds += self.bell(name).fds
+        fds += [self.rings[number].fileno() for number in order.streams]
+        fds += [self.stores[number].fileno() for number in order.boards]
+        return (*fds, self.journals[order.name].fileno())
+
+    def bell(self, name: str) -> shared.Bell:
+        """A worker's, or that of who stands for it here."""
+        if name in self.bells:
+            return self.bells[name]
+        assert self.away is not None
+        return self.away
+
+    def poll(self, seconds: float) -> set[str]:
+        """The workers that say something, or have ended."""
+        poll = select.poll()
+        by_fd: dict[int, str] = {}
+        for name, process in self.processes.items():
+            for fd in (process.control.fileno(), process.fileno()):
+                if fd >= 0:
+                    poll.register(fd, select.POLLIN)
+                    by_fd[fd] = name
+        return {by_fd[fd] for fd, _ in poll.poll(seconds * 1000)}
+
+    def beats(self, name: str) -> int | None:
+        """A worker's signs of life so far; None where there is no way to know now."""
+        return self.bells[name].beats()
+
+    def ring(self, name: str) -> None:
+        """Wakes a worker."""
+        self.bells[name].ring()
+
+    def oom_kills(self) -> int | None:
+        """How many processes the system has killed for want of memory."""
+        return oom_kills()
+
+    def bury(self, name: str) -> None:
+        """A worker is gone: its ends of streams are made ready for whoever takes its place."""
+        if name in self.processes:
+            self.processes.pop(name).close()
+        for stream in self.layout.streams:
+            if stream.source == name:
+                self.rings[stream.id].reset_end("writer")
+            if stream.target == name:
+                self.rings[stream.id].reset_end("reader")
+
+    def clear(self) -> None:
+        """Empties what connects the workers, none of whom may be at work."""
+        for each in (*self.rings.values(), *self.stores.values()):
+            each.clear()
+
+    def let_go(self) -> None:
+        """Of the memory: the launcher has ended the workers."""
+        held: Iterable[Any] = (
+            *self.rings.values(), *self.stores.values(), *self.journals.values(), *self.bells.values(),
+        )  # fmt: skip
+        for each in held:
+            with contextlib.suppress(OSError):
+                each.close()
+        self.rings, self.stores, self.journals, self.bells = {}, {}, {}, {}
+
+
+def _environ(order: Order) -> dict[str, str]:
+    if not order.accelerators:
+        return order.environ
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    numbers = [visible[int(number)] if visible else number for number in order.accelerators]
+    return order.environ | {"CUDA_VISIBLE_DEVICES": ",".join(numbers)}
+
+
+def free_port(address: str) -> int:
+    """A port of this address that nobody listens on."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,44 @@
+"""Whether the head of a Ray cluster answers at an address. Ray itself would try for a minute before it says."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from runnel.errors import UserError
+
+KNOCK_S = 5.0
+"""How long a head may take to answer."""
+
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client of gRPC begins; the server answers with its settings."""
+
+_SETTINGS = b"\x04"
+
+
+def knock(address: str) -> None:
+    """Raises `UserError` where nobody answers, or somebody else."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"found the address '{address}', wanted HOST:PORT of the cluster's head, such as 10.0.0.1:6379")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), KNOCK_S) as door:
+            door.sendall(_HELLO)
+            answer = door.recv(9)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"nobody answers at {address} ({why}), wanted the head of a Ray cluster; start it with "
+            "`ray start --head --port=6379`, and see `ray status` there"
+        ) from None
+    if answer[3:4] != _SETTINGS and os.environ.get("RAY_USE_TLS", "0") == "0":
+        raise UserError(f"what answers at {address} is not the head of a Ray cluster; see `ray status` there")
+
+
+def answers(address: str) -> bool:
+    """Whether one does."""
+    try:
+        knock(address)
+    except UserError:
+        return False
+    return True

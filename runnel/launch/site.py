@@ -1,0 +1,156 @@
+"""Where the workers of a run are: this machine, or several. A crew deals with both in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from runnel.launch.host import Host, Layout, Order, free_port
+from runnel.launch.local import LocalLauncher
+from runnel.launch.message import Received
+
+LOOPBACK = "127.0.0.1"
+
+
+class Line(Protocol):
+    """What is said between a worker and its launcher, from the launcher's end."""
+
+    def send(self, value: Mapping[str, Any]) -> None: ...
+
+    def send_arrays(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None: ...
+
+    def receive(self) -> Received | None: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+
+class Process(Protocol):
+    """A worker's process, wherever it is."""
+
+    name: str
+    pid: int
+
+    @property
+    def control(self) -> Line: ...
+
+    def exit_status(self) -> int | None: ...
+
+    def wait(self, timeout_s: float) -> int | None: ...
+
+    def stopped(self) -> bool: ...
+
+    def stacks(self) -> str: ...
+
+    def tail(self) -> str: ...
+
+
+class Fill(Protocol):
+    """A stream as seen from outside."""
+
+    capacity: int
+
+    def pending(self) -> int: ...
+
+    def committed(self) -> int: ...
+
+
+class Site(Protocol):
+    """Hosts, by name, and the workers on them."""
+
+    @property
+    def processes(self) -> Mapping[str, Any]: ...
+
+    def open(self, layouts: Mapping[str, Layout]) -> None:
+        """Makes what connects workers."""
+        ...
+
+    def prepare(self, entry: str, job: dict[str, Any]) -> None:
+        """Has every host build what its workers need, once."""
+        ...
+
+    def start(self, orders: Mapping[str, Sequence[Order]]) -> None:
+        """Starts workers, by host."""
+        ...
+
+    def poll(self, seconds: float) -> set[str]:
+        """The workers that say something, or have ended. Raises `HostLost`."""
+        ...
+
+    def beats(self, name: str) -> int | None: ...
+
+    def ring(self, name: str) -> None: ...
+
+    def oom_kills(self) -> int | None: ...
+
+    def bury(self, name: str) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def fill(self, host: str, stream: int) -> Fill: ...
+
+    def port(self, host: str) -> str:
+        """An address of a host, with a port that nobody listens on, for learners to meet at."""
+        ...
+
+    def close(self, seconds: float) -> None: ...
+
+
+class Here:
+    """This machine alone: a `Site`."""
+
+    def __init__(self, launcher: LocalLauncher, logs: Path):
+        self._launcher, self._logs = launcher, logs
+        self._host: Host | None = None
+
+    @property
+    def host(self) -> Host:
+        assert self._host is not None
+        return self._host
+
+    @property
+    def processes(self) -> Mapping[str, Any]:
+        return self.host.processes
+
+    def open(self, layouts: Mapping[str, Layout]) -> None:
+        (layout,) = layouts.values()
+        self._host = Host(layout, self._launcher, self._logs)
+
+    def prepare(self, entry: str, job: dict[str, Any]) -> None:
+        self._launcher.prepare(entry, job)
+
+    def start(self, orders: Mapping[str, Sequence[Order]]) -> None:
+        for each in orders.values():
+            self.host.start(each)
+
+    def poll(self, seconds: float) -> set[str]:
+        return self.host.poll(seconds)
+
+    def beats(self, name: str) -> int | None:
+        return self.host.beats(name)
+
+    def ring(self, name: str) -> None:
+        self.host.ring(name)
+
+    def oom_kills(self) -> int | None:
+        return self.host.oom_kills()
+
+    def bury(self, name: str) -> None:
+        self.host.bury(name)
+
+    def clear(self) -> None:
+        self.host.clear()
+
+    def fill(self, host: str, stream: int) -> Fill:
+        return self.host.rings[stream]
+
+    def port(self, host: str) -> str:
+        return f"{LOOPBACK}:{free_port(LOOPBACK)}"
+
+    def close(self, seconds: float) -> None:
+        self._launcher.close(seconds)
+        if self._host is not None:
+            self._host.let_go()

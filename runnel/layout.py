@@ -1,0 +1,82 @@
+"""What a distribution writes: which nodes form which fragment, how often, on what, and how edges wait."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from runnel.errors import UserError
+
+if TYPE_CHECKING:
+    from runnel.graph import Graph
+
+REST = "*"
+"""Among a fragment's nodes: every node that no fragment names."""
+
+Devices = Literal["cpu", "one", "all"]
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Both ends wait for each other, every step or every unroll."""
+
+    every: Literal["step", "unroll"] = "unroll"
+
+    def __post_init__(self) -> None:
+        if self.every not in ("step", "unroll"):
+            raise UserError(f"found Barrier(every={self.every!r}), wanted 'step' or 'unroll'")
+
+    def __str__(self) -> str:
+        return f"barrier every {self.every}"
+
+
+@dataclass(frozen=True)
+class Free:
+    """The source runs ahead of the target, by at most `max_staleness` versions."""
+
+    max_staleness: int
+
+    def __str__(self) -> str:
+        if not self.max_staleness:
+            return "free, but waits every unroll (the algorithm bears no staleness)"
+        return f"free, staleness at most {self.max_staleness}"
+
+
+Synchronisation = Barrier | Free
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Nodes that run as one program, and how often.
+
+    `nodes` names kinds (`act`), nodes (`hunters/act`), groups (`hunters/*`) or `REST`. A `compiled` fragment is
+    one XLA program or an error; others are loops of a process around compiled parts. A worker whose environments
+    ask others for their actions holds them in `ring` blocks: while one waits, another steps.
+
+    Replicas that play share the environments; replicas that learn are one program over all their devices; other
+    replicas take whole iterations in turn.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    replicas: int = 1
+    devices: Devices = "cpu"
+    compiled: bool = False
+    ring: int = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a distribution makes of a graph."""
+
+    fragments: tuple[Fragment, ...]
+    synchronisation: Synchronisation = field(default_factory=Barrier)
+    needs: tuple[str, ...] = ()  # kinds of node without which the layout makes no sense
+
+
+class Distribution(abc.ABC):
+    """Base of all distributions: a frozen dataclass of numbers that gives a layout."""
+
+    @abc.abstractmethod
+    def layout(self, graph: Graph) -> Layout: ...

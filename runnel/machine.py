@@ -1,0 +1,77 @@
+"""Machines: what there is to run on. Data, and a look at this one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runnel.errors import UserError
+
+HERE = "here"
+"""What a machine is called where there is no other."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is to run on."""
+
+    cpus: int
+    devices: tuple[str, ...]  # accelerators, or the CPU where there are none: "cpu:0", "cuda:1"
+    name: str = HERE
+    address: str = "127.0.0.1"  # where other machines reach it
+
+    @classmethod
+    def here(cls, name: str = HERE, address: str = "127.0.0.1") -> Machine:
+        """This machine. GPUs are counted without starting on them: that would take their memory from the workers."""
+        import jax
+
+        cpus = len(os.sched_getaffinity(0))
+        found = gpus(jax.config.values.get("jax_platforms") or "")
+        if found and not _started():
+            return cls(cpus, tuple(f"cuda:{i}" for i in range(found)), name, address)
+        return cls(cpus, tuple(f"{device.platform}:{device.id}" for device in jax.devices()), name, address)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Machine:
+        """One that `dataclasses.asdict` has made data of."""
+        return cls(**{**data, "devices": tuple(data["devices"])})
+
+    @property
+    def accelerators(self) -> int:
+        return sum(not device.startswith("cpu") for device in self.devices)
+
+
+def in_order(machines: Machine | Sequence[Machine]) -> tuple[Machine, ...]:
+    """Machines in the order in which plans name them: that of the driver, which comes first, and the others by name.
+
+    So whoever builds the plan again, from the same machines told in another order, gets the same one.
+    """
+    given = (machines,) if isinstance(machines, Machine) else tuple(machines)
+    names = [machine.name for machine in given]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not given:
+        found = f"several called {', '.join(twice)}" if twice else "none"
+        raise UserError(f"machines: found {found}, wanted one or more, each with a name of its own")
+    return (given[0], *sorted(given[1:], key=lambda machine: machine.name))
+
+
+def _started() -> bool:
+    """Whether JAX has started on its devices already."""
+    from jax._src import xla_bridge  # there is no public way to ask
+
+    return xla_bridge.backends_are_initialized()
+
+
+def gpus(platforms: str) -> int:
+    """How many NVIDIA GPUs JAX would find, told `platforms` as in JAX_PLATFORMS. JAX is not imported for it."""
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    wanted = platforms.split(",")[0] in ("", "cuda", "gpu")
+    if not wanted or not any(importlib.util.find_spec(name) for name in plugins):
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])

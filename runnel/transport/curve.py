@@ -1,0 +1,261 @@
+"""Encrypted sockets between hosts that admit only known keys: a door that listens, and calls that connect to it.
+
+Both ends prove who they are (CURVE): a door knows the public keys of all who may call, a caller knows the door's. What
+was under way when a connection broke is lost; who cannot bear that numbers its messages, as `courier` does. Neither
+end ever waits, and each belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from time import monotonic
+from typing import Any, NamedTuple
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+from runnel.errors import UserError
+
+MOST_BYTES = 2**20
+"""The longest frame that is taken, unless told otherwise."""
+
+QUEUED = 1000
+"""How many messages may wait in a socket for one peer."""
+
+_HEARTBEAT_MS, _SILENCE_MS = 2_000, 10_000
+_CONNECT_MS, _HANDSHAKE_MS, _RECONNECT_MS, _RECONNECT_MOST_MS = 3_000, 10_000, 50, 1_000
+_IDS_KEPT = 8
+_LOOK_S = 0.002  # how often a door looks who knocks: most messages are of those it knows
+_RENEW_S, _RENEW_MOST_S = 0.5, 4.0
+_FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+_ZAP_VERSION = b"1.0"
+
+_monitors = count()
+
+
+class Keys(NamedTuple):
+    """A key pair as text. Only the public one may travel."""
+
+    public: str
+    secret: str
+
+
+def new_keys() -> Keys:
+    """A key pair that nobody else has."""
+    public, secret = zmq.curve_keypair()
+    return Keys(public.decode(), secret.decode())
+
+
+class Door:
+    """Listens at one address of this host and hears only those whose key it was told.
+
+    Who is heard goes by the key of the connection, never by what a peer says of itself. Keys are checked when the
+    door is polled (ZAP), so it needs no thread and has a context, and a list of keys, of its own.
+    """
+
+    def __init__(self, keys: Keys, interface: str = "127.0.0.1", most_bytes: int = MOST_BYTES) -> None:
+        host = one_address(interface)
+        self.counts: Counter[str] = Counter()
+        self.context = zmq.Context()
+        self._looked = 0.0
+        self._names: dict[str, str] = {}  # public key: name
+        self._ids: dict[str, list[bytes]] = {}  # name: what its connections are called, the newest last
+        try:
+            self._zap = self.context.socket(zmq.REP)
+            self._zap.bind("inproc://zeromq.zap.01")  # before anybody can knock: without it everybody is let in
+            self.socket = _socket(self.context, zmq.ROUTER, keys, most_bytes, ":" in host)
+            self.socket.curve_server = True
+            self.socket.router_mandatory = True  # sending to who is not there fails, in place of being forgotten
+            self._monitor = _monitor(self.socket, _FAILED)
+            try:
+                self.socket.bind(f"tcp://{host}:*")
+            except zmq.ZMQError as error:
+                raise UserError(f"cannot listen at {interface} ({error}); give an address of this machine") from error
+            self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        except BaseException:
+            self.context.destroy(linger=0)
+            raise
+        self.sockets = (self.socket, self._zap, self._monitor)
+        """What to poll: `receive` wants to be called when any of them has something."""
+
+    def admit(self, name: str, public: str) -> None:
+        """From now on hears who has this key, and calls it `name`; an earlier key of that name is forgotten."""
+        if len(z85.decode(public.encode())) != 32:
+            raise ValueError(f"{public!r} is not a public key")
+        self.expel(name)
+        self._names[public] = name
+
+    def expel(self, name: str) -> None:
+        """No longer hears `name`. What it still sends is dropped and counted."""
+        self._names = {public: other for public, other in self._names.items() if other != name}
+        self._ids.pop(name, None)
+
+    def receive(self) -> tuple[str, list[memoryview]] | None:
+        """A message and whom it is from; None where there is none now."""
+        now = monotonic()
+        if now > self._looked + _LOOK_S:
+            self._looked = now
+            while _has_message(self._zap):
+                self._answer()
+            while _has_message(self._monitor):
+                recv_monitor_message(self._monitor)
+                self.counts["no handshake"] += 1
+        while _has_message(self.socket):
+            first, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            name = self._names.get(str(first.get("User-Id")))
+            if name is None:
+                self.counts["expelled"] += 1
+                continue
+            ids, known = bytes(first.buffer), self._ids.setdefault(name, [])
+            if ids not in known:
+                known.append(ids)
+                del known[:-_IDS_KEPT]
+            return name, [frame.buffer for frame in frames]
+        return None
+
+    def send(self, name: str, frames: Sequence[Any]) -> bool:
+        """Sends to `name`, over its newest connection; False where it has none or does not keep up."""
+        known = self._ids.get(name)
+        while known:
+            try:
+                self.socket.send_multipart([known[-1], *frames], zmq.NOBLOCK, copy=True)
+                return True
+            except zmq.Again:
+                return False
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                known.pop()  # that connection is over
+        return False
+
+    def _answer(self) -> None:
+        """Tells a connection that is being made whether its key is known."""
+        version, request, _domain, _address, _identity, mechanism, *credentials = self._zap.recv_multipart()
+        public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and len(credentials[0]) == 32 else ""
+        known = version == _ZAP_VERSION and public in self._names
+        if not known:
+            self.counts["unknown key"] += 1
+        status, text = (b"200", b"") if known else (b"400", b"unknown key")
+        self._zap.send_multipart([_ZAP_VERSION, request, status, text, public.encode() if known else b"", b""])
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.context.destroy(linger=0)
+
+
+class Call:
+    """Connects to a door, and again whenever the connection breaks."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        address: str,
+        server_public: str,
+        most_bytes: int = MOST_BYTES,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
+        self._context = context or zmq.Context()
+        self._own_context = context is None
+        self.address = address
+        self.connections = 0
+        """How often a connection was made. When it has grown, what was sent before may be lost."""
+        self._connected, self._patience_s = False, _RENEW_S
+        self._renew_at = monotonic() + _RENEW_S
+        self.socket = _socket(self._context, zmq.DEALER, keys, most_bytes, "[" in address)
+        self.socket.curve_serverkey = server_public.encode()
+        self.socket.immediate = True  # nothing is queued for a connection that may never come
+        self._monitor = _monitor(self.socket, zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED)
+        self.socket.connect(address)
+        self.sockets = (self.socket, self._monitor)
+        """What to poll: `connected` wants to be called when the second has something."""
+
+    def connected(self) -> bool:
+        """Whether there is a connection now; call it now and then, for this is where one that is over is made anew."""
+        while _has_message(self._monitor):
+            self._connected = recv_monitor_message(self._monitor)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED
+            self.connections += self._connected
+            self._patience_s = _RENEW_S
+            self._renew_at = monotonic() + _RENEW_S
+        if not self._connected and monotonic() > self._renew_at:
+            # The socket tries again by itself, but gives up for good on a door that does not know its key yet, or when
+            # something else answered. Ever more slowly, or one that is merely slow would never be reached.
+            self._patience_s = min(2 * self._patience_s, _RENEW_MOST_S)
+            self._renew_at = monotonic() + self._patience_s
+            with suppress(zmq.ZMQError):
+                self.socket.disconnect(self.address)
+            self.socket.connect(self.address)
+        return self._connected
+
+    def send(self, frames: Sequence[Any], copy: bool = True) -> bool:
+        """Sends; False where there is no connection now or the door does not keep up."""
+        try:
+            self.socket.send_multipart(frames, zmq.NOBLOCK, copy=copy)
+        except zmq.Again:
+            self.connected()
+            return False
+        return True
+
+    def receive(self) -> list[memoryview] | None:
+        """A message from the door; None where there is none now."""
+        if not _has_message(self.socket):
+            self.connected()
+            return None
+        return [frame.buffer for frame in self.socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self.socket.close(linger=0)
+        if self._own_context:
+            self._context.destroy(linger=0)
+
+
+def one_address(interface: str) -> str:
+    """`interface` as it stands in an address, refused unless it is one single address."""
+    found = None
+    with suppress(ValueError):
+        found = ipaddress.ip_address(interface)
+    plain = getattr(found, "ipv4_mapped", None) or found
+    if plain is None or plain.is_unspecified or plain.is_multicast:
+        raise UserError(
+            f"found {interface!r} as the address to listen at; give one address of this machine, such as 127.0.0.1 or "
+            "its address in the cluster: nothing listens on all of them"
+        )
+    return f"[{plain}]" if plain.version == 6 else str(plain)
+
+
+def _has_message(socket: zmq.Socket[bytes], _events: int = int(zmq.EVENTS), _in: int = int(zmq.POLLIN)) -> bool:
+    return bool(int(socket.getsockopt(_events)) & _in)
+
+
+def _monitor(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
+    """Where the `events` of a socket are told."""
+    address = f"inproc://monitor-{next(_monitors)}"
+    socket.monitor(address, events)
+    monitor = socket.context.socket(zmq.PAIR)
+    monitor.rcvhwm = 0  # were there a limit, whoever knocks in vain often enough would hold up everybody
+    monitor.connect(address)
+    return monitor
+
+
+def _socket(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, keys: Keys, most_bytes: int, ipv6: bool
+) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.linger = 0
+    socket.ipv6 = ipv6
+    socket.maxmsgsize = most_bytes
+    socket.sndhwm = socket.rcvhwm = QUEUED
+    socket.handshake_ivl = _HANDSHAKE_MS
+    # A network that was cut says nothing: who is silent for too long is taken as gone, and called again.
+    socket.tcp_keepalive = 1
+    socket.heartbeat_ivl, socket.heartbeat_timeout = _HEARTBEAT_MS, _SILENCE_MS
+    socket.connect_timeout = _CONNECT_MS
+    socket.reconnect_ivl, socket.reconnect_ivl_max = _RECONNECT_MS, _RECONNECT_MOST_MS
+    socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
+    return socket

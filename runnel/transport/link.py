@@ -1,0 +1,160 @@
+"""A courier's way to one peer: what is to be sent there, what of it has arrived, and how fast it goes.
+
+Batches are numbered, and each says which one came last the other way. A connection loses nothing and keeps the order
+while it lasts; after it broke, everything that was not heard is sent again, beginning with a batch that is marked as
+fresh. Whoever finds a gap without one asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import NamedTuple
+
+from runnel.transport import wire
+from runnel.transport.curve import Call
+from runnel.transport.packing import unpacks
+
+BEAT_S = 1.0
+"""How often something is sent, be it nothing."""
+
+ANSWER_S = 0.1
+"""How long it may take to say that something has come, where there is nothing else to say."""
+
+AGAIN_S, SLOW_BYTES_PER_S = 2.0, 1e6
+"""When what was not heard is sent again although the connection lasts: after so long, and what its bytes may take."""
+
+RATE_BYTES = 64 * 1024
+"""Batches of so many bytes tell the rate of the wire; others tell how long it takes to answer."""
+
+START_BYTES_PER_S = 125e6
+_FORGETS = 0.98
+_ENTRY_BYTES = 64  # or less
+
+Make = Callable[[int], "wire.Parcel | None"]
+"""Makes what is sent when it is sent, in the batch of a number; None where it is no longer needed."""
+
+
+class _Sent(NamedTuple):
+    number: int
+    at: float
+    size: int
+    entries: int
+
+
+class Link:
+    """To one peer. `call` is one-way: what the peer says comes through the door."""
+
+    def __init__(self, name: str, call: Call) -> None:
+        self.name, self.call = name, call
+        self.heard_at: float | None = None  # when the peer said anything
+        self.bytes_per_s = START_BYTES_PER_S
+        self._connections = 0
+        self.begin(0)
+
+    def begin(self, epoch: int) -> None:
+        """Forgets all that was said before."""
+        self.epoch = epoch
+        self.number = 0  # of the last batch sent
+        self.heard = 0  # of the last one the peer has heard
+        self.came = 0  # of the last one that came
+        self.unpacks = False
+        self.is_up = False
+        self._asks, self._asked_at = False, 0.0
+        self._answer_by = inf
+        self._answered_at = self._sent_at = 0.0
+        self.afresh()
+
+    def afresh(self) -> None:
+        """What was not heard is to be put again."""
+        self._outbox: deque[Make] = deque()
+        self._ready: tuple[list[wire.Payload], int, bool] | None = None  # a batch that could not be sent yet
+        self._unheard: deque[_Sent] = deque()
+        self._fresh = True
+
+    def put(self, make: Make) -> None:
+        """Into the next batch. Without a connection it is forgotten: a new one begins with everything not heard."""
+        if self.is_up:
+            self._outbox.append(make)
+
+    # What came
+
+    def admits(self, head: wire.Head, now: float) -> str | None:
+        """Why a batch cannot be taken now; None where it can."""
+        if head.number == self.came + 1 or (head.fresh and head.number > self.came):
+            return None
+        if head.number <= self.came:
+            return "again"
+        if now > self._asked_at + AGAIN_S / 4:
+            self._asks, self._asked_at = True, now
+        return "out of order"
+
+    def take(self, head: wire.Head, size: int, entries: int, now: float) -> bool:
+        """Notes a batch that was taken. Whether everything not heard is to be sent again."""
+        self.came, self.unpacks = head.number, head.unpacks
+        if entries:
+            self._answer_by = min(self._answer_by, now + (0.0 if size >= RATE_BYTES else ANSWER_S))
+        # A fresh batch of who has heard nothing: it was not ready for this epoch when something was sent.
+        forgot = head.fresh and head.heard == 0 and self.number > 0
+        heard = 0
+        begun = now
+        while self._unheard and self._unheard[0].number <= head.heard:
+            sent = self._unheard.popleft()
+            begun = min(begun, sent.at)
+            heard += sent.size
+        took_s = now - max(begun, self._answered_at)
+        if heard:
+            self._answered_at = now
+        if heard >= RATE_BYTES and took_s > 0:  # the best of late: an answer may be late, never early
+            self.bytes_per_s = max(heard / took_s, _FORGETS * self.bytes_per_s)
+        self.heard = max(self.heard, head.heard)
+        return forgot or head.asks
+
+    # What goes
+
+    def renewed(self) -> bool:
+        """Whether there is a connection that was not there before: everything not heard is to be sent again."""
+        was_up, self.is_up = self.is_up, self.call.connected()
+        before, self._connections = self._connections, self.call.connections
+        return self.is_up and not (was_up and before == self._connections)
+
+    def overdue(self, now: float) -> bool:
+        """Whether what was sent should have been heard by now."""
+        first = next((sent for sent in self._unheard if sent.entries), None)
+        if first is None:
+            return False
+        size = sum(sent.size for sent in self._unheard)
+        return now > max(first.at, self._answered_at) + AGAIN_S + size / SLOW_BYTES_PER_S
+
+    def flush(self, now: float) -> tuple[int, int]:
+        """Sends what was put, in as few batches as it fits into: how many, and their bytes on the wire."""
+        batches = total = 0
+        while self.is_up and (self._ready is not None or self._outbox or self._due(now)):
+            frames, entries, fresh = self._ready = self._ready or self._batch()
+            if not self.call.send(frames, copy=False):
+                break
+            size = wire.wire_bytes(frames)
+            batches, total = batches + 1, total + size
+            self.number += 1
+            self._unheard.append(_Sent(self.number, now, size, entries))
+            self._ready, self._fresh = None, self._fresh and not fresh
+            self._asks, self._answer_by, self._sent_at = False, inf, now
+        return batches, total
+
+    def _due(self, now: float) -> bool:
+        """Whether something must be said although there is nothing to say."""
+        return self._asks or self._fresh or now >= min(self._answer_by, self._sent_at + BEAT_S)
+
+    def _batch(self) -> tuple[list[wire.Payload], int, bool]:
+        parcels: list[wire.Parcel] = []
+        total = first = 0
+        while self._outbox and total < wire.BATCH_BYTES and first < wire.FRAME_BYTES:
+            parcel = self._outbox.popleft()(self.number + 1)
+            if parcel is not None:
+                parcels.append(parcel)
+                size = 0 if parcel[1] is None else len(parcel[1])
+                total += size
+                first += _ENTRY_BYTES + (size if size < wire.INLINE_BYTES else 0)
+        head = wire.Head(self.epoch, self.number + 1, self.came, self._fresh, self._asks, unpacks())
+        return wire.encode(head, parcels), len(parcels), self._fresh

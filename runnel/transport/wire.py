@@ -1,0 +1,192 @@
+"""What couriers say to each other: batches of typed entries, as frames of bytes. Nothing here is ever unpickled.
+
+A batch is a head, its entries one after the other, and what they carry: short payloads in the first frame too, longer
+ones in frames of their own. Everything that can be wrong with frames is found here, and told as `Malformed`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+INLINE_BYTES = 16 * 1024
+"""Payloads shorter than this go into the first frame: a frame of their own would cost more than the copy."""
+
+FRAME_BYTES = 2**19
+"""Longer ones go in pieces of this size. No frame is longer than twice that, so that nobody can claim much memory with
+one; and each that has come is a sign of life, however slow the network."""
+
+BATCH_BYTES = 2**22
+"""A batch is full with so many bytes, or FRAME_BYTES in its first frame: what came first need not wait for the rest."""
+
+_MAGIC = b"rnl1"
+_HEAD = struct.Struct("<4sBIqqq")
+_NONE = -(2**63)
+
+
+class Malformed(Exception):
+    """Frames that no courier has sent; its text is the kind of fault, to be counted by."""
+
+
+class Head(NamedTuple):
+    """Of a batch."""
+
+    epoch: int
+    number: int  # 1, 2, 3 ... in an epoch
+    heard: int  # the number of the last batch that came the other way
+    fresh: bool  # it does not depend on those before it, which may be lost
+    asks: bool  # for a fresh one, as something was lost
+    unpacks: bool  # whoever sent it can read what is compressed
+
+
+class Data(NamedTuple):
+    """A message of a stream; its arrays follow, back to back."""
+
+    id: int
+    fingerprint: int  # of the schema
+    packed: bool  # compressed
+    sequence: int
+    version: int
+    rows: int
+    tag: int
+    length: int
+
+
+class Begun(NamedTuple):
+    """What the writer of a stream is at: the version of a claim, and whether it is gone."""
+
+    id: int
+    gone: int
+    version: int | None
+
+
+class Released(NamedTuple):
+    """A message whose slot the reader of a stream has given back."""
+
+    id: int
+    sequence: int
+
+
+class Reading(NamedTuple):
+    """Whether the reader of a stream is gone."""
+
+    id: int
+    gone: int
+
+
+class Published(NamedTuple):
+    """The newest parameters of a store; their arrays follow, back to back."""
+
+    id: int
+    fingerprint: int
+    number: int  # of the publication
+    version: int
+    iteration: int
+    length: int
+
+
+class Has(NamedTuple):
+    """The newest parameters of a store that the workers of this host can read."""
+
+    id: int
+    number: int
+    iteration: int
+
+
+Entry = Data | Begun | Released | Reading | Published | Has
+Payload = bytes | memoryview
+Parcel = tuple[Entry, Payload | None]
+"""An entry to be sent, and what it carries."""
+
+Parts = list[memoryview]
+"""What an entry that came carries, in one or more pieces."""
+
+_KINDS: tuple[tuple[type[Entry], struct.Struct], ...] = (
+    (Data, struct.Struct("<II?qqqqQ")),
+    (Begun, struct.Struct("<IBq")),
+    (Released, struct.Struct("<Iq")),
+    (Reading, struct.Struct("<IB")),
+    (Published, struct.Struct("<IIqqqQ")),
+    (Has, struct.Struct("<Iqq")),
+)
+_KIND_OF = {kind: (bytes([i]), form) for i, (kind, form) in enumerate(_KINDS)}
+
+
+def encode(head: Head, parcels: Sequence[Parcel]) -> list[Payload]:
+    """The frames of a batch."""
+    flags = head.fresh + 2 * head.asks + 4 * head.unpacks
+    first: list[Payload] = [_HEAD.pack(_MAGIC, flags, len(parcels), head.epoch, head.number, head.heard)]
+    inline: list[Payload] = []
+    frames: list[Payload] = [b""]
+    for entry, payload in parcels:
+        mark, form = _KIND_OF[type(entry)]
+        if isinstance(entry, Begun) and entry.version is None:
+            entry = entry._replace(version=_NONE)
+        first += (mark, form.pack(*entry))
+        if payload is not None and len(payload) < INLINE_BYTES:
+            inline.append(payload)
+        elif payload is not None:
+            whole = memoryview(payload)
+            frames += (whole[at : at + FRAME_BYTES] for at in range(0, len(whole), FRAME_BYTES))
+    frames[0] = b"".join((*first, *inline))
+    return frames
+
+
+def decode(frames: Sequence[memoryview]) -> tuple[Head, list[tuple[Entry, Parts]]]:
+    """What `encode` was given."""
+    if not frames:
+        raise Malformed("empty")
+    first = frames[0]
+    try:
+        magic, flags, count, epoch, number, heard = _HEAD.unpack_from(first)
+        if magic != _MAGIC or flags > 7 or number < 1 or heard < 0:
+            raise Malformed("no courier's")
+        entries: list[Entry] = []
+        at = _HEAD.size
+        for _ in range(count):
+            kind, form = _KINDS[first[at]]
+            entry = kind(*form.unpack_from(first, at + 1))
+            if isinstance(entry, Begun) and entry.version == _NONE:
+                entry = entry._replace(version=None)
+            entries.append(entry)
+            at += 1 + form.size
+    except (struct.error, IndexError):
+        raise Malformed("truncated") from None
+    came: list[tuple[Entry, Parts]] = []
+    others = iter(frames[1:])
+    for entry in entries:
+        parts: Parts = []
+        if isinstance(entry, Data | Published):
+            if entry.length < INLINE_BYTES:
+                parts.append(first[at : at + entry.length])
+                at += entry.length
+            else:
+                parts += islice(others, -(-entry.length // FRAME_BYTES))
+            if sum(len(part) for part in parts) != entry.length:
+                raise Malformed("truncated")
+        came.append((entry, parts))
+    if at != len(first) or next(others, None) is not None:
+        raise Malformed("too long")
+    return Head(epoch, number, heard, bool(flags & 1), bool(flags & 2), bool(flags & 4)), came
+
+
+def wire_bytes(frames: Sequence[Payload]) -> int:
+    """What frames take on a connection that is encrypted: ZMTP's own head, and CURVE's name, nonce, flags and seal."""
+    return sum(len(frame) + (33 + 2 if len(frame) + 33 < 256 else 33 + 9) for frame in frames)
+
+
+def scatter(parts: Parts, targets: Sequence[memoryview]) -> None:
+    """Copies what came to where it belongs."""
+    if len(parts) == 1 == len(targets):
+        targets[0][:] = parts[0]
+        return
+    rest, sources = memoryview(b""), iter(parts)
+    for target in targets:
+        at = 0
+        while at < len(target):
+            rest = rest or next(sources)
+            size = min(len(rest), len(target) - at)
+            target[at : at + size] = rest[:size]
+            rest, at = rest[size:], at + size
