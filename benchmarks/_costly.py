@@ -14,12 +14,16 @@ _SOME = 10_000
 
 
 class Costly(gymnasium.Env):
-    """Adds `work` numbers up in every step; otherwise nothing happens for `length` steps."""
+    """Adds `work` numbers up in every step; otherwise nothing happens for `length` steps.
 
-    def __init__(self, work: int = 1000, size: int = 8, length: int = 500):
+    With `noise`, observations are such that nothing can compress them.
+    """
+
+    def __init__(self, work: int = 1000, size: int = 8, length: int = 500, noise: bool = False):
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (size,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(4)
         self._work, self._size, self._length = range(work), size, length
+        self._noise = noise
         self._step = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
@@ -33,6 +37,8 @@ class Costly(gymnasium.Env):
             total += number
         self._step += 1
         observation = np.full(self._size, self._step / self._length, np.float32)
+        if self._noise:
+            observation = self.np_random.random(self._size, np.float32)
         return observation, float(action == 0), self._step >= self._length, False, {}
 
 

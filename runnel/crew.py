@@ -53,11 +53,14 @@ class Crew:
         def here(*names: str) -> bool:
             return any(self.hosts[name] == host for name in names)
 
+        def bounds(link: Link) -> tuple[int, ...]:
+            asked = self.free and link.kind in ("unroll", "value")
+            return tuple(n for n, board in boards.items() if asked and link.source in board.targets)
+
         return Layout(
             tuple(name for name in self.posts if here(name)),
             tuple(
-                Stream(number, link.kind, link.source, link.target, link.schema, link.slots,
-                       tuple(n for n, board in boards.items() if link.source in board.targets))
+                Stream(number, link.kind, link.source, link.target, link.schema, link.slots, bounds(link))
                 for number, link in enumerate(self.topology.links)
                 if here(link.source, link.target)
             ),

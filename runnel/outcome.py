@@ -39,13 +39,15 @@ def _network(traffic: Mapping[str, Any], built: Built) -> dict[str, Any]:
     """What crossed between machines, all told, and what was dropped because nobody of the run had sent it."""
     carried: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
-    sent = 0
+    sent = saved = 0
     for tally in traffic.values():
         sent += tally["wire"].get("sent_bytes", 0)
+        saved += sum(counts.get("saved_bytes", 0) for counts in tally["carried"].values())
         carried.update({kind: counts.get("sent_bytes", 0) for kind, counts in tally["carried"].items()})
         dropped.update(tally["dropped"])
     return {
         "sent_bytes": sent,
+        "saved_bytes": saved,  # by compression
         "by_kind": dict(carried),
         "dropped": dict(dropped),
         "predicted_bytes_per_step": built.plan.across.bytes_per_step if built.plan.across is not None else 0.0,

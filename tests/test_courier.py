@@ -224,7 +224,11 @@ def test_a_slow_network_is_waited_for() -> None:
     writer, reader = two.writer(), two.reader()
     rng = np.random.default_rng(0)
     sent = []
-    for n in range(4):
+
+    def is_measured() -> bool:  # an answer that comes together with others says nothing
+        return two.couriers[0].tally()["peers"]["b"]["bytes_per_s"] < 125e6
+
+    for n in range(20):
         slot = writer.claim(n, LIMIT_S)
         assert slot is not None
         writer.slots[slot][0].view(np.uint8)[:] = rng.integers(0, 256, 1 << 20, np.uint8)
@@ -234,7 +238,9 @@ def test_a_slow_network_is_waited_for() -> None:
         assert message is not None
         assert message.arrays[0].tobytes() == sent[n].tobytes()
         reader.release(message)
-    assert two.couriers[0].tally()["peers"]["b"]["bytes_per_s"] < 125e6
+        if n > 2 and is_measured():
+            break
+    assert is_measured()
     assert not two.couriers[1].tally()["dropped"]
     two.close()
 
@@ -343,8 +349,9 @@ def test_a_stream_goes_on_where_it_was_when_couriers_join_anew(two: Two) -> None
     check(reader.receive(LIMIT_S), 1)
     reader.release(held)  # of before
     check(reader.receive(LIMIT_S), 2)
+    two.until(writer.free)
     two.couriers[0].stop()
-    send(writer, 3)
+    assert send(writer, 3)
     two.join()
     check(reader.receive(LIMIT_S), 3)
 
@@ -494,10 +501,10 @@ def test_of_parameters_the_newest_arrives_whole() -> None:
     join = threaded(lambda: publish(two.stores[1].writer([two.couriers[1].bell]), LARGE, 0, 60))
     seen = watch(two.stores[0].reader(), 59, own_bell)
     join()
-    carried_ = two.couriers[1].tally()["carried"]["parameters"]
-    assert seen <= carried_["sent_messages"] <= 60
     two.until(lambda: not two.couriers[1]._publishing[5]._under_way)  # and it is known that it arrived
-    assert carried_["sent_messages"] == two.couriers[0].tally()["carried"]["parameters"]["received_messages"]
+    sent = two.couriers[1].tally()["carried"]["parameters"]["sent_messages"]
+    assert seen <= sent <= 60
+    assert sent == two.couriers[0].tally()["carried"]["parameters"]["received_messages"]
     two.close()
     own_bell.close()
 

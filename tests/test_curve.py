@@ -168,6 +168,7 @@ def test_a_call_that_was_cut_is_made_again_and_answered_where_it_is(opened: Open
         call = opened.call(keys, proxy.address)
         for n in range(4):
             assert opened.sent(call, b"%d" % n) == ("ann", [b"%d" % n])
+            assert opened.until(call.connected)
             assert call.connections == n + 1
             assert opened.door.send("ann", [b"%d" % n])
             assert [bytes(frame) for frame in opened.until(call.receive)] == [b"%d" % n]

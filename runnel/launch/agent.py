@@ -161,7 +161,7 @@ class Agent:
         self.courier.join(
             peers,
             sends=[
-                Sends(s.id, s.kind, host.rings[s.id], elsewhere[s.target], host.bell(s.source))
+                Sends(s.id, s.kind, host.rings[s.id], elsewhere[s.target], host.bell(s.source), bool(s.bounds))
                 for s in layout.streams
                 if s.source in here and s.target not in here
             ],
@@ -171,9 +171,10 @@ class Agent:
                 if s.target in here and s.source not in here
             ],
             publishes=[
-                Publishes(b.id, host.stores[b.id], to)
+                # Those that nobody elsewhere reads, too: others ask what is begun here, which goes by what is there.
+                Publishes(b.id, host.stores[b.id], _hosts(b.targets, elsewhere))
                 for b in layout.boards
-                if b.source in here and (to := _hosts(b.targets, elsewhere))
+                if b.source in here
             ],
             mirrors=[
                 Mirrors(b.id, host.stores[b.id], elsewhere[b.source], [host.bell(n) for n in b.targets if n in here])

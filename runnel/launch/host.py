@@ -36,7 +36,7 @@ class Stream:
     target: str
     schema: Schema
     slots: int
-    bounds: tuple[int, ...] = ()  # stores whose iterations its source tells as versions
+    bounds: tuple[int, ...] = ()  # where its reader asks what was begun: the stores whose iterations that goes by
 
 
 @dataclass(frozen=True)

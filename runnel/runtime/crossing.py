@@ -1,7 +1,7 @@
 """What crosses the network in an iteration, as the plan foretells it. Data only.
 
-Bytes are those of messages: their arrays, and a header each. What encryption and TCP add is not counted. Two
-machines may also exchange gradients; that is JAX's own business and told apart.
+Bytes are those of messages on an encrypted connection: their arrays, and a header each. What TCP adds is not counted,
+nor what compression saves. Two machines may also exchange gradients; that is JAX's own business and told apart.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from runnel.graph import Graph, tree_bytes
 from runnel.plan import Plan, human_bytes, learns
 from runnel.runtime.topology import Board, Link, Topology, staleness_in_iterations
 from runnel.transport.stream import Schema, dtype_of
+from runnel.transport.wire import alone_bytes
 
-HEADER_BYTES = 64
-"""What travels with a message besides its arrays."""
+HEADER_BYTES = alone_bytes()
+"""What travels with a message besides its arrays, there and back. Less where several go together."""
 
 Kind = Literal["request", "reply", "unroll", "value", "parameters"]
 

@@ -1,1 +1,1 @@
-"""How lists of arrays move between workers: in one process, through shared memory, and one day over TCP."""
+"""How lists of arrays move between workers: in one process, through shared memory, and between hosts over TCP."""

@@ -24,13 +24,17 @@ from runnel.transport.wire import Malformed
 
 
 class Sends(NamedTuple):
-    """A stream that is written here and read at `to`; `bell` is the writer's."""
+    """A stream that is written here and read at `to`; `bell` is the writer's.
+
+    `begins`: whether its reader asks what the writer has begun.
+    """
 
     id: int
     kind: str
     ring: Ring
     to: str
     bell: Bell
+    begins: bool = True
 
 
 class Takes(NamedTuple):
@@ -92,7 +96,7 @@ class Outgoing:
         """Puts what was committed, then what is begun: it was begun later than all that came."""
         ring, reader = self.told.ring, self._reader
         while True:
-            gone, begun = ring.gone("writer"), reader.begun()
+            gone, begun = ring.gone("writer"), reader.begun() if self.told.begins else None
             if ring.gone("reader") & 1 or not reader.pending():
                 break
             message = reader.receive(0.0)
@@ -123,7 +127,9 @@ class Outgoing:
             self._count[self.told.kind, "sent_messages"] += 1
             self._count[self.told.kind, "sent_bytes"] += len(body)
         packed = self.packing.pack(body, self.link.bytes_per_s) if self.link.unpacks else None
-        body = body if packed is None else packed
+        if packed is not None:
+            self._count[self.told.kind, "saved_bytes"] += len(body) - len(packed)
+            body = packed
         _, version, rows, tag = message[:4]
         head = wire.Data(
             self.told.id, self._fingerprint, packed is not None, message.sequence, version, rows, tag, len(body)

@@ -29,7 +29,7 @@ RATE_BYTES = 64 * 1024
 """Batches of so many bytes tell the rate of the wire; others tell how long it takes to answer."""
 
 START_BYTES_PER_S = 125e6
-_FORGETS = 0.98
+_FORGETS = 0.9
 _ENTRY_BYTES = 64  # or less
 
 Make = Callable[[int], "wire.Parcel | None"]
@@ -49,7 +49,7 @@ class Link:
     def __init__(self, name: str, call: Call) -> None:
         self.name, self.call = name, call
         self.heard_at: float | None = None  # when the peer said anything
-        self.bytes_per_s = START_BYTES_PER_S
+        self.bytes_per_s, self._is_measured = START_BYTES_PER_S, False
         self._connections = 0
         self.begin(0)
 
@@ -97,19 +97,23 @@ class Link:
             self._answer_by = min(self._answer_by, now + (0.0 if size >= RATE_BYTES else ANSWER_S))
         # A fresh batch of who has heard nothing: it was not ready for this epoch when something was sent.
         forgot = head.fresh and head.heard == 0 and self.number > 0
-        heard = 0
-        begun = now
+        heard: list[_Sent] = []
         while self._unheard and self._unheard[0].number <= head.heard:
-            sent = self._unheard.popleft()
-            begun = min(begun, sent.at)
-            heard += sent.size
-        took_s = now - max(begun, self._answered_at)
+            heard.append(self._unheard.popleft())
         if heard:
+            self._rate(heard, now)
             self._answered_at = now
-        if heard >= RATE_BYTES and took_s > 0:  # the best of late: an answer may be late, never early
-            self.bytes_per_s = max(heard / took_s, _FORGETS * self.bytes_per_s)
         self.heard = max(self.heard, head.heard)
         return forgot or head.asks
+
+    def _rate(self, heard: list[_Sent], now: float) -> None:
+        """Learns from batches that were heard of together: the last of them was answered at once if it was long."""
+        took_s = now - max(heard[0].at, self._answered_at)
+        if heard[-1].size >= RATE_BYTES and took_s > 0:
+            rate = sum(sent.size for sent in heard) / took_s
+            # The best of late: an answer may come late, never early.
+            self.bytes_per_s = max(rate, _FORGETS * self.bytes_per_s) if self._is_measured else rate
+            self._is_measured = True
 
     # What goes
 

@@ -11,8 +11,8 @@ from runnel.transport.wire import Parts
 SMALL_BYTES = 4 * 1024
 """Messages smaller than this are sent as they are."""
 
-TRIALS, TRIAL_EVERY = 3, 1000
-"""The first messages are tried, and then one in so many: what a stream carries may change."""
+TRIALS, TRIAL_EVERY = (0, 1, 2, 10, 100), 1000
+"""These messages are tried, and then one in so many: the rate of the wire is not known at first, and things change."""
 
 
 def _lz4() -> Any:
@@ -38,7 +38,7 @@ class Packing:
         if self._lz4 is None:
             return None
         number, self._messages = self._messages, self._messages + 1
-        if number < TRIALS or number % TRIAL_EVERY == 0:
+        if number in TRIALS or number % TRIAL_EVERY == 0:
             packed = self._try(payload, bytes_per_s)
         elif self.pays:
             packed = self._compress(payload)

@@ -114,6 +114,15 @@ _KINDS: tuple[tuple[type[Entry], struct.Struct], ...] = (
 _KIND_OF = {kind: (bytes([i]), form) for i, (kind, form) in enumerate(_KINDS)}
 
 
+_SEAL_BYTES, _SHORT_BYTES = 33, 256  # CURVE's name, nonce, flags and seal; ZMTP's own head is longer for long frames
+
+
+def alone_bytes() -> int:
+    """What a message takes beside its arrays that goes alone: its entry in a batch, and its release in another."""
+    there, back = (_HEAD.size + 1 + _KIND_OF[kind][1].size + _SEAL_BYTES for kind in (Data, Released))
+    return there + 9 + back + 2
+
+
 def encode(head: Head, parcels: Sequence[Parcel]) -> list[Payload]:
     """The frames of a batch."""
     flags = head.fresh + 2 * head.asks + 4 * head.unpacks
@@ -173,8 +182,9 @@ def decode(frames: Sequence[memoryview]) -> tuple[Head, list[tuple[Entry, Parts]
 
 
 def wire_bytes(frames: Sequence[Payload]) -> int:
-    """What frames take on a connection that is encrypted: ZMTP's own head, and CURVE's name, nonce, flags and seal."""
-    return sum(len(frame) + (33 + 2 if len(frame) + 33 < 256 else 33 + 9) for frame in frames)
+    """What frames take on a connection that is encrypted."""
+    sizes = [len(frame) + _SEAL_BYTES for frame in frames]
+    return sum(size + (2 if size < _SHORT_BYTES else 9) for size in sizes)
 
 
 def scatter(parts: Parts, targets: Sequence[memoryview]) -> None:

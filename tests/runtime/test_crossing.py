@@ -132,4 +132,4 @@ def test_it_can_be_read_by_people_and_machines():
     told = crossing.json()
     assert told["by_kind"] == {"unroll": 2 * UNROLL + HEADER_BYTES, "parameters": PARAMS + HEADER_BYTES}
     assert told["by_pair"] == [["b", "a", 2 * UNROLL + HEADER_BYTES], ["a", "b", PARAMS + HEADER_BYTES]]
-    assert crossing.text() == "across machines: 22 B per environment step (unroll 20 B, parameters 2.8 B)"
+    assert crossing.text() == "across machines: 31 B per environment step (unroll 24 B, parameters 7.2 B)"
