@@ -22,6 +22,14 @@ class Prioritised(NamedTuple):
     position: Array  # [batch] where each lies
 
 
+def weighted(batch: PyTree, exponent: float) -> tuple[PyTree, Array]:
+    """A batch's items, and weights that make up for their priorities (Schaul et al., 2016): 1 where there are none."""
+    if not isinstance(batch, Prioritised):
+        return batch, jax.numpy.ones(())
+    weights = batch.probability**-exponent
+    return batch.items, weights / weights.max()
+
+
 def _first(tree: PyTree, axes: int) -> PyTree:
     """The shapes and dtypes of one item: `tree` without its leading axes."""
     return jax.tree.map(lambda x: jax.numpy.zeros(x.shape[axes:], x.dtype), tree)

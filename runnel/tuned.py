@@ -26,10 +26,22 @@ _DQN_CARTPOLE: Final = {
     "epsilon_end": 0.02,
 }
 
+_PENDULUM: Final = {  # of what learns from replay: an update a step, of small networks
+    "unroll": 2,
+    "learning_rate": 1e-3,
+    "batch": 128,
+    "samples_per_insert": 128.0,
+    "min_size": 1_000,
+    "capacity": 50_000,
+    "hidden": (64, 64),
+}
+
 # Beside each: what its three seeds reached over 100 episodes, and after how many steps at most.
 TUNED: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("a2c", "CartPole-v1"): {"envs": 16, **_A2C_CARTPOLE},  # 475 in 149,000
     ("a2c", "gymnax:CartPole-v1"): {"envs": 16, **_A2C_CARTPOLE},  # 475 in 216,000
+    ("ddpg", "Pendulum-v1"): {"envs": 8, **_PENDULUM},  # -200 in 26,000
+    ("ddpg", "gymnax:Pendulum-v1"): {"envs": 8, **_PENDULUM},  # -200 in 27,000
     ("dqn", "CartPole-v1"): {"envs": 8, **_DQN_CARTPOLE},  # 450 in 64,000
     ("dqn", "gymnax:CartPole-v1"): {"envs": 8, **_DQN_CARTPOLE},  # 450 in 70,000
     ("impala", "CartPole-v1"): {"envs": 16, "unroll": 16, **_IMPALA_CARTPOLE},  # 475 in 138,000
@@ -39,6 +51,10 @@ TUNED: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("ppo", "Pendulum-v1"): {"envs": 8, **_PPO_PENDULUM},  # -250 in 78,000
     ("ppo", "gymnax:CartPole-v1"): {"envs": 64, **_PPO_CARTPOLE},  # 475 in 295,000
     ("ppo", "gymnax:Pendulum-v1"): {"envs": 8, **_PPO_PENDULUM},  # -250 in 74,000
+    ("sac", "Pendulum-v1"): {"envs": 8, **_PENDULUM},  # -200 in 25,000
+    ("sac", "gymnax:Pendulum-v1"): {"envs": 8, **_PENDULUM},  # -200 in 26,000
+    ("td3", "Pendulum-v1"): {"envs": 8, **_PENDULUM},  # -200 in 27,000
+    ("td3", "gymnax:Pendulum-v1"): {"envs": 8, **_PENDULUM},  # -200 in 28,000
 }
 
 

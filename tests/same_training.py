@@ -25,8 +25,11 @@ from custom_distributions import Maps, Split, Store
 from toys import Corridor, Drift, Reinforce, Tag
 
 import runnel
+from runnel.algorithms.ddpg import DDPG
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.ppo import PPO
+from runnel.algorithms.sac import SAC
+from runnel.algorithms.td3 import TD3
 from runnel.distributions.coarse import Coarse
 from runnel.distributions.environments import Environments
 from runnel.distributions.fine import Fine
@@ -52,6 +55,13 @@ CASES = {
     "PPO continuous": (PPO(unroll=16, value_clip=0.2, anneal_steps=10_000), GymnaxEnvironment("Pendulum-v1")),
     "PPO GRU": (PPO(unroll=16, memory="gru", minibatches=2), GymnaxEnvironment("CartPole-v1")),
     "DQN": (DQN(unroll=4, batch=32, min_size=64, capacity=512), GymnaxEnvironment("CartPole-v1")),
+    **{
+        kind.__name__: (
+            kind(batch=32, min_size=256, capacity=512, samples_per_insert=0.5, hidden=(8,)),
+            GymnaxEnvironment("Pendulum-v1"),
+        )
+        for kind in (DDPG, TD3, SAC)
+    },
     "own algorithm": (Reinforce(), Corridor()),
     "groups": (Drift(), Tag()),
 }
@@ -111,15 +121,23 @@ SMALL_DQN = DQN(unroll=4, batch=16, min_size=64, capacity=1024, samples_per_inse
 # and first two iterations that give no batch at all
 RANKED_DQN = DQN(**{**SMALL_DQN.__dict__, "prioritised": True, "min_size": 300})
 
+# 40 environments of 4 steps: random actions for an iteration, then one update in each
+CONTINUOUS = dict(batch=16, min_size=160, capacity=1024, samples_per_insert=0.1, hidden=(8,))
+SMALL_DDPG, SMALL_TD3, SMALL_SAC = DDPG(**CONTINUOUS), TD3(**CONTINUOUS), SAC(n_step=2, prioritised=True, **CONTINUOUS)
+
 TRAININGS = {
     "PPO, host": (SMALL_PPO, "CartPole-v1"),
     "PPO GRU, host": (GRU_PPO, "CartPole-v1"),
     "DQN, host": (SMALL_DQN, "CartPole-v1"),
     "DQN prioritised, host": (RANKED_DQN, "CartPole-v1"),
+    "DDPG, host": (SMALL_DDPG, "Pendulum-v1"),
+    "TD3, host": (SMALL_TD3, "Pendulum-v1"),
+    "SAC, host": (SMALL_SAC, "Pendulum-v1"),
     "groups, host": (Drift(), "custom_distributions:host_tag"),
     "PPO, JAX": (SMALL_PPO, "gymnax:CartPole-v1"),
     "PPO GRU, JAX": (GRU_PPO, "gymnax:CartPole-v1"),
     "DQN, JAX": (SMALL_DQN, "gymnax:CartPole-v1"),
+    "SAC, JAX": (SMALL_SAC, "gymnax:Pendulum-v1"),
     "groups, JAX": (Drift(), "toys:Tag"),
 }
 

@@ -21,9 +21,12 @@ from toys import Drift
 import runnel
 from runnel import distributions
 from runnel.algorithms.a2c import A2C
+from runnel.algorithms.ddpg import DDPG
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.ppo import PPO
+from runnel.algorithms.sac import SAC
+from runnel.algorithms.td3 import TD3
 from runnel.building import build
 from runnel.distributions.asynchronous import Async
 from runnel.distributions.central import Central
@@ -37,15 +40,20 @@ from runnel.distributions.replicated import Replicated
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
 from runnel.plan import Machine
 from runnel.transport import room, shared
+from runnel.types import Box
 
 HERE = Path(__file__).parent
 HOST, JAX = "CartPole-v1", "gymnax:CartPole-v1"
 
+REPLAYED = dict(unroll=4, batch=16, min_size=32, capacity=512, samples_per_insert=1.0, hidden=(8,))
 ALGORITHMS = {
     "ppo": PPO(unroll=8, epochs=1, minibatches=2, hidden=(8,)),
-    "dqn": DQN(unroll=4, batch=16, min_size=32, capacity=512, samples_per_insert=1.0, hidden=(8,)),
+    "dqn": DQN(**REPLAYED),
     "a2c": A2C(unroll=4, hidden=(8,)),
     "impala": IMPALA(unroll=4, hidden=(8,)),
+    "ddpg": DDPG(**REPLAYED),
+    "td3": TD3(**REPLAYED),
+    "sac": SAC(**REPLAYED),
 }
 RANKED = DQN(**{**ALGORITHMS["dqn"].__dict__, "prioritised": True})
 
@@ -138,8 +146,14 @@ def distribution_of(name):
     return distributions.load(name)()
 
 
-def environment_of(name):
-    return JAX if name == "fused" else HOST
+def environment_of(name, algorithm):
+    """One that the distribution can run and the algorithm can act in."""
+    prefix = "gymnax:" if name == "fused" else ""
+    return prefix + ("Pendulum-v1" if ALGORITHMS[algorithm].actions == (Box,) else HOST)
+
+
+def jax_environment_of(algorithm):
+    return "gymnax:Pendulum-v1" if ALGORITHMS[algorithm].actions == (Box,) else "toys:Corridor"
 
 
 def conforms(algorithm, environment, distribution, tmp_path, envs=8, iterations=8, **settings):
@@ -173,10 +187,10 @@ PRODUCT = [(algorithm, name) for algorithm in ALGORITHMS for name in distributio
 
 # Each distribution once and each algorithm at least once. Same-training tests cover coarse, fine and replicated too.
 COVERING = {
-    "inline": "impala",
-    "fused": "a2c",
+    "inline": "ddpg",
+    "fused": "sac",
     "coarse": "ppo",
-    "fine": "impala",
+    "fine": "td3",
     "replicated": "a2c",
     "environments": "ppo",
     "central": "a2c",
@@ -189,9 +203,9 @@ COVERING = {
 def test_every_plan_is_built_or_refused_in_words(algorithm, name):
     if (algorithm, name) in REFUSED:
         with pytest.raises(UserError, match=REFUSED[algorithm, name]):
-            build(ALGORITHMS[algorithm], environment_of(name), distribution_of(name), 8)
+            build(ALGORITHMS[algorithm], environment_of(name, algorithm), distribution_of(name), 8)
         return
-    plan = build(ALGORITHMS[algorithm], environment_of(name), distribution_of(name), 8).plan
+    plan = build(ALGORITHMS[algorithm], environment_of(name, algorithm), distribution_of(name), 8).plan
     assert plan.workers == (1 if name in ("inline", "fused") else 2 if name == "replicated" else plan.workers)
     assert json.loads(json.dumps(plan.json()))["distribution"] == name
     assert bool(plan.cuts) == (plan.workers > 1)
@@ -205,26 +219,30 @@ def test_the_covering_set_covers():
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize("name", COVERING)
 def test_each_distribution_trains_and_leaves_nothing_behind(name, tmp_path):
-    conforms(ALGORITHMS[COVERING[name]], environment_of(name), distribution_of(name), tmp_path)
+    algorithm = COVERING[name]
+    conforms(ALGORITHMS[algorithm], environment_of(name, algorithm), distribution_of(name), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize(("algorithm", "name"), [pair for pair in PRODUCT if pair not in REFUSED])
 def test_every_algorithm_trains_under_every_distribution(algorithm, name, tmp_path):
-    conforms(ALGORITHMS[algorithm], environment_of(name), distribution_of(name), tmp_path, iterations=20)
+    environment = environment_of(name, algorithm)
+    conforms(ALGORITHMS[algorithm], environment, distribution_of(name), tmp_path, iterations=20)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize(("algorithm", "name"), [pair for pair in PRODUCT if pair not in REFUSED])
 def test_every_algorithm_trains_under_every_distribution_on_a_jax_environment(algorithm, name, tmp_path):
-    conforms(ALGORITHMS[algorithm], "toys:Corridor", distribution_of(name), tmp_path, iterations=20)
+    environment = jax_environment_of(algorithm)
+    conforms(ALGORITHMS[algorithm], environment, distribution_of(name), tmp_path, iterations=20)
 
 
 SCALED = {
     "async, two learners": (ALGORITHMS["impala"], Async(actors=4, learners=2)),
     "decoupled, many of each": (ALGORITHMS["impala"], Decoupled(actors=4, inference=2, learners=2)),
+    "async, two learners, with replay": (ALGORITHMS["sac"], Async(actors=4, learners=2)),
     "decoupled, no ring, with replay": (RANKED, Decoupled(actors=3, inference=2, ring=1)),
     "central with replay": (RANKED, Central(actors=4)),
     "central, one worker": (ALGORITHMS["a2c"], Central(actors=1)),
@@ -241,7 +259,8 @@ SCALED = {
 @pytest.mark.parametrize("case", SCALED)
 def test_other_numbers_of_workers_train(case, tmp_path):
     algorithm, distribution = SCALED[case]
-    conforms(algorithm, HOST, distribution, tmp_path, envs=24, iterations=20)
+    environment = "Pendulum-v1" if algorithm.actions == (Box,) else HOST
+    conforms(algorithm, environment, distribution, tmp_path, envs=24, iterations=20)
 
 
 # Distributions nobody shipped. That synchronous ones equal `inline` is in test_same_training.py's slow part, and here:

@@ -14,7 +14,6 @@ import runnel
 from runnel.building import rebuild
 from runnel.checkpoint import Checkpoints, _named
 from runnel.distributions import load
-from runnel.plan import Machine
 from runnel.runtime.program import carry_types, make_program
 
 SMALL = {"dqn": {"capacity": 4096, "min_size": 64, "batch": 32}, "impala": {}, "ppo": {}}
@@ -40,10 +39,11 @@ def carried_over(run_dir: Path, distribution: Any) -> tuple[dict[str, np.ndarray
             program: Any = make_program(built.plan, built.graph, built.environment, config["seed"])
         else:
             from runnel.fleet import Fleet
-            from runnel.launch import LocalLauncher
+            from runnel.premises import OneMachine
 
             config["distribution"] = runnel.portable.to_json(built.distribution)
-            program = Fleet(built, config, run_dir, LocalLauncher(), Machine.here())
+            here = OneMachine()
+            program = Fleet(built, config, run_dir, here.site(run_dir / "logs"), here.machines)
         stack.callback(program.close)
         program.load(saved, counters["env_steps"])
         again = program.save()

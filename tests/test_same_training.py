@@ -24,6 +24,7 @@ from runnel.distributions.replicated import Replicated
 
 WAYS = ("inline", "inline, stepped from the host", "fused on 1", "fused on 2", "fused on 8")
 ALGORITHMS = ("PPO", "PPO continuous", "PPO GRU", "DQN", "own algorithm", "groups")
+CONTINUOUS = ("DDPG", "TD3", "SAC")
 
 ALL = (
     "coarse 1", "coarse 2", "coarse 4", "fine 1", "fine 2", "fine 4", "fine 1, ring 2", "fine 2, ring 2",
@@ -43,10 +44,14 @@ EVERY = {
     "PPO GRU, host": ALL,
     "DQN, host": (*ALL, "store", "maps"),
     "DQN prioritised, host": ("coarse 2", "fine 2", "store", "maps"),
+    "DDPG, host": ("coarse 2", "fine 2", "replicated 2"),
+    "TD3, host": ("coarse 2", "fine 2, ring 2", "replicated 2", "environments 2"),
+    "SAC, host": (*ALL, "store", "maps"),
     "groups, host": ("coarse 2", "fine 2", "environments 1", "environments 2", "environments 2, ring 2", "split"),
     "PPO, JAX": ("fused", *ALL),
     "PPO GRU, JAX": ("fused", *ALL),
     "DQN, JAX": ("fused", *ALL, "store", "maps"),
+    "SAC, JAX": ("fused", "coarse 2", "fine 2", "replicated 2", "environments 2", "store", "maps"),
     "groups, JAX": ("fused", *ALL, "split"),
 }
 
@@ -68,7 +73,16 @@ def apart(found: dict[str, float], limit: float) -> dict[str, float]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("algorithms", [ALGORITHMS[:2], ALGORITHMS[2:4], ALGORITHMS[4:]], ids=", ".join)
+@pytest.mark.parametrize(
+    "algorithms",
+    [
+        ALGORITHMS[:2],
+        pytest.param(ALGORITHMS[2:4], marks=pytest.mark.slow),
+        ALGORITHMS[4:],
+        *(pytest.param((name,), marks=pytest.mark.slow) for name in CONTINUOUS),
+    ],
+    ids=", ".join,
+)
 def test_every_way_of_one_process_ends_with_the_same_parameters(algorithms):
     """A few tests, because one process measures all ways of an algorithm."""
     found = distances(timeout_s=800, CASES=",".join(algorithms))
@@ -114,6 +128,7 @@ def test_in_float32_they_agree_on_cartpole(training):
         ("DQN prioritised, host", ("inline", "coarse 1", "fine 2", "store", "maps")),
         ("PPO, JAX", ("inline", "fused", "fine 2", "replicated 2")),
         ("DQN, JAX", ("inline", "fused", "fine 2")),
+        ("SAC, host", ("inline", "coarse 4", "fine 2", "replicated 2")),
         ("groups, JAX", ("inline", "fused", "environments 2", "split")),
     ],
 )

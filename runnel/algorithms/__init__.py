@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 
 REGISTRY: Final = {
     "a2c": "runnel.algorithms.a2c:A2C",
+    "ddpg": "runnel.algorithms.ddpg:DDPG",
     "dqn": "runnel.algorithms.dqn:DQN",
     "impala": "runnel.algorithms.impala:IMPALA",
     "ppo": "runnel.algorithms.ppo:PPO",
+    "sac": "runnel.algorithms.sac:SAC",
+    "td3": "runnel.algorithms.td3:TD3",
 }
 
 

@@ -16,7 +16,7 @@ from runnel.algorithms import check
 from runnel.flow import Flow
 from runnel.nn import ActionValues, networks
 from runnel.ops.n_step import Transition, n_step_transitions
-from runnel.replay import Prioritised, PrioritisedReplay, UniformReplay
+from runnel.replay import Prioritised, PrioritisedReplay, UniformReplay, weighted
 from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, zeros
 
 
@@ -106,11 +106,7 @@ class DQN(Algorithm):
         return n_step_transitions(trajectory, self.n_step, self.discount)
 
     def gradient(self, state: State, batch: Transition | Prioritised, key: Array) -> tuple[ActionValues, Out]:
-        items, weights = batch, jnp.ones(())
-        if isinstance(batch, Prioritised):
-            items = batch.items
-            weights = batch.probability**-self.importance_exponent
-            weights = weights / weights.max()
+        items, weights = weighted(batch, self.importance_exponent)
         (loss, (td_errors, mean_value)), grads = jax.value_and_grad(self._loss, has_aux=True)(
             state.params.values, state.target, items, weights
         )

@@ -34,6 +34,12 @@ def mean_return(tmp_path, algorithm, environment, seed, steps, target=None, **se
         ("impala", "gymnax:CartPole-v1", 600_000, 475),
         ("dqn", "CartPole-v1", 200_000, 450),
         ("dqn", "gymnax:CartPole-v1", 200_000, 450),
+        ("ddpg", "Pendulum-v1", 40_000, -200),
+        ("ddpg", "gymnax:Pendulum-v1", 40_000, -200),
+        ("td3", "Pendulum-v1", 40_000, -200),
+        ("td3", "gymnax:Pendulum-v1", 40_000, -200),
+        ("sac", "Pendulum-v1", 40_000, -200),
+        ("sac", "gymnax:Pendulum-v1", 40_000, -200),
     ],
 )
 def test_tuned_settings_reach_their_return(tmp_path, algorithm, environment, steps, target, seed):

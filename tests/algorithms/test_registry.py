@@ -11,8 +11,8 @@ from runnel.tuned import TUNED, tuned
 
 
 def test_names_and_classes():
-    assert algorithms.names() == ["a2c", "dqn", "impala", "ppo"]
-    assert {algorithms.load(name).__name__ for name in algorithms.names()} == {"A2C", "DQN", "IMPALA", "PPO"}
+    assert algorithms.names() == ["a2c", "ddpg", "dqn", "impala", "ppo", "sac", "td3"]
+    assert [algorithms.load(name).__name__.lower() for name in algorithms.names()] == algorithms.names()
     assert algorithms.load("PPO") is algorithms.load("ppo")
 
 

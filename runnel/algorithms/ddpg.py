@@ -1,0 +1,137 @@
+"""Deep deterministic policy gradient (Lillicrap et al., 2016): follows the slope of a critic's values of actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from runnel.algorithm import Algorithm
+from runnel.algorithms import check
+from runnel.flow import Flow
+from runnel.nn import Critics, DeterministicPolicy, bounds_of, joint_network, networks
+from runnel.ops import exploration
+from runnel.ops.critic_loss import critic_loss, td_errors
+from runnel.ops.n_step import Transition, n_step_transitions
+from runnel.replay import Prioritised, PrioritisedReplay, UniformReplay, weighted
+from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
+
+
+class Params(NamedTuple):
+    """What acting needs."""
+
+    policy: Any  # DeterministicPolicy; `Any`, for optax knows no such tree of arrays
+    updates: Array  # [] actions are random before the first
+
+
+class Networks(NamedTuple):
+    """What is learnt, and how it is to change."""
+
+    policy: Any  # DeterministicPolicy
+    critics: Any  # Critics
+
+
+class State(NamedTuple):
+    """What learning needs."""
+
+    params: Params
+    critics: Any  # Critics
+    target: Networks
+    optimiser: optax.OptState
+
+
+class Out(NamedTuple):
+    """Metrics of one update, and the priorities of what it learnt from."""
+
+    critic_loss: Array
+    policy_loss: Array
+    mean_value: Array
+    priorities: Array  # [batch]
+
+
+@dataclass(frozen=True)
+class DDPG(Algorithm):
+    """Learns from replayed transitions the value of actions, and the action whose value is highest."""
+
+    learning_rate: float = 3e-4
+    discount: float = 0.99
+    unroll: int = 4  # steps of every environment per iteration
+    n_step: int = 1  # no more than the unroll has
+    batch: int = 256
+    capacity: int = 1_000_000  # transitions
+    min_size: int = 10_000  # transitions before learning begins: until then actions are random
+    samples_per_insert: float = 256.0  # how often each transition is drawn, on average: as `batch`, an update a step
+    prioritised: bool = False
+    importance_exponent: float = 0.4  # of the correction for priorities
+    tau: float = 0.005  # of the way to the networks, that their targets go in each update
+    noise: float = 0.1  # of exploration: its deviation, where actions reach from -1 to 1
+    hidden: tuple[int, ...] = (256, 256)
+    activation: Literal["tanh", "relu"] = "relu"
+    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+
+    actions: ClassVar = (Box,)
+    max_staleness: ClassVar[int] = 1_000  # replayed transitions are old in any case
+
+    def __post_init__(self) -> None:
+        check.one_of(self, "activation", "tanh", "relu")
+        check.at_least_one(self, "unroll", "n_step", "batch", "capacity", "min_size")
+        check.positive(self, "learning_rate", "samples_per_insert")
+        check.fraction(self, "discount", "tau", "noise", "importance_exponent")
+
+    def loop(self, flow: Flow) -> None:
+        trajectory = flow.rollout(self.act, steps=self.unroll)
+        replay = flow.replay(PrioritisedReplay(self.capacity) if self.prioritised else UniformReplay(self.capacity))
+        replay.insert(flow.map(self.transitions, trajectory))
+        batch = replay.sample(self.batch, self.min_size, self.samples_per_insert)
+        out = flow.learn(self.learn, batch)
+        if self.prioritised:
+            replay.update(out.priorities)
+
+    def init(self, key: Array, spec: AgentSpec) -> State:
+        assert isinstance(spec.action, Box)
+        policy_key, critic_key = jax.random.split(key)
+        bounds, seen = bounds_of(spec.action, type(self).__name__), zeros(spec.observation)
+        network = networks.resolve(self.network, spec.observation, self.hidden, self.activation)
+        joint = joint_network(self.network, spec.observation, bounds.size, self.hidden, self.activation)
+        policy = DeterministicPolicy.create(policy_key, network, bounds, seen)
+        learnt = Networks(policy, Critics.create(critic_key, joint, bounds.size, seen))
+        return State(Params(policy, jnp.int32(0)), learnt.critics, learnt, self._optimiser().init(learnt))
+
+    def act(self, params: Params, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
+        action = params.policy(observation)
+        if explore:
+            action = exploration.with_noise(key, action, self.noise)
+            action = exploration.warmed_up(key, action, params.updates)
+        return Act(params.policy.bounds.action(action))
+
+    def transitions(self, trajectory: Trajectory) -> Transition:
+        return n_step_transitions(trajectory, self.n_step, self.discount)
+
+    def gradient(self, state: State, batch: Transition | Prioritised, key: Array) -> tuple[Networks, Out]:
+        items, weights = weighted(batch, self.importance_exponent)
+        learnt = Networks(state.params.policy, state.critics)
+        return jax.grad(self._loss, has_aux=True)(learnt, state.target, items, weights)
+
+    def apply(self, state: State, grads: Networks) -> State:
+        changes, optimiser = self._optimiser().update(grads, state.optimiser)
+        learnt: Any = optax.apply_updates(Networks(state.params.policy, state.critics), changes)
+        target: Any = optax.incremental_update(learnt, state.target, self.tau)
+        return State(Params(learnt.policy, state.params.updates + 1), learnt.critics, target, optimiser)
+
+    def _loss(self, learnt: Networks, target: Networks, items: Transition, weights: Array) -> tuple[Array, Out]:
+        policy, critics = learnt
+        a_tm1, a_t = jax.vmap(policy.bounds.unit)(items.a_tm1), jax.vmap(target.policy)(items.s_t)
+        q_tm1, q_t = jax.vmap(critics)(items.s_tm1, a_tm1), jax.vmap(target.critics)(items.s_t, a_t)  # [batch, 1]
+        errors = td_errors(q_tm1, items, q_t[:, 0])
+        value_loss = critic_loss(errors, weights)
+
+        # The critic judges the policy, but learns nothing from that.
+        judged = jax.vmap(jax.lax.stop_gradient(critics))(items.s_tm1, jax.vmap(policy)(items.s_tm1))
+        policy_loss = -judged.mean()
+        return value_loss + policy_loss, Out(value_loss, policy_loss, q_tm1.mean(), jnp.abs(errors[:, 0]) + 1e-6)
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)

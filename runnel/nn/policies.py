@@ -1,0 +1,86 @@
+"""Policies for actions within bounds: one that says what to do, and one that says how likely each action is.
+
+Like `ActionValues` they are pytrees whose structure knows how their parameters are applied. What they give is in
+units, `[n]`; `policy.bounds.action(unit)` is what the environment is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import distrax
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from runnel.nn.bounds import Bounds
+from runnel.nn.heads import POLICY_SCALE, Gaussian
+from runnel.nn.networks import dense
+from runnel.types import Array, PyTree
+
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+"""Of a squashed Gaussian, as in Haarnoja et al. (2018): beyond these, probabilities leave what floats can hold."""
+
+
+class DeterministicPolicy(struct.PyTreeNode):
+    """Parameters of a network and of a last layer with one output for each element of an action."""
+
+    torso: PyTree
+    head: PyTree
+    network: Any = struct.field(pytree_node=False)
+    bounds: Bounds = struct.field(pytree_node=False)
+
+    @classmethod
+    def create(cls, key: Array, network: Any, bounds: Bounds, observation: PyTree) -> DeterministicPolicy:
+        return cls(*_layers(key, network, bounds.size, observation), network, bounds)
+
+    def __call__(self, observation: PyTree) -> Array:
+        """[n] for one observation."""
+        return jnp.tanh(_outputs(self, observation, self.bounds.size))
+
+
+class SquashedGaussian(NamedTuple):
+    """Independent normal numbers, each squashed to within -1 and 1 by a hyperbolic tangent."""
+
+    mean: Array  # [..., n] before it
+    log_std: Array  # [..., n]
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """[..., n] and [...]. Both at once: what was drawn cannot be told from an action that is 1 by rounding."""
+        gaussian = Gaussian(self.mean, self.log_std)
+        drawn = gaussian.sample(key)
+        squashed, log_slope = distrax.Tanh().forward_and_log_det(drawn)
+        return squashed, gaussian.log_prob(drawn) - log_slope.sum(-1)
+
+    def mode(self) -> Array:
+        """[..., n] what is drawn in the middle: not the most likely, where much is squashed, but what is meant."""
+        return jnp.tanh(self.mean)
+
+
+class StochasticPolicy(struct.PyTreeNode):
+    """Parameters of a network and of a last layer with a mean and a deviation for each element of an action."""
+
+    torso: PyTree
+    head: PyTree
+    network: Any = struct.field(pytree_node=False)
+    bounds: Bounds = struct.field(pytree_node=False)
+
+    @classmethod
+    def create(cls, key: Array, network: Any, bounds: Bounds, observation: PyTree) -> StochasticPolicy:
+        return cls(*_layers(key, network, 2 * bounds.size, observation), network, bounds)
+
+    def __call__(self, observation: PyTree) -> SquashedGaussian:
+        """For one observation."""
+        mean, log_std = jnp.split(_outputs(self, observation, 2 * self.bounds.size), 2, -1)
+        return SquashedGaussian(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
+
+
+def _layers(key: Array, network: Any, size: int, observation: PyTree) -> tuple[PyTree, PyTree]:
+    torso_key, head_key = jax.random.split(key)
+    torso = network.init(torso_key, observation)
+    return torso, dense(size, POLICY_SCALE).init(head_key, network.apply(torso, observation))
+
+
+def _outputs(policy: DeterministicPolicy | StochasticPolicy, observation: PyTree, size: int) -> Array:
+    features = policy.network.apply(policy.torso, observation)
+    return dense(size).apply(policy.head, features)  # type: ignore[return-value]
