@@ -222,7 +222,11 @@ def _add_launcher(parser: _Parser) -> None:
         default="local",
         help="what starts the workers: this machine, or a Ray cluster's machines (local)",
     )
-    parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (one that is found, or a new one)")
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="of the Ray cluster, with --launcher ray (one that is found, or a new one)",
+    )
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:

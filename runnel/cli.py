@@ -76,6 +76,7 @@ def _train(args: argparse.Namespace) -> int:
     from runnel.sinks import check_wandb
     from runnel.training import train
 
+    _check_address(args)
     if args.deterministic:
         _ask_for_determinism()
     if args.wandb:
@@ -94,10 +95,16 @@ def _train(args: argparse.Namespace) -> int:
     return _status(run.result)
 
 
+def _check_address(args: argparse.Namespace) -> None:
+    if args.address is not None and args.launcher != "ray":
+        raise UserError(f"found --address {args.address}, which is that of a Ray cluster; add --launcher ray")
+
+
 def _resume(args: argparse.Namespace) -> int:
     from runnel.building import read_config
     from runnel.training import resume
 
+    _check_address(args)
     if args.deterministic:
         _ask_for_determinism()
     distribution = _distribution(args, (), read_config(args.run_dir))
@@ -134,7 +141,12 @@ def _eval(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> int:
     from runnel.building import build
 
+    _check_address(args)
     machines = args.machines
+    if machines is not None and args.launcher == "ray":
+        raise UserError(
+            "found --machines and --launcher ray, wanted one: machines that you name, or those of a cluster"
+        )
     if args.launcher == "ray":
         from runnel.launch.ray import machines as found
 

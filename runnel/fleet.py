@@ -24,6 +24,7 @@ from runnel.environment import is_traceable
 from runnel.errors import StateLost, WorkerFailed
 from runnel.events import Tell, nobody
 from runnel.launch.site import Site
+from runnel.machine import HERE
 from runnel.plan import Machine, learns
 from runnel.runtime import parts
 from runnel.runtime.carry import Carry
@@ -132,8 +133,9 @@ class Fleet:
     def report(self, recent: bool = False) -> Report:
         report = self.tally.report(recent)
         # Of those who do not learn but compute gradients, the worker's own count of updates is nobody's.
+        hosts = {name: "" if host == HERE else host for name, host in self.crew.hosts.items()}
         workers = (
-            replace(w, updates=w.updates if w.name in self.learners else None, host=self.plan.hosts.get(w.name, ""))
+            replace(w, updates=w.updates if w.name in self.learners else None, host=hosts[w.name])
             for w in report.workers
         )
         return replace(report, workers=tuple(workers))

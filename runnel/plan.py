@@ -267,7 +267,7 @@ def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Seq
         use = f"{below} or {above}" if below else str(above)
         workers = f"{fragment.name} workers" if fragment.name == "environment" else f"{fragment.name}s"
         over = f"{parts} devices" if fragment.replicas == 1 else f"{parts} {workers}"
-        raise UserError(f"--envs {graph.envs} does not divide over {over}; use {use}")
+        raise UserError(f"--envs {graph.envs} does not divide over {over}; use --envs {use}")
     share = graph.envs // fragment.replicas
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
     ring = max(k for k in range(1, max(fragment.ring, 1) + 1) if share % k == 0) if plays else 1

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from runnel.launch.cluster import Cluster
 
 
+ANOTHER_S = 20.0
+"""How long a run that has lost its last machine waits for one that could join, be it the same."""
+
+
 class Premises(Protocol):
     """The machines there are now, and how a crew is put to work on them."""
+
+    flags: str
+    """What to add to a command so that it finds the same ones."""
 
     @property
     def machines(self) -> tuple[Machine, ...]: ...
@@ -50,6 +57,8 @@ class Premises(Protocol):
 
 class OneMachine:
     """This one."""
+
+    flags = ""
 
     def __init__(self, launcher: LocalLauncher | None = None):
         self._launcher = launcher
@@ -87,8 +96,8 @@ class OneMachine:
 class Machines:
     """Those of a cluster."""
 
-    def __init__(self, cluster: Cluster):
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, flags: str = ""):
+        self.cluster, self.flags = cluster, flags
 
     @property
     def machines(self) -> tuple[Machine, ...]:
@@ -101,7 +110,10 @@ class Machines:
 
     def leave(self, host: str) -> None:
         self.cluster.drop(host)
-        if not self.cluster.agents:
+        if self.cluster.agents:
+            return
+        # It may only be its agent that ended.
+        if not self.cluster.finds_another(ANOTHER_S) or not self.cluster.join():
             raise RunFailed(f"{host} was the last machine, and is lost")
 
     def grows(self) -> bool:

@@ -316,7 +316,8 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         if status == "interrupted" and not result.get("env_steps"):
             lines.append("              stopped before its first update, so there is nothing to resume: train again")
         elif status == "interrupted":
-            lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}")
+            flags = result.get("resume_flags", "")
+            lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}{flags}")
     return "\n".join(lines)
 
 

@@ -96,7 +96,7 @@ class Session:
                 self._failed(error)
                 raise
         if not self.quiet and sys.stdout is not None:
-            told = summary({**result, "run_dir": str(self.run_dir)})
+            told = summary({**result, "run_dir": str(self.run_dir), "resume_flags": self.premises.flags})
             print(told, file=forgiving(sys.stdout), flush=True)
         carry = self.program.carry if self.program is not None else None
         return Run(result, self.run_dir, carry.states if carry is not None else {})
@@ -189,7 +189,7 @@ class Session:
     def _leave(self, lost: HostLost) -> None:
         """Goes on without a machine."""
         self._tell("restart", worker=lost.host, reason=str(lost).removeprefix(f"{lost.host} "),
-                   action="the others go on from a checkpoint, and have its workers")  # fmt: skip
+                   action="the run goes on from a checkpoint, on the machines that are left")  # fmt: skip
         self.premises.leave(lost.host)
         self._move()
 
@@ -418,7 +418,8 @@ class Session:
             self.events.tell("interrupted", reason=self.reason, action="no checkpoint was written")
         if self.begun and not self.quiet and sys.stderr is not None:
             newest = self.checkpoints.newest()
-            on = "it has no checkpoint to go on from" if newest is None else f"go on by `runnel resume {self.run_dir}`"
+            again = f"go on by `runnel resume {self.run_dir}{self.premises.flags}`"
+            on = "it has no checkpoint to go on from" if newest is None else again
             what = self.reason if at_once else "failed"
             print(f"{what}; the run is in {self.run_dir}: {on}", file=forgiving(sys.stderr), flush=True)
 

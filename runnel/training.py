@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -16,7 +17,7 @@ from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
 from runnel.configure import configure_jax
 from runnel.errors import UserError
-from runnel.plan import Distribution
+from runnel.plan import Distribution, plural
 from runnel.premises import Machines, OneMachine, Premises, on
 from runnel.session import Run, Session
 from runnel.sinks import check_wandb
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Built", "Run", "build", "read_config", "rebuild", "resume", "train"]
 
 DEFAULT_STEPS = 500_000
+
+ALONE = "a run of one process: it is here, and the cluster is not used; see --distribution"
 
 OnNan = Literal["stop", "skip", "rollback"]
 """What to do when an update is refused because something is not finite."""
@@ -165,16 +168,24 @@ def _settle(
     stack.callback(premises.close)
     built = make()
     if launcher != "local" and built.plan.workers > 1:
+        flags, notes = "", ()
         if isinstance(launcher, str):
             from runnel.launch.ray import RayHosts
 
             launcher = RayHosts(address, built.plan.workers)
             stack.callback(launcher.close)
+            flags = " --launcher ray" + (f" --address {address}" if address else "")
+            notes = ("no Ray cluster was found: one is started on this machine",) if launcher.started else ()
         from runnel.launch.cluster import Cluster
 
-        premises = Machines(Cluster(launcher))
+        premises = Machines(Cluster(launcher), flags)
         stack.callback(premises.close)
         built = on(built, premises.machines)
+        if not notes:
+            notes = (f"on {plural(len(premises.machines), 'machine')}: {', '.join(m.name for m in premises.machines)}",)
+        built = built._replace(plan=replace(built.plan, notes=(*notes, *built.plan.notes)))
+    elif launcher != "local":
+        built = built._replace(plan=replace(built.plan, notes=(ALONE, *built.plan.notes)))
     return built, premises
 
 

@@ -70,6 +70,9 @@ MISTAKES = [
     ("train toys:Reinforce X --steps many", "found 'many', wanted a whole number"),
     ("train toys:Reinforce X --envs -2", "found -2, wanted a whole number of 1 or more"),
     ("train toys:Reinforce X --stop-at-return nan", "found 'nan', wanted a finite number"),
+    ("train toys:Reinforce X --address a:1", "found --address a:1, which is that of a Ray cluster; add --launcher ray"),
+    ("plan toys:Reinforce X --machines a=4 --launcher ray", "found --machines and --launcher ray, wanted one"),
+    ("plan toys:Reinforce X --machines a", "found 'a', wanted a machine as in a=8"),
     ("train toys:Reinforce X --launcher slurm", "argument --launcher: invalid choice: 'slurm'"),
     ("train toys:Reinforce X --checkpoint-every 0", "wanted more than 0 seconds"),
     (

@@ -138,9 +138,26 @@ def test_a_host_that_joins_is_used(tmp_path: Path) -> None:
     assert any(event["event"] == "joined" for event in read_events(run_dir))
 
 
-def test_the_last_host_is_lost(tmp_path: Path) -> None:
+def test_the_last_host_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.premises.ANOTHER_S", 0.5)
     machines, run_dir = hosts("a"), tmp_path / "run"
     thread = meanwhile(under_way(run_dir), lambda: os.kill(machines.pid("a"), signal.SIGKILL))
     with pytest.raises(runnel.errors.RunFailed, match="the last machine"):
         train("impala", load("async")(actors=2), run_dir, machines, steps=10**9, checkpoint_every_s=1.0)
     thread.join()
+
+
+@slow
+def test_the_last_host_comes_back(tmp_path: Path) -> None:
+    machines, run_dir = hosts("a"), tmp_path / "run"
+
+    def kill() -> None:
+        os.kill(machines.pid("a"), signal.SIGKILL)
+        time.sleep(3.0)
+        machines.offer(Machine(2, ("cpu:0",), "a"))
+
+    thread = meanwhile(under_way(run_dir), kill)
+    result = train("impala", load("async")(actors=2), run_dir, machines, steps=100_000, checkpoint_every_s=1.0)
+    thread.join()
+    assert result["status"] == "finished"
+    assert {worker["host"] for worker in result["workers"]} == {"a"}

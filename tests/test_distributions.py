@@ -420,8 +420,8 @@ def test_a_script_without_a_guard_trains_in_processes(tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "environment", "distribution", "envs", "words"),
     [
-        ("ppo", HOST, Coarse(3), 8, "--envs 8 does not divide over 3 actors; use 6 or 9"),
-        ("ppo", HOST, Fine(16), 8, "--envs 8 does not divide over 16 environment workers; use 16"),
+        ("ppo", HOST, Coarse(3), 8, "--envs 8 does not divide over 3 actors; use --envs 6 or 9"),
+        ("ppo", HOST, Fine(16), 8, "--envs 8 does not divide over 16 environment workers; use --envs 16"),
         ("ppo", HOST, Central(2), 8, "distribution central needs `gradient` and `apply`, which PPO does not have"),
         ("ppo", HOST, Fused(), 8, "is a host environment and cannot be compiled"),
         ("a2c", HOST, Replicated(3), 12, "3 replicas: 12 environments form 4 blocks"),

@@ -145,9 +145,9 @@ def test_a_layout_that_cannot_be_is_refused(fragments, message):
 
 
 def test_environments_must_divide():
-    with pytest.raises(UserError, match=r"--envs 10 does not divide over 4 actors; use 8 or 12"):
+    with pytest.raises(UserError, match=r"--envs 10 does not divide over 4 actors; use --envs 8 or 12"):
         plan(distributions.load("coarse")(actors=4), envs=10)
-    with pytest.raises(UserError, match=r"--envs 3 does not divide over 2 devices; use 2 or 4"):
+    with pytest.raises(UserError, match=r"--envs 3 does not divide over 2 devices; use --envs 2 or 4"):
         plan(distributions.load("fused")(), envs=3)
 
 

@@ -238,7 +238,7 @@ def test_a_machine_off_the_network_for_twenty_seconds_is_not_lost(cluster):  # n
 
 
 def test_the_agent_itself_greets(cluster):  # noqa: F811
-    with Driver(cluster.head, ("-m", "runnel.launch.agent"), address=cluster.address) as driver:
+    with Driver(cluster.head, ("-m", "runnel.launch.agent"), address=cluster.address, cpus_needed=6) as driver:
         joined = driver.start()
         assert len({each["public"] for each in joined}) == 3
         assert [each["devices"] for each in joined] == [["cpu:0"]] * 3

@@ -2,7 +2,7 @@
 # Runs a runnel command on a Slurm allocation: starts Ray on every node, waits until all are there, runs the command
 # on the first, and takes everything down. docs/cluster.md has more.
 #
-#   sbatch --nodes=4 --cpus-per-task=32 tools/slurm.sh train ppo HalfCheetah-v5 --distribution coarse --actors 120
+#   sbatch --nodes=4 --cpus-per-task=32 tools/slurm.sh train ppo HalfCheetah-v5 --distribution coarse --actors 120 --envs 480
 #   sbatch --nodes=4 --cpus-per-task=32 tools/slurm.sh resume runs/halfcheetah
 #
 # GPUs are asked for as usual (--gpus-per-node=4). Set before, or in a copy of this file:

@@ -44,6 +44,10 @@ LOG_BYTES = 64 * 1024
 """How much of a worker's log goes to the driver with one pulse."""
 
 
+LOGS = "runnel-logs-"
+"""What folders of logs begin with, which are kept here until they were sent; then comes the agent's process id."""
+
+
 class Agent:
     """One machine's part in a run."""
 
@@ -53,7 +57,8 @@ class Agent:
         self.courier = Courier(self.name, self.keys, self.interface)
         self.call = Call(self.keys, told["address"], told["public"])
         self.mail = Mail(self.call.send)
-        self.logs = Path(tempfile.mkdtemp(prefix="runnel-logs-"))
+        _sweep()
+        self.logs = Path(tempfile.mkdtemp(prefix=f"{LOGS}{os.getpid()}-"))
         self.launcher = self._launcher()
         self.host: Host | None = None
         self.lives: dict[str, int] = {}  # by worker: which of those that had its name this is
@@ -286,6 +291,14 @@ class Agent:
         self.mail.tick()
         self.call.close()
         shutil.rmtree(self.logs, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Removes what agents have left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{LOGS}*-*"):
+        pid = folder.name.removeprefix(LOGS).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _hosts(names: Sequence[str], elsewhere: dict[str, str]) -> tuple[str, ...]:

@@ -160,8 +160,13 @@ class Cluster:
         """Lets go of a machine that is lost."""
         self._door.expel(name)
         self.agents.pop(name, None)
+        self.new.discard(name)
         self.processes = {n: process for n, process in self.processes.items() if process.host != name}
         self._hosts.drop(name)
+
+    def finds_another(self, seconds: float) -> bool:
+        """Whether, within so long, there is a machine that could join."""
+        return self.until(lambda: bool(self.new), seconds)
 
     def join(self) -> list[str]:
         """Takes in the machines that could join."""

@@ -11,6 +11,7 @@ starts the agent and holds its standard input.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import logging
 import os
@@ -56,6 +57,9 @@ AGAIN_S = 60.0
 
 STORE_BYTES = 80 * 2**20
 """Of a cluster that is started here: next to nothing goes through Ray, and it takes no less."""
+
+PRIVATE = "runnel-ray-"
+"""What folders of clusters begin with that are started here. In them is one that Ray opens to everybody."""
 
 LOOPBACK = "127.0.0.1"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
@@ -275,11 +279,11 @@ def connect(wanted: Wanted) -> tuple[Link, str | None]:
 
 def _begin() -> str:
     """A cluster of this machine alone."""
-    folder = tempfile.mkdtemp(prefix="runnel-ray-", dir="/tmp")  # short: sockets stand in it
+    folder = tempfile.mkdtemp(prefix=PRIVATE, dir="/tmp")  # short: sockets stand in it
     # Ray listens on all interfaces, and (from 2.59 on, unless RAY_AUTH_MODE says otherwise) only to who has a token.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
-        ray.init("local", include_dashboard=False, _temp_dir=folder, object_store_memory=STORE_BYTES, **_QUIET)
+        ray.init("local", include_dashboard=False, _temp_dir=f"{folder}/ray", object_store_memory=STORE_BYTES, **_QUIET)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise UserError(f"found no Ray cluster, and Ray cannot start one here: {_last_line(error)}") from error
@@ -299,7 +303,10 @@ def _join(address: str, at: str) -> None:
             there, here = (" and ".join(map(" ".join, pair)) for pair in (versions[:2], versions[2:]))
             why = f"found {there} there, and {here} here; install the same on all machines"
         elif "uthenticat" in text or "token" in text:
-            why = "it asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what it was started with"
+            why = (
+                "it asks for a token, which is missing here or another: set RAY_AUTH_MODE=token, with "
+                "~/.ray/auth_token or RAY_AUTH_TOKEN as on its head"
+            )
         elif "No node info" in text:
             why = nowhere
         else:
@@ -310,9 +317,21 @@ def _join(address: str, at: str) -> None:
 def _found() -> str | None:
     """The address of a cluster that this machine is part of, or was."""
     try:
-        return services.get_ray_address_from_environment("auto", None)
+        found = services.get_ray_address_from_environment("auto", None)
     except ConnectionError:
         return None
+    return None if found is None or _is_private(found) else found
+
+
+def _is_private(address: str) -> bool:
+    """Whether it is that of a cluster that another run has started here for itself."""
+    port = address.rpartition(":")[2].encode()
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            words = file.read()
+            if b"gcs_server" in words and PRIVATE.encode() in words and b"=" + port + b"\0" in words:
+                return True
+    return False
 
 
 def _ray_address(node: Node, alone: bool) -> str:
