@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from runnel.graph import Graph, tree_bytes
-from runnel.plan import Plan, human_bytes, learns
+from runnel.plan import Free, Plan, human_bytes, learns
 from runnel.runtime.topology import Board, Link, Topology, staleness_in_iterations
 from runnel.transport.stream import Schema, dtype_of
-from runnel.transport.wire import alone_bytes
+from runnel.transport.wire import alone_bytes, batches_bytes
 
 HEADER_BYTES = alone_bytes()
 """What travels with a message besides its arrays, there and back. Less where several go together."""
@@ -102,11 +102,16 @@ def message_bytes(schema: Schema) -> int:
     return HEADER_BYTES + sum(math.prod(field.shape) * dtype_of(field).itemsize for field in schema)
 
 
-def _flows(plan: Plan, graph: Graph, topology: Topology) -> Iterator[tuple[Kind, str, str, float, int]]:
+def _flows(plan: Plan, graph: Graph, topology: Topology) -> Iterator[tuple[Kind, str, str, float, float]]:
     """Kind, machine, machine, messages an iteration and bytes a message."""
     for link in topology.links:
-        times = _messages(plan, graph, link)
-        yield link.kind, plan.host(link.source), plan.host(link.target), times, message_bytes(link.schema)
+        times, size = _messages(plan, graph, link), float(message_bytes(link.schema))
+        if link.kind == "reply" and not isinstance(plan.synchronisation, Free):
+            # Who is acted for in step is answered together, by machine.
+            beside = (other for other in topology.links if (other.kind, other.source) == ("reply", link.source))
+            together = sum(plan.host(other.target) == plan.host(link.target) for other in beside)
+            size -= batches_bytes() * (1 - 1 / together)
+        yield link.kind, plan.host(link.source), plan.host(link.target), times, size
     for board in topology.boards:
         times, size = _publications(plan, graph, topology, board), message_bytes(board.schema)
         for host in dict.fromkeys(plan.host(name) for name in board.targets):  # once, however many read it there

@@ -123,6 +123,11 @@ def alone_bytes() -> int:
     return there + 9 + back + 2
 
 
+def batches_bytes() -> int:
+    """Of that, what is shared by messages that go together: two batches, there and back."""
+    return 2 * (_HEAD.size + _SEAL_BYTES) + 9 + 2
+
+
 def encode(head: Head, parcels: Sequence[Parcel]) -> list[Payload]:
     """The frames of a batch."""
     flags = head.fresh + 2 * head.asks + 4 * head.unpacks

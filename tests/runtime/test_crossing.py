@@ -14,6 +14,7 @@ from runnel.machine import Machine
 from runnel.plan import build_plan
 from runnel.runtime.crossing import HEADER_BYTES, message_bytes, predict
 from runnel.runtime.topology import wire
+from runnel.transport.wire import batches_bytes
 
 A, B = Machine(2, ("cpu:0",), "a", "10.0.0.1"), Machine(2, ("cpu:0",), "b", "10.0.0.2")
 STEPS = 8
@@ -73,6 +74,14 @@ def test_fine_sends_what_a_step_gave_and_gets_an_action_each_step():
         ("request", "b", "a"): (STEPS, STEPS * (request + HEADER_BYTES)),
         ("reply", "a", "b"): (STEPS, STEPS * (2 * ACTION + HEADER_BYTES)),
     }
+
+
+def test_who_is_acted_for_in_step_is_answered_together():
+    plan, crossing = predicted(distributions.load("fine")(actors=8), envs=8)
+    there = sum(plan.host(f"environment-{i}") == "b" for i in range(8))
+    messages, size = flows(crossing)["reply", "a", "b"]
+    assert messages == there * STEPS
+    assert size == pytest.approx(STEPS * (there * (ACTION + HEADER_BYTES) - (there - 1) * batches_bytes()))
 
 
 def test_decoupled_asks_over_the_network_only_where_nobody_acts_on_the_machine():
