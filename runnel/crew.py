@@ -12,7 +12,7 @@ import jax
 
 from runnel.building import Built
 from runnel.launch.host import Board, Layout, Order, Stream
-from runnel.launch.site import Fill, Site
+from runnel.launch.site import Fill, Process, Site
 from runnel.plan import Machine, learns
 from runnel.runtime.blocks import group_types
 from runnel.runtime.messages import fields_json
@@ -43,7 +43,7 @@ class Crew:
             raise
 
     @property
-    def processes(self) -> Mapping[str, Any]:
+    def processes(self) -> Mapping[str, Process]:
         return self.site.processes
 
     def _layout(self, host: str) -> Layout:

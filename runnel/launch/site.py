@@ -62,7 +62,7 @@ class Site(Protocol):
     """Hosts, by name, and the workers on them."""
 
     @property
-    def processes(self) -> Mapping[str, Any]: ...
+    def processes(self) -> Mapping[str, Process]: ...
 
     def open(self, layouts: Mapping[str, Layout]) -> None:
         """Makes what connects workers."""
@@ -112,7 +112,7 @@ class Here:
         return self._host
 
     @property
-    def processes(self) -> Mapping[str, Any]:
+    def processes(self) -> Mapping[str, Process]:
         return self.host.processes
 
     def open(self, layouts: Mapping[str, Layout]) -> None:
