@@ -38,6 +38,9 @@ class Algorithm(abc.ABC):
     max_staleness: ClassVar[int] = 0
     """How many versions old a sample may be under an asynchronous distribution."""
 
+    central: ClassVar[bool] = False
+    """Whether learning looks at the whole environment's state: observations then carry it (`runnel.views`)."""
+
     @abc.abstractmethod
     def init(self, key: Array, spec: AgentSpec) -> Any:
         """The learner's first state: a pytree with a field `params`."""

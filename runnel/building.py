@@ -34,6 +34,7 @@ class Built(NamedTuple):
 
     algorithm: Algorithm
     environment: Environment
+    env_settings: dict[str, Any]  # what it was made with
     distribution: Distribution
     graph: Graph
     plan: Plan
@@ -55,14 +56,15 @@ def build(
     A named algorithm takes the tuned settings of the environment, where there are some; `settings` override
     them. An instance is taken as it is.
     """
-    known = tuned(algorithm, environment) if isinstance(algorithm, str) else {}
+    known = tuned(algorithms.known_as(algorithm), environment) if isinstance(algorithm, str) else {}
     tuned_envs = known.pop("envs", None)
     if isinstance(algorithm, str):
         chosen = _construct(algorithms.load(algorithm), {**known, **(settings or {})})
     else:
         chosen = dataclasses.replace(cast(Any, algorithm), **(settings or {}))
     fields.check(chosen)
-    world = environments.make(environment, **(env_settings or {}))
+    env_settings = {**(environments.central_settings(environment) if chosen.central else {}), **(env_settings or {})}
+    world = environments.make(environment, **env_settings)
     if is_traceable(world):
         _check_traced(cast(JaxEnvironment, world))
     default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else DEFAULT_ENVS_HOST
@@ -74,7 +76,8 @@ def build(
     if isinstance(distribution, str):
         distribution = distributions.load(distribution)()
     graph = trace(chosen, world.spec, count)
-    return Built(chosen, world, distribution, graph, planned(distribution, graph, world, machine or Machine.here()))
+    plan = planned(distribution, graph, world, machine or Machine.here())
+    return Built(chosen, world, env_settings, distribution, graph, plan)
 
 
 def planned(

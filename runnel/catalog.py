@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ class AlgorithmEntry:
     name: str
     summary: str
     actions: tuple[str, ...]
+    distributions: tuple[str, ...]  # of the built-in ones, those that it runs under
     settings: tuple[Setting, ...]
     tuned: Mapping[str, Mapping[str, Any]]  # by environment: settings that are known to serve
 
@@ -43,6 +44,7 @@ class DistributionEntry:
 
     name: str
     summary: str
+    needs: tuple[str, ...]  # kinds of node that an algorithm's loop must have
     settings: tuple[Setting, ...]
 
     @property
@@ -51,22 +53,31 @@ class DistributionEntry:
 
 
 def algorithms() -> list[AlgorithmEntry]:
-    from runnel.algorithms import REGISTRY
+    from runnel.algorithms import ALIASES, REGISTRY
     from runnel.tuned import TUNED
 
-    entries = []
-    for name, path in REGISTRY.items():
+    entries = {}
+    for name, path in sorted(REGISTRY.items()):
         source = _Source(path)
         known = {environment: found for (algorithm, environment), found in TUNED.items() if algorithm == name}
-        entries.append(AlgorithmEntry(name, source.summary, source.actions, source.settings, known))
-    return entries
+        entries[name] = AlgorithmEntry(
+            name, source.summary, source.actions, _distributions(source.methods), source.settings, known
+        )
+    for alias, name in ALIASES.items():
+        entries[alias] = replace(entries[name], name=alias, summary=f"another name of {name}, for several agents")
+    return [entries[name] for name in sorted(entries)]
+
+
+def _distributions(methods: Collection[str]) -> tuple[str, ...]:
+    """Those that an algorithm with these methods runs under."""
+    return tuple(entry.name for entry in distributions() if set(entry.needs) <= set(methods))
 
 
 def distributions() -> list[DistributionEntry]:
     from runnel.distributions import REGISTRY
 
     sources = {name: _Source(path) for name, path in REGISTRY.items()}
-    return [DistributionEntry(name, source.summary, source.settings) for name, source in sources.items()]
+    return [DistributionEntry(name, source.summary, source.needs, source.settings) for name, source in sources.items()]
 
 
 def environments() -> list[Scheme]:
@@ -91,7 +102,7 @@ def as_json() -> dict[str, Any]:
     return {
         "algorithms": [plain(entry) for entry in algorithms()],
         "distributions": [{**plain(entry), "flags": list(entry.flags)} for entry in distributions()],
-        "environments": [{**scheme._asdict(), "installed": scheme.installed} for scheme in environments()],
+        "environments": [scheme._asdict() for scheme in environments()],
     }
 
 
@@ -106,6 +117,8 @@ def described(entry: AlgorithmEntry | DistributionEntry) -> str:
     actions = getattr(entry, "actions", None)
     if actions:
         lines.append(f"actions: {', '.join(actions)}")
+    if isinstance(entry, AlgorithmEntry):
+        lines.append(f"distributions: {', '.join(entry.distributions)}")
     lines.append("\nsettings (--set NAME=VALUE)" if entry.settings else "\nno settings")
     lines += table([(f"{row.name}={row.default}", row.type, row.doc) for row in entry.settings])
     for environment, known in getattr(entry, "tuned", {}).items():
@@ -120,6 +133,14 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def most_of(some: Sequence[str], everything: Sequence[str]) -> str:
+    """In few words which of many are among `some`."""
+    missing = [name for name in everything if name not in some]
+    if not missing:
+        return "all"
+    return f"all but {', '.join(missing)}" if len(missing) < len(some) else ", ".join(some)
+
+
 def _own(path: str) -> AlgorithmEntry | DistributionEntry:
     from runnel.algorithm import Algorithm
     from runnel.plan import Distribution
@@ -130,8 +151,10 @@ def _own(path: str) -> AlgorithmEntry | DistributionEntry:
         raise UserError(f"{path} is neither an Algorithm nor a Distribution")
     summary, rows = _first_line(cls.__doc__), tuple(settings.describe(cls))
     if issubclass(cls, Algorithm):
-        return AlgorithmEntry(path, summary, tuple(kind.__name__ for kind in cls.actions), rows, {})
-    return DistributionEntry(path, summary, rows)
+        own = [name for name in ("gradient", "apply") if getattr(cls, name) is not getattr(Algorithm, name)]
+        actions = tuple(kind.__name__ for kind in cls.actions)
+        return AlgorithmEntry(path, summary, actions, _distributions(own), rows, {})
+    return DistributionEntry(path, summary, cls.needs, rows)
 
 
 class _Source:
@@ -158,14 +181,26 @@ class _Source:
 
     @property
     def actions(self) -> tuple[str, ...]:
+        return tuple(map(ast.unparse, self._class_wide("actions"))) or ACTIONS
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(map(ast.literal_eval, self._class_wide("needs")))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self._class.body if isinstance(node, ast.FunctionDef))
+
+    def _class_wide(self, name: str) -> list[ast.expr]:
+        """The parts of a tuple that the class has under this name; none where it has no such tuple."""
         for node in self._class.body:
             match node:
                 case (
-                    ast.AnnAssign(target=ast.Name(id="actions"), value=ast.Tuple(elts=kinds))
-                    | ast.Assign(targets=[ast.Name(id="actions")], value=ast.Tuple(elts=kinds))
-                ):
-                    return tuple(ast.unparse(kind) for kind in kinds)
-        return ACTIONS
+                    ast.AnnAssign(target=ast.Name(id=found), value=ast.Tuple(elts=parts))
+                    | ast.Assign(targets=[ast.Name(id=found)], value=ast.Tuple(elts=parts))
+                ) if found == name:
+                    return parts
+        return []
 
 
 def _is_class_wide(node: ast.AnnAssign) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runnel.errors import UserError
 from runnel.graph import Graph
-from runnel.layout import Free, Layout, Synchronisation
+from runnel.layout import Free, Synchronisation
 
 if TYPE_CHECKING:
     from runnel.plan import Placed
@@ -18,10 +18,10 @@ def learns(fragment: Placed, graph: Graph) -> bool:
     return any(graph.nodes[node].kind in ("learn", "apply") for node in fragment.nodes)
 
 
-def check_needs(name: str, layout: Layout, graph: Graph) -> None:
+def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
     """Refuses an algorithm without the nodes that a distribution is about."""
     kinds = {node.kind for node in graph.nodes.values()}
-    missing = [kind for kind in layout.needs if kind not in kinds]
+    missing = [kind for kind in needs if kind not in kinds]
     if missing:
         algorithm = type(graph.algorithm).__name__
         wanted = " and ".join(f"`{kind}`" for kind in missing)

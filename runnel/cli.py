@@ -201,12 +201,16 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(catalog.as_json(), indent=2))
         return 0
-    algorithms = [(a.name, a.summary, ", ".join(a.actions)) for a in catalog.algorithms()]
     distributions = [(d.name, d.summary, " ".join(f"--{f}" for f in d.flags)) for d in catalog.distributions()]
+    names = [name for name, *_ in distributions]
+    algorithms = [
+        (a.name, a.summary, ", ".join(a.actions), catalog.most_of(a.distributions, names)) for a in catalog.algorithms()
+    ]
     environments = [(scheme.name, scheme.summary) for scheme in catalog.environments()]
-    lines = ["algorithms (`runnel list NAME` shows the settings)", *catalog.table(algorithms)]
+    lines = ["algorithms, with their kinds of action and the distributions they run under", *catalog.table(algorithms)]
     lines += ["", "distributions", *catalog.table(distributions)]
     lines += ["", "environments", *catalog.table(environments)]
+    lines += ["", "`runnel list NAME` shows the settings of an algorithm or distribution"]
     print("\n".join(lines))
     return 0
 

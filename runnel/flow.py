@@ -62,6 +62,13 @@ class Flow:
             raise UserError(f"the environment has no group '{group}'{nearest(group, self.groups)}")
         return Flow(self._builder, (group,))
 
+    @property
+    def spec(self) -> AgentSpec:
+        """What the group's agents see and do; of several groups, take one by `agents` first."""
+        if len(self.groups) > 1:
+            raise UserError(f"flow.spec is that of one group; take one of {', '.join(self.groups)} by flow.agents")
+        return self._builder.spec.groups[self.groups[0]]
+
     def rollout(self, act: Callable[..., Act], steps: int, discount: float | None = None) -> Value:
         """Acts for `steps` steps in every environment; gives a `Trajectory`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from runnel.errors import UserError
 
@@ -72,11 +72,13 @@ class Layout:
 
     fragments: tuple[Fragment, ...]
     synchronisation: Synchronisation = field(default_factory=Barrier)
-    needs: tuple[str, ...] = ()  # kinds of node without which the layout makes no sense
 
 
 class Distribution(abc.ABC):
     """Base of all distributions: a frozen dataclass of numbers that gives a layout."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Kinds of node without which it makes no sense."""
 
     @abc.abstractmethod
     def layout(self, graph: Graph) -> Layout: ...

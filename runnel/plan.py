@@ -167,8 +167,8 @@ def build_plan(
     Refuses what cannot work, before anything starts.
     """
     name = type(distribution).__name__.lower()
+    check_needs(name, distribution.needs, graph)
     layout = _layout(name, distribution, graph)
-    check_needs(name, layout, graph)
     homes = _assign(name, layout, graph)
     for fragment in layout.fragments:
         _check_fragment(fragment, homes[fragment.name], graph, environment)

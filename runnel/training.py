@@ -79,7 +79,7 @@ def train(
         )  # fmt: skip
         config = {
             "algorithm": portable.to_json(built.algorithm),
-            "environment": {"name": environment, "settings": env_settings or {}},
+            "environment": {"name": environment, "settings": built.env_settings},
             "distribution": portable.to_json(built.distribution),
             "envs": built.graph.envs,
             "steps": steps,

@@ -21,7 +21,7 @@ def test_the_source_says_what_the_classes_say() -> None:
 
 def test_every_name_is_there() -> None:
     assert [entry.name for entry in catalog.distributions()] == distributions.names()
-    assert sorted(entry.name for entry in catalog.algorithms()) == sorted(algorithms.names())
+    assert [entry.name for entry in catalog.algorithms()] == sorted([*algorithms.names(), *algorithms.ALIASES])
     assert {entry.name: entry.flags for entry in catalog.distributions()}["async"] == ("actors", "learners")
 
 

@@ -19,14 +19,23 @@ REGISTRY: Final = {
     "td3": "runnel.algorithms.td3:TD3",
 }
 
+ALIASES: Final = {"ippo": "ppo"}
+"""Names by which people know an algorithm on some environments: where there are several agents, PPO is IPPO."""
+
 
 def names() -> list[str]:
     """The built-in algorithms."""
     return sorted(REGISTRY)
 
 
+def known_as(name: str) -> str:
+    """The name under which an algorithm is registered; any other is given back as it is."""
+    lower = name.lower()
+    return ALIASES.get(lower, lower if lower in REGISTRY else name)
+
+
 def load(name: str) -> type[Algorithm]:
     """The class of a built-in algorithm, or of the user's own, `package.module:Class` or `file.py:Class`."""
     from runnel.algorithm import Algorithm
 
-    return load_class(name.lower() if name.lower() in REGISTRY else name, REGISTRY, Algorithm, "algorithm")
+    return load_class(known_as(name), REGISTRY, Algorithm, "algorithm")

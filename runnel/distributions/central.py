@@ -1,6 +1,7 @@
 """Workers compute gradients on their own environments; a parameter server applies them as they come."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from runnel.graph import Graph
 from runnel.plan import REST, Distribution, Fragment, Free, Layout
@@ -12,6 +13,8 @@ class Central(Distribution):
 
     actors: int = 2
 
+    needs: ClassVar = ("gradient", "apply")
+
     def layout(self, graph: Graph) -> Layout:
         return Layout(
             (
@@ -19,5 +22,4 @@ class Central(Distribution):
                 Fragment("server", ("apply",), devices="one"),
             ),
             Free(graph.algorithm.max_staleness),
-            needs=("gradient", "apply"),
         )

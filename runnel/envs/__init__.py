@@ -1,11 +1,4 @@
-"""Environments by name. Each family is one adapter, imported only when a name asks for it.
-
-| name | family |
-|---|---|
-| `CartPole-v1`, `ALE/Pong-v5` | Gymnasium |
-| `gymnax:CartPole-v1` | gymnax |
-| `package.module:callable` | the user's own |
-"""
+"""Environments by name. Each family is one adapter, imported only when a name asks for it."""
 
 from __future__ import annotations
 
@@ -22,58 +15,92 @@ from runnel.errors import UserError
 from runnel.types import EnvSpec
 
 
+class Family(NamedTuple):
+    """Environments with one prefix and one adapter, which is given the rest of the name and the settings."""
+
+    prefix: str
+    adapter: str  # runnel.envs.module:Class
+    package: str  # what must be installed
+    extra: str  # of runnel: brings it
+    summary: str
+    central: bool = False  # takes `state=True`: observations then carry the whole environment's state
+
+
+FAMILIES = (
+    Family("ALE/", "runnel.envs.ale:AleEnvironment", "ale_py", "atari", "an Atari game: ALE/Pong-v5"),
+    Family("gymnax:", "runnel.envs.gymnax:GymnaxEnvironment", "gymnax", "gymnax",
+           "a gymnax environment, in JAX: gymnax:CartPole-v1, gymnax:Breakout-MinAtar"),
+    Family("brax:", "runnel.envs.brax:BraxEnvironment", "brax", "brax",
+           "a Brax environment, in JAX: brax:ant, brax:halfcheetah"),
+    Family("jaxmarl:", "runnel.envs.jaxmarl:JaxMarlEnvironment", "jaxmarl", "jaxmarl",
+           "several agents, in JAX: jaxmarl:MPE_simple_spread_v3, jaxmarl:3m, jaxmarl:hanabi", central=True),
+    Family("pettingzoo:", "runnel.envs.pettingzoo:PettingZooEnvironment", "pettingzoo", "pettingzoo",
+           "several agents, parallel or in turns: pettingzoo:mpe2.simple_spread_v3", central=True),
+    Family("envpool:", "runnel.envs.envpool:EnvPoolEnvironment", "envpool", "envpool",
+           "many C++ environments at once: envpool:Pong-v5"),
+)  # fmt: skip
+
+
 class Scheme(NamedTuple):
     """A way of naming environments: `gymnax:NAME`, and what it means."""
 
     name: str
     summary: str
+    installed: bool = True
 
     @property
     def prefix(self) -> str:
         """What stands before the colon; empty where there is none."""
         return self.name.partition(":")[0] if ":" in self.name else ""
 
-    @property
-    def installed(self) -> bool:
-        return self.prefix == OWN or importlib.util.find_spec(self.prefix or "gymnasium") is not None
-
 
 OWN = "package.module"
 """Stands for the module of the user's own environment."""
-
-PLANNED = ("brax", "envpool", "jaxmarl", "pettingzoo")
-"""Prefixes that the design has and this version has not."""
 
 WANTED = "a gymnasium.Env, a JaxEnvironment or a HostEnvironment"
 
 
 def schemes() -> list[Scheme]:
     """How environments can be named in this version."""
-    known = [
-        Scheme("NAME", "a Gymnasium id: CartPole-v1, HalfCheetah-v5, ALE/Pong-v5"),
-        Scheme("gymnax:NAME", "a gymnax environment, in JAX: gymnax:CartPole-v1, gymnax:Breakout-MinAtar"),
+
+    def of(family: Family) -> Scheme:
+        installed = importlib.util.find_spec(family.package) is not None
+        missing = "" if installed else f" (not installed; run: pip install 'runnel[{family.extra}]')"
+        return Scheme(f"{family.prefix}NAME", family.summary + missing, installed)
+
+    return [
+        Scheme("NAME", "a Gymnasium id: CartPole-v1, HalfCheetah-v5"),
+        *map(of, FAMILIES),
         Scheme(f"{OWN}:callable", f"your own: what the callable gives is {WANTED}"),
     ]
-    missing = " (not installed; run: pip install 'runnel[gymnax]')"
-    return [Scheme(name, what if Scheme(name, what).installed else what + missing) for name, what in known]
 
 
 def make(name: str, **kwargs: Any) -> Environment:
     """The environment of that name, made with the settings `kwargs`."""
-    prefix, colon, rest = name.partition(":")
-    if not colon:
+    if family := _family(name):
+        adapter = portable.import_object(family.adapter)
+        try:
+            return adapter(name.removeprefix(family.prefix), **kwargs)
+        except ImportError as problem:
+            raise UserError(
+                f"{name} needs '{problem.name}', which is not installed; run: pip install 'runnel[{family.extra}]'"
+            ) from problem
+    if ":" not in name:
         from runnel.envs.gymnasium import GymnasiumEnvironment
 
         return GymnasiumEnvironment(name, kwargs)
-    if prefix == "gymnax":
-        from runnel.envs.gymnax import GymnaxEnvironment
-
-        return GymnaxEnvironment(rest, **kwargs)
-    if prefix in PLANNED:
-        supported = "a Gymnasium id, 'gymnax:NAME' or your own 'package.module:callable'"
-        raise UserError(f"'{name}': this version has no adapter for {prefix} yet; it takes {supported}")
     module, _, attribute = name.rpartition(":")
     return _own(name, _find(name, module, attribute), kwargs)
+
+
+def central_settings(name: str) -> dict[str, Any]:
+    """The settings with which an environment's observations carry its whole state, where that is to be asked for."""
+    family = _family(name)
+    return {"state": True} if family is not None and family.central else {}
+
+
+def _family(name: str) -> Family | None:
+    return next((family for family in FAMILIES if name.startswith(family.prefix)), None)
 
 
 def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
@@ -94,7 +121,7 @@ def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
 
 def _find(name: str, module: str, attribute: str) -> Any:
     """What `package.module:callable` (or `/path/to/file.py:callable`) stands for."""
-    families = [scheme.prefix for scheme in schemes() if scheme.prefix not in ("", OWN)]
+    families = [family.prefix.rstrip(":") for family in FAMILIES if family.prefix.endswith(":")]
     if meant := difflib.get_close_matches(module, families, n=1, cutoff=0.7):
         raise UserError(f"'{name}' is no environment name; did you mean '{meant[0]}:{attribute}'?")
     if not all(part.isidentifier() for part in attribute.split(".")):

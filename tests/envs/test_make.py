@@ -68,10 +68,6 @@ def test_a_gymnasium_env_is_not_taken_for_a_jax_environment():
         ("CartPol-v1", {}, "did you mean 'CartPole-v1'"),
         ("gymnax:CartPol-v1", {}, "no gymnax environment is called 'CartPol-v1'; did you mean 'CartPole-v1'"),
         ("gymnx:CartPole-v1", {}, "did you mean 'gymnax:CartPole-v1'"),
-        ("brax:ant", {}, "no adapter for brax yet; it takes a Gymnasium id, 'gymnax:NAME' or your own"),
-        ("envpool:Pong-v5", {}, "no adapter for envpool yet"),
-        ("pettingzoo:mpe2.simple_spread_v3", {}, "no adapter for pettingzoo yet"),
-        ("jaxmarl:MPE_simple_spread_v3", {}, "no adapter for jaxmarl yet"),
         ("minigrid:MiniGrid-Empty-5x5-v0", {}, "write a function that makes it"),
         ("nowhere.at_all:make", {}, "there is no module 'nowhere.at_all'"),
         ("own_envs:Drunkart", {}, "has no 'Drunkart'; did you mean 'Drunkard'"),
@@ -112,9 +108,8 @@ def test_a_module_that_does_not_import_is_named(tmp_path, monkeypatch, source, w
 
 def test_schemes_are_those_that_work():
     known = {scheme.prefix: scheme for scheme in schemes()}
-    assert list(known) == ["", "gymnax", "package.module"]
+    assert list(known) == ["", "gymnax", "brax", "jaxmarl", "pettingzoo", "envpool", "package.module"]
     assert all(scheme.installed for scheme in known.values())
-    assert not set(known) & set(envs.PLANNED)
 
 
 def test_a_scheme_that_is_not_installed_says_what_to_run(monkeypatch):

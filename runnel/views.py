@@ -1,0 +1,57 @@
+"""What an observation carries besides what the agent sees: legal actions, whether it acts at all, the whole state.
+
+An observation (or its space, which is the same tree) is *parted* where it is a dict with `observation` and one or more
+of the names below, and nothing else. These are the names that PettingZoo uses, and more of their kind. Any other
+observation is what the agent sees, all of it.
+
+| name | of one agent | who looks |
+|---|---|---|
+| `observation` | any tree | the policy |
+| `action_mask` | `[n]` bool: the actions that are legal, at least one; of a `MultiDiscrete`, `[sum(sizes)]`, one after another | the policy |
+| `active` | `[]` bool: it is there and has a turn; otherwise what it does is ignored | the loss |
+| `state` | `[s]`: the whole environment's, the same for every agent | the value, while learning |
+
+An agent that has died, has not yet arrived or has no turn is not active: its observation may be anything (adapters
+give zeros where there is none), its mask allows everything, and its rewards go on counting in its return. What it did
+in such a step was no choice, and teaches its policy nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+PARTS = ("action_mask", "active", "state")
+"""What a parted observation may have besides `observation`."""
+
+
+class View(NamedTuple):
+    """The parts of an observation, or of its space; None where it has no such part."""
+
+    seen: Any
+    action_mask: Any = None
+    active: Any = None
+    state: Any = None
+
+
+def view(observation: Any) -> View:
+    """An observation in its parts."""
+    if not is_parted(observation):
+        return View(observation)
+    return View(observation["observation"], *(observation.get(part) for part in PARTS))
+
+
+def is_parted(observation: Any) -> bool:
+    """Whether an observation carries more than what is seen."""
+    return (
+        isinstance(observation, dict)
+        and "observation" in observation
+        and any(part in observation for part in PARTS)
+        and observation.keys() <= {"observation", *PARTS}
+    )
+
+
+def parted(seen: Any, action_mask: Any = None, active: Any = None, state: Any = None) -> Any:
+    """The observation (or space) of these parts: what `view` takes apart."""
+    parts = {"action_mask": action_mask, "active": active, "state": state}
+    given = {name: part for name, part in parts.items() if part is not None}
+    return {"observation": seen, **given} if given else seen
