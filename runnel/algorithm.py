@@ -36,7 +36,7 @@ class Algorithm(abc.ABC):
     """The kinds of action space it can act in."""
 
     max_staleness: ClassVar[int] = 0
-    """How many versions old a sample may be under an asynchronous distribution."""
+    """How many versions old a sample may be under an asynchronous distribution; a property, if a setting decides."""
 
     central: ClassVar[bool] = False
     """Whether learning looks at the whole environment's state: observations then carry it (`runnel.views`)."""

@@ -65,9 +65,10 @@ class Flow:
     @property
     def spec(self) -> AgentSpec:
         """What the group's agents see and do; of several groups, take one by `agents` first."""
-        if len(self.groups) > 1:
+        group, *others = self.groups
+        if others:
             raise UserError(f"flow.spec is that of one group; take one of {', '.join(self.groups)} by flow.agents")
-        return self._builder.spec.groups[self.groups[0]]
+        return self._builder.spec.groups[group]
 
     def rollout(self, act: Callable[..., Act], steps: int, discount: float | None = None) -> Value:
         """Acts for `steps` steps in every environment; gives a `Trajectory`.

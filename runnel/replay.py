@@ -94,7 +94,11 @@ class PrioritisedReplay:
 
     def sample(self, state: PyTree, key: Array, batch: int) -> Prioritised:
         drawn = self._buffer(batch).sample(state, key)
-        return Prioritised(drawn.experience, drawn.probabilities, drawn.indices)
+        # The sums of the tree are rounded, so that once in a while a place is drawn that nothing was put in yet.
+        real = drawn.probabilities > 0
+        row = jax.numpy.where(real, jax.numpy.arange(batch), real.argmax())
+        prioritised = Prioritised(drawn.experience, drawn.probabilities, drawn.indices)
+        return jax.tree.map(lambda x: x[row], prioritised)
 
     def update(self, state: PyTree, sample: Prioritised, priorities: Array, batch: int) -> PyTree:
         # One that is not finite would spoil the sums that all are drawn by: such an item keeps the priority it had.

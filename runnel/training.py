@@ -79,7 +79,7 @@ def train(
         )  # fmt: skip
         config = {
             "algorithm": portable.to_json(built.algorithm),
-            "environment": {"name": environment, "settings": built.env_settings},
+            "environment": {"name": _whole(environment), "settings": built.env_settings},
             "distribution": portable.to_json(built.distribution),
             "envs": built.graph.envs,
             "steps": steps,
@@ -137,6 +137,12 @@ def _mean_return(directory: Path) -> Any:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if type(found) in (int, float) else None
+
+
+def _whole(environment: str) -> str:
+    """The name as a run keeps it: that of a script by its whole path, for the run is evaluated from anywhere."""
+    file, _, attribute = environment.rpartition(":")
+    return f"{Path(file).resolve()}:{attribute}" if file.endswith(".py") else environment
 
 
 def _known(on_nan: str) -> str:

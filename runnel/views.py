@@ -7,7 +7,7 @@ observation is what the agent sees, all of it.
 | name | of one agent | who looks |
 |---|---|---|
 | `observation` | any tree | the policy |
-| `action_mask` | `[n]` bool: the actions that are legal, at least one; of a `MultiDiscrete`, `[sum(sizes)]`, one after another | the policy |
+| `action_mask` | `[n]` bool: the legal actions, one or more; of a `MultiDiscrete`, element by element | the policy |
 | `active` | `[]` bool: it is there and has a turn; otherwise what it does is ignored | the loss |
 | `state` | `[s]`: the whole environment's, the same for every agent | the value, while learning |
 

@@ -22,14 +22,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 import jax
 import numpy as np
 from custom_distributions import Maps, Split, Store
+from teams import Meeting
 from toys import Corridor, Drift, Reinforce, Tag
 
 import runnel
 from runnel.algorithms.ddpg import DDPG
 from runnel.algorithms.dqn import DQN
+from runnel.algorithms.mappo import MAPPO
 from runnel.algorithms.ppo import PPO
+from runnel.algorithms.qmix import QMIX
 from runnel.algorithms.sac import SAC
 from runnel.algorithms.td3 import TD3
+from runnel.algorithms.vdn import VDN
 from runnel.distributions.coarse import Coarse
 from runnel.distributions.environments import Environments
 from runnel.distributions.fine import Fine
@@ -64,6 +68,9 @@ CASES = {
     },
     "own algorithm": (Reinforce(), Corridor()),
     "groups": (Drift(), Tag()),
+    "MAPPO": (MAPPO(unroll=8, epochs=2, minibatches=2, hidden=(8,)), Meeting()),
+    "VDN": (VDN(batch=32, min_size=64, capacity=512, samples_per_insert=0.5, hidden=(8,), n_step=2), Meeting()),
+    "QMIX": (QMIX(batch=32, min_size=64, capacity=512, samples_per_insert=0.5, hidden=(8,)), Meeting()),
 }
 
 
@@ -125,6 +132,12 @@ RANKED_DQN = DQN(**{**SMALL_DQN.__dict__, "prioritised": True, "min_size": 300})
 CONTINUOUS = dict(batch=16, min_size=160, capacity=1024, samples_per_insert=0.1, hidden=(8,))
 SMALL_DDPG, SMALL_TD3, SMALL_SAC = DDPG(**CONTINUOUS), TD3(**CONTINUOUS), SAC(n_step=2, prioritised=True, **CONTINUOUS)
 
+# Two groups of agents, with states, masks and turns
+SMALL_MAPPO = MAPPO(unroll=8, epochs=2, minibatches=2, hidden=(8,), normalise_observations=True)
+GRU_MAPPO = MAPPO(unroll=8, epochs=1, minibatches=2, hidden=(8,), memory="gru", memory_size=4)
+SMALL_VDN = VDN(unroll=4, batch=16, min_size=64, capacity=1024, samples_per_insert=0.1, hidden=(8,), n_step=2)
+SMALL_QMIX = QMIX(unroll=4, batch=16, min_size=64, capacity=1024, samples_per_insert=0.1, hidden=(8,), mixing_embed=4)
+
 TRAININGS = {
     "PPO, host": (SMALL_PPO, "CartPole-v1"),
     "PPO GRU, host": (GRU_PPO, "CartPole-v1"),
@@ -139,6 +152,10 @@ TRAININGS = {
     "DQN, JAX": (SMALL_DQN, "gymnax:CartPole-v1"),
     "SAC, JAX": (SMALL_SAC, "gymnax:Pendulum-v1"),
     "groups, JAX": (Drift(), "toys:Tag"),
+    "MAPPO, groups": (SMALL_MAPPO, "teams:Meeting"),
+    "MAPPO GRU, groups": (GRU_MAPPO, "toys:Tag"),
+    "VDN, groups": (SMALL_VDN, "teams:Meeting"),
+    "QMIX, groups": (SMALL_QMIX, "teams:Meeting"),
 }
 
 DISTRIBUTIONS = {

@@ -80,7 +80,7 @@ MISTAKES = [
         "runnel train: found '--sed', which it does not take; did you mean '--seed'",
     ),
     ("train toys:Reinforce X Y", "found 'Y', which it does not take"),
-    ("train pop CartPole-v1", "'pop'; did you mean 'ppo'?"),
+    ("train pop CartPole-v1", "'pop'; did you mean 'ppo' or 'mappo'?"),
     ("train toys:Nothing CartPole-v1", "Nothing"),
     ("train toys:Corridor CartPole-v1", "runnel train: "),
     ("train toys:Reinforce CartPol-v1", "did you mean"),

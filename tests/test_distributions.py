@@ -21,12 +21,17 @@ from toys import Drift
 import runnel
 from runnel import algorithms, catalog, distributions
 from runnel.algorithms.a2c import A2C
+from runnel.algorithms.c51 import C51
 from runnel.algorithms.ddpg import DDPG
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.impala import IMPALA
+from runnel.algorithms.mappo import MAPPO
 from runnel.algorithms.ppo import PPO
+from runnel.algorithms.qmix import QMIX
+from runnel.algorithms.reinforce import Reinforce
 from runnel.algorithms.sac import SAC
 from runnel.algorithms.td3 import TD3
+from runnel.algorithms.vdn import VDN
 from runnel.building import build
 from runnel.distributions.asynchronous import Async
 from runnel.distributions.central import Central
@@ -49,11 +54,16 @@ REPLAYED = dict(unroll=4, batch=16, min_size=32, capacity=512, samples_per_inser
 ALGORITHMS = {
     "ppo": PPO(unroll=8, epochs=1, minibatches=2, hidden=(8,)),
     "dqn": DQN(**REPLAYED),
+    "c51": C51(**REPLAYED),
     "a2c": A2C(unroll=4, hidden=(8,)),
     "impala": IMPALA(unroll=4, hidden=(8,)),
+    "reinforce": Reinforce(unroll=4, hidden=(8,)),
     "ddpg": DDPG(**REPLAYED),
     "td3": TD3(**REPLAYED),
     "sac": SAC(**REPLAYED),
+    "mappo": MAPPO(unroll=8, epochs=1, minibatches=2, hidden=(8,)),
+    "vdn": VDN(**REPLAYED),
+    "qmix": QMIX(mixing_embed=4, mixing_hidden=4, **REPLAYED),
 }
 RANKED = DQN(**{**ALGORITHMS["dqn"].__dict__, "prioritised": True})
 
@@ -197,6 +207,11 @@ COVERING = [
     ("a2c", "central"),
     ("impala", "async"),
     ("dqn", "decoupled"),
+    ("reinforce", "inline"),
+    ("c51", "inline"),
+    ("mappo", "inline"),
+    ("vdn", "inline"),
+    ("qmix", "inline"),
 ]
 
 
@@ -248,8 +263,11 @@ SCALED = {
     "central with replay": (RANKED, Central(actors=4)),
     "central, one worker": (ALGORITHMS["a2c"], Central(actors=1)),
     "async without staleness": (ALGORITHMS["ppo"], Async(actors=2)),
+    "async with V-trace": (PPO(unroll=8, minibatches=2, hidden=(8,), advantages="vtrace"), Async(actors=2)),
+    "async with PopArt, two learners": (IMPALA(unroll=4, hidden=(8,), popart=True), Async(actors=2, learners=2)),
+    "central with PopArt": (A2C(unroll=4, hidden=(8,), popart=True), Central(actors=4)),
     "async with memory": (IMPALA(unroll=4, hidden=(8,), memory="gru", memory_size=4), Async(actors=2)),
-    "decoupled with memory": (IMPALA(unroll=4, hidden=(8,), memory="gru", memory_size=4), Decoupled(actors=2)),
+    "decoupled with memory": (IMPALA(unroll=4, hidden=(8,), memory="lstm", memory_size=4), Decoupled(actors=2)),
     "replicated, four": (ALGORITHMS["dqn"], Replicated(4)),
     "environments, ring of 3": (ALGORITHMS["impala"], Environments(actors=2, ring=3)),
 }
@@ -267,6 +285,7 @@ def test_other_numbers_of_workers_train(case, tmp_path):
 # Distributions nobody shipped. That synchronous ones equal `inline` is in test_same_training.py's slow part, and here:
 
 
+@pytest.mark.slow
 def test_own_synchronous_distributions_equal_inline():
     script = HERE / "same_training.py"
     environ = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent), "JAX_ENABLE_X64": "1"}
@@ -280,6 +299,7 @@ def test_own_synchronous_distributions_equal_inline():
     assert max(found.values()) <= 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_five_environment_workers_share_two_inference_workers_and_a_replay_of_its_own(tmp_path):
     run = conforms(RANKED, HOST, Store(), tmp_path, envs=10, iterations=20)
@@ -335,7 +355,10 @@ def command_line(*arguments, cwd=None, timeout_s=280, **environ):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("place", ["custom_distributions", pytest.param(HERE / "custom_distributions.py", id="file")])
+@pytest.mark.parametrize(
+    "place",
+    ["custom_distributions", pytest.param(HERE / "custom_distributions.py", id="file", marks=pytest.mark.slow)],
+)
 def test_own_distributions_are_named_on_the_command_line(place, tmp_path):
     done = command_line(
         "train", "dqn", HOST, "--distribution", f"{place}:Store", "--actors", "4", "--inference", "2", "--envs", "8",

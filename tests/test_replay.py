@@ -67,6 +67,17 @@ def test_new_items_have_the_highest_priority_seen():
     np.testing.assert_allclose(counts[[2, 7]], 9 / 18.3, atol=0.04)
 
 
+def test_prioritised_draws_nothing_that_was_not_inserted():
+    """Though rounding may make the whole a little more than its parts: here, much more."""
+    replay = PrioritisedReplay(8)
+    state = filled(replay, [jnp.arange(1, 5)])
+    tree = state.sum_tree_state
+    rounded = state.replace(sum_tree_state=tree.replace(nodes=tree.nodes.at[0].mul(1.5)))
+    after = drawn(replay, rounded)
+    assert set(np.unique(after.items)) == {1, 2, 3, 4}
+    assert (after.probability > 0).all()
+
+
 def test_sequences_are_windows_of_one_column():
     replay = SequenceReplay(16, 3)
     steps = jnp.arange(12)[:, None] + 100 * jnp.arange(2)  # [T, B]

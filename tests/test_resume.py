@@ -27,6 +27,8 @@ CASES = {
         DQN(**{**SMALL_DQN.__dict__, "prioritised": True}), "CartPole-v1", "inline",
     ),
 }  # fmt: skip
+SLOW = ("PPO, gymnax, inline", "PPO with memory, Gymnasium", "DQN prioritised, Gymnasium")
+PARAMETERS = [pytest.param(case, marks=[pytest.mark.slow] if case in SLOW else []) for case in CASES]
 
 
 def everything(run):
@@ -34,7 +36,7 @@ def everything(run):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.states)]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", PARAMETERS)
 def test_stopped_and_resumed_equals_never_stopped(case, tmp_path):
     algorithm, environment, distribution = CASES[case]
     per_update, total = algorithm.unroll * 4, 12

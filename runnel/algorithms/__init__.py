@@ -11,12 +11,17 @@ if TYPE_CHECKING:
 
 REGISTRY: Final = {
     "a2c": "runnel.algorithms.a2c:A2C",
+    "c51": "runnel.algorithms.c51:C51",
     "ddpg": "runnel.algorithms.ddpg:DDPG",
     "dqn": "runnel.algorithms.dqn:DQN",
     "impala": "runnel.algorithms.impala:IMPALA",
+    "mappo": "runnel.algorithms.mappo:MAPPO",
     "ppo": "runnel.algorithms.ppo:PPO",
+    "qmix": "runnel.algorithms.qmix:QMIX",
+    "reinforce": "runnel.algorithms.reinforce:Reinforce",
     "sac": "runnel.algorithms.sac:SAC",
     "td3": "runnel.algorithms.td3:TD3",
+    "vdn": "runnel.algorithms.vdn:VDN",
 }
 
 ALIASES: Final = {"ippo": "ppo"}

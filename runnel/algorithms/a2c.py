@@ -17,17 +17,22 @@ import optax
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
 from runnel.flow import Flow
-from runnel.nn import ActorCritic, agents
+from runnel.nn import ActorCritic, agents, popart
+from runnel.nn.cores import Memory
+from runnel.nn.popart import PopArt
 from runnel.nn.review import review
 from runnel.ops import returns
+from runnel.ops.averages import mean
 from runnel.ops.optimisers import Optimiser, optimiser
 from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
+from runnel.views import view
 
 
 class Params(NamedTuple):
     """What acting needs."""
 
     actor_critic: Any  # ActorCritic; `Any`, for optax knows no such tree of arrays
+    values: PopArt | None  # the scale of its values
 
 
 class State(NamedTuple):
@@ -35,6 +40,13 @@ class State(NamedTuple):
 
     params: Params
     optimiser: optax.OptState
+
+
+class Gradient(NamedTuple):
+    """What one update is made of."""
+
+    actor_critic: Any
+    targets: popart.Moments | None  # of the value
 
 
 class Extras(NamedTuple):
@@ -64,11 +76,12 @@ class A2C(Algorithm):
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     max_grad_norm: float = 0.5
+    popart: bool = False  # learns values of any scale as if theirs were 1
     optimiser: Optimiser = "rmsprop"
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     network: Any = None  # None: chosen by the observation; a network; or package.module:name
-    memory: Literal["none", "gru"] = "none"
+    memory: Memory = "none"
     memory_size: int = 64
 
     # A3C trained with 16 workers and corrects nothing: while one computes a gradient, each other applies about one.
@@ -76,7 +89,7 @@ class A2C(Algorithm):
 
     def __post_init__(self) -> None:
         check.one_of(self, "optimiser", "rmsprop", "adam")
-        check.one_of(self, "memory", "none", "gru")
+        check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "memory_size")
         check.positive(self, "learning_rate", "max_grad_norm")
@@ -88,7 +101,7 @@ class A2C(Algorithm):
 
     def init(self, key: Array, spec: AgentSpec) -> State:
         actor_critic: Any = agents.actor_critic_for(self, key, spec)
-        return State(Params(actor_critic), self._optimiser().init(actor_critic))
+        return State(Params(actor_critic, popart.initial(self.popart)), self._optimiser().init(actor_critic))
 
     def initial_memory(self, spec: AgentSpec) -> PyTree:
         return agents.initial_memory(self, spec)
@@ -99,32 +112,40 @@ class A2C(Algorithm):
         head = params.actor_critic.head
         return Act(head.action(sample), prediction.memory, Extras(sample if head.clips else ()))
 
-    def gradient(self, state: State, batch: Trajectory, key: Array) -> tuple[ActorCritic, Metrics]:
-        grads, metrics = jax.grad(self._loss, has_aux=True)(state.params.actor_critic, batch)
-        return grads, metrics._replace(grad_norm=optax.tree.norm(grads))
+    def gradient(self, state: State, batch: Trajectory, key: Array) -> tuple[Gradient, Metrics]:
+        actor_critic, values = state.params
+        grads, (targets, metrics) = jax.grad(self._loss, has_aux=True)(actor_critic, values, batch)
+        return Gradient(grads, targets), metrics._replace(grad_norm=optax.tree.norm(grads))
 
-    def apply(self, state: State, grads: Any) -> State:
-        changes, optimiser = self._optimiser().update(grads, state.optimiser)
-        return State(Params(optax.apply_updates(state.params.actor_critic, changes)), optimiser)
+    def apply(self, state: State, grads: Gradient) -> State:
+        actor_critic, values = state.params
+        changes, optimiser = self._optimiser().update(grads.actor_critic, state.optimiser)
+        actor_critic = optax.apply_updates(actor_critic, changes)
+        return State(Params(*popart.updated(values, actor_critic, grads.targets)), optimiser)
 
-    def _loss(self, actor_critic: ActorCritic, trajectory: Trajectory) -> tuple[Array, Metrics]:
-        distribution, v_tm1, v_t = review(actor_critic, trajectory)
+    def _loss(
+        self, actor_critic: ActorCritic, values: PopArt | None, trajectory: Trajectory
+    ) -> tuple[Array, tuple[popart.Moments | None, Metrics]]:
+        distribution, predicted, predicted_t = review(actor_critic, trajectory)
+        v_tm1, v_t = (popart.value(values, x) for x in (jax.lax.stop_gradient(predicted), predicted_t))
         advantage, target = returns.advantages(
             trajectory.reward,
             trajectory.terminated,
             trajectory.truncated,
-            jax.lax.stop_gradient(v_tm1),
+            v_tm1,
             v_t,
             self.discount,
             self.gae_lambda,
         )
         sample = trajectory.extras.sample if actor_critic.head.clips else trajectory.action
-        policy_loss = -(distribution.log_prob(sample) * advantage).mean()
-        value_loss = optax.l2_loss(v_tm1, target).mean()
-        entropy = distribution.entropy().mean()
+        active = view(trajectory.observation).active  # the others had no choice: there is nothing to be learnt of it
+        policy_loss = -mean(distribution.log_prob(sample) * popart.relative(values, advantage), active)
+        value_loss = optax.l2_loss(predicted, popart.normalised(values, target)).mean()
+        entropy = mean(distribution.entropy(), active)
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
         explained_variance = 1 - jnp.var(advantage) / (jnp.var(target) + 1e-8)
-        return loss, Metrics(policy_loss, value_loss, entropy, explained_variance, jnp.zeros_like(loss))
+        metrics = Metrics(policy_loss, value_loss, entropy, explained_variance, jnp.zeros_like(loss))
+        return loss, (popart.moments(values, target), metrics)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optimiser(self.optimiser, self.learning_rate, self.max_grad_norm)

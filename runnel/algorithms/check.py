@@ -23,9 +23,20 @@ def positive(settings: Any, *names: str) -> None:
         _refuse_unless(settings, name, value is None or value > 0, "a number above 0")
 
 
-def fraction(settings: Any, *names: str) -> None:
+def at_least_zero(settings: Any, *names: str) -> None:
     for name in names:
-        _refuse_unless(settings, name, 0 <= getattr(settings, name) <= 1, "a number from 0 to 1")
+        _refuse_unless(settings, name, getattr(settings, name) >= 0, "0 or more")
+
+
+def above(settings: Any, name: str, least: float) -> None:
+    _refuse_unless(settings, name, getattr(settings, name) > least, f"above {least}")
+
+
+def fraction(settings: Any, *names: str) -> None:
+    """From 0 to 1, or None where something else decides."""
+    for name in names:
+        value = getattr(settings, name)
+        _refuse_unless(settings, name, value is None or 0 <= value <= 1, "a number from 0 to 1")
 
 
 def _refuse_unless(settings: Any, name: str, right: bool, wanted: str) -> None:

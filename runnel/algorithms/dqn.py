@@ -1,11 +1,15 @@
-"""Deep Q-learning (Mnih et al., 2015) with Double estimates, n-step returns and a choice of replay."""
+"""Deep Q-learning (Mnih et al., 2015) with what was found to help it.
+
+Double estimates (van Hasselt et al., 2016), dueling streams (Wang et al., 2016), noisy layers (Fortunato et al., 2018),
+n-step returns, prioritised replay (Schaul et al., 2016) and, for many actors, an epsilon for each environment: under
+`async` that is Ape-X (Horgan et al., 2018).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import distrax
 import jax
 import jax.numpy as jnp
 import optax
@@ -15,9 +19,11 @@ from runnel.algorithm import Algorithm
 from runnel.algorithms import check
 from runnel.flow import Flow
 from runnel.nn import ActionValues, networks
+from runnel.ops import exploration
 from runnel.ops.n_step import Transition, n_step_transitions
 from runnel.replay import Prioritised, PrioritisedReplay, UniformReplay, weighted
 from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, zeros
+from runnel.views import view
 
 
 class Params(NamedTuple):
@@ -59,10 +65,13 @@ class DQN(Algorithm):
     prioritised: bool = False
     importance_exponent: float = 0.4  # of the correction for priorities
     double: bool = True
+    dueling: bool = False
+    noisy: bool = False  # the layers after the network explore by themselves
     target_period: int = 250  # updates
-    epsilon_start: float = 1.0
-    epsilon_end: float = 0.05
+    epsilon_start: float | None = None  # None: 1; with `noisy` as `epsilon_end`
+    epsilon_end: float | None = None  # None: 0.05; with `noisy` 0
     epsilon_steps: int = 10_000  # environment steps, from the first update on
+    epsilon_spread: float = 0.0  # each environment its own: epsilon to a power from 1 to 1 + this (Ape-X: 7)
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
     activation: Literal["tanh", "relu"] = "relu"
@@ -75,6 +84,7 @@ class DQN(Algorithm):
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "n_step", "batch", "capacity", "min_size", "target_period", "epsilon_steps")
         check.positive(self, "learning_rate", "samples_per_insert", "max_grad_norm")
+        check.at_least_zero(self, "epsilon_spread")
         check.fraction(self, "discount", "epsilon_start", "epsilon_end", "importance_exponent")
 
     def loop(self, flow: Flow) -> None:
@@ -88,19 +98,24 @@ class DQN(Algorithm):
 
     def init(self, key: Array, spec: AgentSpec) -> State:
         assert isinstance(spec.action, Discrete)
-        network = networks.resolve(self.network, spec.observation, self.hidden, self.activation)
-        values: Any = ActionValues.create(key, network, spec.action.n, zeros(spec.observation))
+        network = networks.resolve(self.network, view(spec.observation).seen, self.hidden, self.activation)
+        values: Any = ActionValues.create(
+            key, network, spec.action.n, zeros(spec.observation), (), self.dueling, self.noisy
+        )
         return State(Params(values, jnp.int32(0)), values, self._optimiser().init(values))
 
-    def act(self, params: Params, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
-        q = params.values(observation)
-        policy = distrax.EpsilonGreedy(q, self.epsilon(params) if explore else 0.0, dtype=jnp.int32)
-        return Act(policy.sample(seed=key))
+    def act(
+        self, params: Params, observation: PyTree, memory: PyTree, key: Array, explore: bool, index: Array | int = 0
+    ) -> Act:
+        noise_key, action_key = jax.random.split(key)
+        q = params.values(observation, noise_key if explore else None)
+        epsilon = exploration.spread(self.epsilon(params), index, self.epsilon_spread) if explore else 0.0
+        return Act(exploration.epsilon_greedy(action_key, q, epsilon, view(observation).action_mask))
 
     def epsilon(self, params: Params) -> Array:
-        """The probability of a random action."""
+        """The probability of a random action, the highest of all environments'."""
         steps = params.updates * (self.batch / self.samples_per_insert)
-        return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)(steps)
+        return exploration.annealed(steps, self.epsilon_start, self.epsilon_end, self.epsilon_steps, self.noisy)
 
     def transitions(self, trajectory: Trajectory) -> Transition:
         return n_step_transitions(trajectory, self.n_step, self.discount)
@@ -108,7 +123,7 @@ class DQN(Algorithm):
     def gradient(self, state: State, batch: Transition | Prioritised, key: Array) -> tuple[ActionValues, Out]:
         items, weights = weighted(batch, self.importance_exponent)
         (loss, (td_errors, mean_value)), grads = jax.value_and_grad(self._loss, has_aux=True)(
-            state.params.values, state.target, items, weights
+            state.params.values, state.target, items, weights, key
         )
         return grads, Out(loss, mean_value, self.epsilon(state.params), jnp.abs(td_errors) + 1e-6)
 
@@ -119,9 +134,11 @@ class DQN(Algorithm):
         target = optax.periodic_update(values, state.target, updates, self.target_period)
         return State(Params(values, updates), target, optimiser)
 
-    def _loss(self, values: ActionValues, target: ActionValues, items: Transition, weights: Array) -> Any:
-        q_tm1, q_t = jax.vmap(values)(items.s_tm1), jax.vmap(target)(items.s_t)
-        q_t_selector = jax.vmap(values)(items.s_t) if self.double else q_t
+    def _loss(self, values: ActionValues, target: ActionValues, items: Transition, weights: Array, key: Array) -> Any:
+        key_tm1, key_t, selector_key = jax.random.split(key, 3)
+        q_tm1, q_t = values.batch(items.s_tm1, key_tm1), target.batch(items.s_t, key_t)
+        q_t_selector = values.batch(items.s_t, selector_key) if self.double else q_t
+        q_t_selector = exploration.legal_only(q_t_selector, view(items.s_t).action_mask)
         td_errors = jax.vmap(rlax.double_q_learning)(
             q_tm1, items.a_tm1, items.r_t, items.discount_t, q_t, jax.lax.stop_gradient(q_t_selector)
         )

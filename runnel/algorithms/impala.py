@@ -16,17 +16,22 @@ import optax
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
 from runnel.flow import Flow
-from runnel.nn import ActorCritic, agents
+from runnel.nn import ActorCritic, agents, popart
+from runnel.nn.cores import Memory
+from runnel.nn.popart import PopArt
 from runnel.nn.review import review
+from runnel.ops.averages import mean
 from runnel.ops.optimisers import Optimiser, optimiser
-from runnel.ops.returns import lambda_returns
+from runnel.ops.vtrace import ratios, vtrace
 from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
+from runnel.views import view
 
 
 class Params(NamedTuple):
     """What acting needs."""
 
     actor_critic: Any  # ActorCritic; `Any`, for optax knows no such tree of arrays
+    values: PopArt | None  # the scale of its values
 
 
 class State(NamedTuple):
@@ -34,6 +39,13 @@ class State(NamedTuple):
 
     params: Params
     optimiser: optax.OptState
+
+
+class Gradient(NamedTuple):
+    """What one update is made of."""
+
+    actor_critic: Any
+    targets: popart.Moments | None  # of the value
 
 
 class Extras(NamedTuple):
@@ -55,13 +67,6 @@ class Metrics(NamedTuple):
     grad_norm: Array
 
 
-class VTrace(NamedTuple):
-    """Targets and advantages, corrected for the difference between two policies."""
-
-    target: Array  # [T, B] for the value
-    advantage: Array  # [T, B] weighted by the clipped ratio
-
-
 @dataclass(frozen=True)
 class IMPALA(Algorithm):
     """Learns from each unroll once, weighting steps by how likely the present policy would have taken them."""
@@ -75,11 +80,12 @@ class IMPALA(Algorithm):
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     max_grad_norm: float = 0.5
+    popart: bool = False  # learns values of any scale as if theirs were 1
     optimiser: Optimiser = "rmsprop"
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     network: Any = None  # None: chosen by the observation; a network; or package.module:name
-    memory: Literal["none", "gru"] = "none"
+    memory: Memory = "none"
     memory_size: int = 64
 
     # V-trace corrects what lags, but the further behind, the more ratios are clipped and the less is learnt.
@@ -87,7 +93,7 @@ class IMPALA(Algorithm):
 
     def __post_init__(self) -> None:
         check.one_of(self, "optimiser", "rmsprop", "adam")
-        check.one_of(self, "memory", "none", "gru")
+        check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "memory_size")
         check.positive(self, "learning_rate", "clip_rho", "clip_c", "max_grad_norm")
@@ -99,7 +105,7 @@ class IMPALA(Algorithm):
 
     def init(self, key: Array, spec: AgentSpec) -> State:
         actor_critic: Any = agents.actor_critic_for(self, key, spec)
-        return State(Params(actor_critic), self._optimiser().init(actor_critic))
+        return State(Params(actor_critic, popart.initial(self.popart)), self._optimiser().init(actor_critic))
 
     def initial_memory(self, spec: AgentSpec) -> PyTree:
         return agents.initial_memory(self, spec)
@@ -112,49 +118,39 @@ class IMPALA(Algorithm):
         extras = Extras(sample if head.clips else (), distribution.log_prob(sample))
         return Act(head.action(sample), prediction.memory, extras)
 
-    def gradient(self, state: State, batch: Trajectory, key: Array) -> tuple[ActorCritic, Metrics]:
-        grads, metrics = jax.grad(self._loss, has_aux=True)(state.params.actor_critic, batch)
-        return grads, metrics._replace(grad_norm=optax.tree.norm(grads))
+    def gradient(self, state: State, batch: Trajectory, key: Array) -> tuple[Gradient, Metrics]:
+        actor_critic, values = state.params
+        grads, (targets, metrics) = jax.grad(self._loss, has_aux=True)(actor_critic, values, batch)
+        return Gradient(grads, targets), metrics._replace(grad_norm=optax.tree.norm(grads))
 
-    def apply(self, state: State, grads: Any) -> State:
-        changes, optimiser = self._optimiser().update(grads, state.optimiser)
-        return State(Params(optax.apply_updates(state.params.actor_critic, changes)), optimiser)
+    def apply(self, state: State, grads: Gradient) -> State:
+        actor_critic, values = state.params
+        changes, optimiser = self._optimiser().update(grads.actor_critic, state.optimiser)
+        actor_critic = optax.apply_updates(actor_critic, changes)
+        return State(Params(*popart.updated(values, actor_critic, grads.targets)), optimiser)
 
-    def vtrace(self, trajectory: Trajectory, v_tm1: Array, v_t: Array, rho_tm1: Array) -> VTrace:
-        """[T, B] given values of what was seen and of its true successors, and ratios of probabilities.
-
-        The sums are those of `rlax.vtrace_td_error_and_advantage`, which takes the next row's value for the
-        successor's: not so where an episode was truncated. No sum reaches beyond the end of an episode.
-        """
-        r_t, ended = trajectory.reward.astype(v_t.dtype), trajectory.terminated | trajectory.truncated
-        discount_t = jnp.where(trajectory.terminated, 0.0, self.discount).astype(v_t.dtype)
-        lambda_t = jnp.where(ended, 0.0, self.trace_lambda).astype(v_t.dtype)
-        clipped_rho_tm1 = jnp.minimum(self.clip_rho, rho_tm1)
-        c_tm1 = lambda_t * jnp.minimum(self.clip_c, rho_tm1)
-
-        td_error = clipped_rho_tm1 * (r_t + discount_t * v_t - v_tm1)
-        # error_tm1 = td_error + discount_t * c_tm1 * error_t: a lambda-return whose bootstrap is 0.
-        error_tm1 = lambda_returns(td_error, discount_t, jnp.zeros_like(v_t), c_tm1)
-        error_t = jnp.concatenate([error_tm1[1:], jnp.zeros_like(error_tm1[:1])])
-        q_tm1 = r_t + discount_t * (v_t + lambda_t * error_t)
-        return VTrace(v_tm1 + error_tm1, clipped_rho_tm1 * (q_tm1 - v_tm1))
-
-    def _loss(self, actor_critic: ActorCritic, trajectory: Trajectory) -> tuple[Array, Metrics]:
-        distribution, v_tm1, v_t = review(actor_critic, trajectory)
+    def _loss(
+        self, actor_critic: ActorCritic, values: PopArt | None, trajectory: Trajectory
+    ) -> tuple[Array, tuple[popart.Moments | None, Metrics]]:
+        distribution, predicted, predicted_t = review(actor_critic, trajectory)
+        v_tm1, v_t = (popart.value(values, x) for x in (jax.lax.stop_gradient(predicted), predicted_t))
         sample = trajectory.extras.sample if actor_critic.head.clips else trajectory.action
         log_prob = distribution.log_prob(sample)
-        ratio = jnp.exp(jax.lax.stop_gradient(log_prob) - trajectory.extras.log_prob)
-        target, advantage = self.vtrace(trajectory, jax.lax.stop_gradient(v_tm1), v_t, ratio)
+        active = view(trajectory.observation).active  # the others had no choice: there is nothing to be learnt of it
+        ratio = ratios(log_prob, trajectory.extras.log_prob, active)
+        target, advantage = vtrace(
+            trajectory, v_tm1, v_t, ratio, self.discount, self.trace_lambda, self.clip_rho, self.clip_c
+        )
 
-        policy_loss = -(log_prob * advantage).mean()
-        value_loss = optax.l2_loss(v_tm1, target).mean()
-        entropy = distribution.entropy().mean()
+        policy_loss = -mean(log_prob * popart.relative(values, advantage), active)
+        value_loss = optax.l2_loss(predicted, popart.normalised(values, target)).mean()
+        entropy = mean(distribution.entropy(), active)
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
         explained_variance = 1 - jnp.var(target - v_tm1) / (jnp.var(target) + 1e-8)
-        clip_fraction = (ratio > self.clip_rho).mean()
-        return loss, Metrics(
-            policy_loss, value_loss, entropy, explained_variance, ratio.mean(), clip_fraction, jnp.zeros_like(loss)
-        )
+        clip_fraction = mean(ratio > self.clip_rho, active)
+        mean_ratio, zero = mean(ratio, active), jnp.zeros_like(loss)
+        metrics = Metrics(policy_loss, value_loss, entropy, explained_variance, mean_ratio, clip_fraction, zero)
+        return loss, (popart.moments(values, target), metrics)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optimiser(self.optimiser, self.learning_rate, self.max_grad_norm)

@@ -1,4 +1,9 @@
-"""Proximal policy optimisation (Schulman et al., 2017), with or without memory."""
+"""Proximal policy optimisation (Schulman et al., 2017), with or without memory.
+
+Advantages are generalised estimates by the policy and value that acted, which must be the present ones; or, for actors
+that lag under an asynchronous distribution, V-trace's by the present ones. Clipping then holds the policy near the one
+that the update began with, and V-trace's ratios make up for the one that acted.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,18 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-import rlax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
 from runnel.flow import Flow
-from runnel.nn import GRU, ActorCritic, head_for, initial_memory, networks
-from runnel.ops import minibatches, returns, statistics
-from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory, zeros
+from runnel.nn import ActorCritic, agents, popart
+from runnel.nn.cores import Memory
+from runnel.nn.review import predict
+from runnel.ops import proximal, returns, statistics
+from runnel.ops.averages import standardised
+from runnel.ops.vtrace import ratios, vtrace
+from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
+from runnel.views import view
 
 
 class Params(NamedTuple):
@@ -23,6 +32,7 @@ class Params(NamedTuple):
 
     actor_critic: ActorCritic
     observations: list[statistics.Statistics | None]  # empty where observations are taken as they are
+    values: popart.PopArt | None  # the scale of its values
 
 
 class State(NamedTuple):
@@ -47,7 +57,7 @@ class Batch(NamedTuple):
 
     observation: PyTree  # [T, B, ...]
     sample: Array  # [T, B, ...] what the policy drew
-    extras: Extras  # [T, B, ...]
+    extras: Extras  # [T, B, ...] by the policy and value to stay near
     advantage: Array  # [T, B]
     target: Array  # [T, B] for the value
     first: Array  # [T, B]
@@ -72,60 +82,69 @@ class PPO(Algorithm):
     """Learns from each unroll in a few epochs of minibatches, holding the policy near the one that acted."""
 
     learning_rate: float = 3e-4
-    anneal_steps: int | None = None  # environment steps over which the learning rate falls to 0
+    anneal_steps: int | None = None  # steps of all agents over which the learning rate falls to 0
     discount: float = 0.99
     gae_lambda: float = 0.95
+    advantages: Literal["gae", "vtrace"] = "gae"  # vtrace bears actors that lag
     unroll: int = 128  # steps of every environment per update
     epochs: int = 4
     minibatches: int = 4
     clip: float = 0.2  # of the probability ratio
+    dual_clip: float | None = None  # of what a bad action can cost, in multiples of its advantage; 3 is usual
     value_clip: float | None = None  # of the value's change
     value_cost: float = 0.5
     entropy_cost: float = 0.0
     max_grad_norm: float = 0.5
+    popart: bool = False  # learns values of any scale as if theirs were 1
     normalise_observations: bool = False
     normalise_returns: bool = False
     normalise_advantages: bool = True
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     network: Any = None  # None: chosen by the observation; a network; or package.module:name
-    memory: Literal["none", "gru"] = "none"
+    memory: Memory = "none"
     memory_size: int = 64
     scan_unroll: int = 1  # minibatches compiled side by side: faster on a GPU, longer to compile
 
     def __post_init__(self) -> None:
-        check.one_of(self, "memory", "none", "gru")
+        check.one_of(self, "advantages", "gae", "vtrace")
+        check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "epochs", "minibatches", "memory_size", "scan_unroll")
         check.positive(self, "learning_rate", "anneal_steps", "clip", "value_clip", "max_grad_norm")
         check.fraction(self, "discount", "gae_lambda")
+        if self.dual_clip is not None:
+            check.above(self, "dual_clip", 1)
+
+    @property
+    def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
+        """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
+        return 4 if self.advantages == "vtrace" else 0
 
     def loop(self, flow: Flow) -> None:
         trajectory = flow.rollout(self.act, self.unroll, self.discount if self.normalise_returns else None)
         flow.learn(self.learn, trajectory)
 
     def init(self, key: Array, spec: AgentSpec) -> State:
-        network = networks.resolve(self.network, spec.observation, self.hidden, self.activation)
-        actor_critic: Any = ActorCritic.create(
-            key, network, head_for(spec.action), zeros(spec.observation), self._gru(), self._towers(spec)
-        )
+        actor_critic: Any = agents.actor_critic_for(self, key, spec)
         observations = statistics.observation_statistics(spec.observation) if self.normalise_observations else []
         return State(
-            Params(actor_critic, observations),
+            Params(actor_critic, observations, popart.initial(self.popart)),
             self._optimiser().init(actor_critic),
             statistics.initial_statistics(),
             jnp.int32(0),
         )
 
     def initial_memory(self, spec: AgentSpec) -> PyTree:
-        return initial_memory(self._gru(), self._towers(spec))
+        return agents.initial_memory(self, spec)
 
     def act(self, params: Params, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
         prediction = params.actor_critic.step(self._seen(params, observation), memory)
         distribution = prediction.distribution
         sample = distribution.sample(key) if explore else distribution.mode()
         head = params.actor_critic.head
-        extras = Extras(sample if head.clips else (), distribution.log_prob(sample), prediction.value)
+        value = popart.value(params.values, prediction.value)
+        extras = Extras(sample if head.clips else (), distribution.log_prob(sample), value)
         return Act(head.action(sample), prediction.memory, extras)
 
     def learn(self, state: State, trajectory: Trajectory, key: Array) -> tuple[State, Metrics]:
@@ -135,105 +154,98 @@ class PPO(Algorithm):
         left = jnp.maximum(0.0, 1 - state.updates * per_update)
         learning_rate = jnp.asarray(self.learning_rate * left, batch.target.dtype)
 
-        parts = minibatches.cut(batch, self.minibatches, sequences=self.memory != "none")
-
-        def step(carry: tuple[Any, optax.OptState], order: Array) -> tuple[Any, Metrics]:
+        def step(carry: tuple[Any, optax.OptState], part: Batch) -> tuple[Any, Metrics]:
             actor_critic, optimiser = carry
-            grads, metrics = jax.grad(self._loss, has_aux=True)(actor_critic, parts.take(order))
+            grads, metrics = jax.grad(self._loss, has_aux=True)(actor_critic, part)
             changes, optimiser = self._optimiser().update(grads, optimiser)
             changes = jax.tree.map(lambda x: -learning_rate * x, changes)
             metrics = metrics._replace(grad_norm=optax.tree.norm(grads), learning_rate=learning_rate)
             return (optax.apply_updates(actor_critic, changes), optimiser), metrics
 
-        orders = jnp.concatenate([parts.orders(epoch_key) for epoch_key in jax.random.split(key, self.epochs)])
-        carry = (state.params.actor_critic, state.optimiser)
-        (actor_critic, optimiser), metrics = jax.lax.scan(step, carry, orders, unroll=self.scan_unroll)
-        metrics = jax.tree.map(jnp.mean, metrics)
+        carry, sequences = (state.params.actor_critic, state.optimiser), self.memory != "none"
+        (actor_critic, optimiser), metrics = proximal.epochs(
+            step, carry, batch, key, self.epochs, self.minibatches, sequences, self.scan_unroll
+        )
         unexplained = jnp.var(batch.target - batch.extras.value) / (jnp.var(batch.target) + 1e-8)
         # Only now: the policy that was learnt from saw the observations by the old statistics.
         observations = state.params.observations
         if self.normalise_observations:
             observations = statistics.update_observation_statistics(observations, trajectory.observation)
-        state = State(Params(actor_critic, observations), optimiser, return_statistics, state.updates + 1)
+        values = state.params.values
+        targets = popart.moments(values, popart.value(values, batch.target))
+        actor_critic, values = popart.updated(values, actor_critic, targets)
+        state = State(Params(actor_critic, observations, values), optimiser, return_statistics, state.updates + 1)
         return state, metrics._replace(explained_variance=1 - unexplained)
 
     def _batch(self, state: State, trajectory: Trajectory) -> tuple[Batch, statistics.Statistics]:
         """Advantages and targets of an unroll, and the statistics of returns that include it."""
-        params, extras, r_t = state.params, trajectory.extras, trajectory.reward
-        return_statistics = state.returns
-        if self.normalise_returns:
-            ended = trajectory.terminated | trajectory.truncated
-            sums = returns.discounted_sums(r_t, ended, trajectory.discounted_sum, self.discount)
-            return_statistics = statistics.update_statistics(return_statistics, sums)
-            r_t = r_t * jax.lax.rsqrt(return_statistics.variance + 1e-8)
+        params, acted, active = state.params, trajectory.extras, view(trajectory.observation).active
+        r_t, return_statistics = self._rewards(state, trajectory)
 
         def value(last_observation: PyTree, memory: PyTree) -> Array:
-            return params.actor_critic.step(self._seen(params, last_observation), memory).value
+            prediction = params.actor_critic.step(self._seen(params, last_observation), memory)
+            return popart.value(params.values, prediction.value)
 
         observation = self._seen(params, trajectory.observation)
-        memory: PyTree = ()
-        if self.memory != "none":  # the memory after each step, with which a truncated episode would have gone on
-            memory = self._unroll(params.actor_critic, observation, trajectory.first, trajectory.memory).memory
-        v_t = returns.next_values(value, extras.value, trajectory, memory)
-        advantage, target = returns.advantages(
-            r_t,
-            trajectory.terminated,
-            trajectory.truncated,
-            extras.value,
-            v_t,
-            self.discount,
-            self.gae_lambda,
-        )
+        sample = acted.sample if params.actor_critic.head.clips else trajectory.action
+        near, memory = acted._replace(sample=()), ()
+        if self.memory != "none" or self.advantages == "vtrace":
+            now = predict(params.actor_critic, observation, trajectory.first, trajectory.memory)
+            memory = now.memory  # after each step, with which a truncated episode would have gone on
+            if self.advantages == "vtrace":
+                near = Extras((), now.distribution.log_prob(sample), popart.value(params.values, now.value))
+        v_tm1 = near.value
+        v_t = returns.next_values(value, v_tm1, trajectory, memory)
+        if self.advantages == "vtrace":
+            rho_tm1 = ratios(near.log_prob, acted.log_prob, active)
+            rewarded = trajectory._replace(reward=r_t)
+            target, advantage = vtrace(rewarded, v_tm1, v_t, rho_tm1, self.discount, self.gae_lambda)
+        else:
+            ends = trajectory.terminated, trajectory.truncated
+            advantage, target = returns.advantages(r_t, *ends, v_tm1, v_t, self.discount, self.gae_lambda)
         if self.normalise_advantages:
             # Over the unroll, not each minibatch: learners then have one mean to agree on instead of many.
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            advantage = standardised(advantage, active)
+        else:
+            advantage = popart.relative(params.values, advantage)
+
+        # From here on, values are in the units of the value head.
+        target, v_tm1 = (popart.normalised(params.values, x) for x in (target, v_tm1))
         first, at_first = (trajectory.first, trajectory.memory) if self.memory != "none" else ((), ())
         memory = jax.tree.map(lambda x: x[None], at_first)
-        sample = extras.sample if params.actor_critic.head.clips else trajectory.action
-        return Batch(
-            observation, sample, extras._replace(sample=()), advantage, target, first, memory
-        ), return_statistics
+        batch = Batch(observation, sample, near._replace(value=v_tm1), advantage, target, first, memory)
+        return batch, return_statistics
+
+    def _rewards(self, state: State, trajectory: Trajectory) -> tuple[Array, statistics.Statistics]:
+        """Rewards on the scale of returns, where that is asked for, by statistics that include these."""
+        r_t = trajectory.reward
+        if not self.normalise_returns:
+            return r_t, state.returns
+        ended = trajectory.terminated | trajectory.truncated
+        sums = returns.discounted_sums(r_t, ended, trajectory.discounted_sum, self.discount)
+        return_statistics = statistics.update_statistics(state.returns, sums)
+        return r_t * jax.lax.rsqrt(return_statistics.variance + 1e-8), return_statistics
 
     def _loss(self, actor_critic: ActorCritic, batch: Batch) -> tuple[Array, Metrics]:
         if self.memory == "none":
-            prediction = actor_critic.unroll(batch.observation, (), ())
+            prediction = actor_critic.batch(batch.observation)
         else:
             memory = jax.tree.map(lambda x: x[0], batch.memory)
-            prediction = self._unroll(actor_critic, batch.observation, batch.first, memory)
-        log_ratio = prediction.distribution.log_prob(batch.sample) - batch.extras.log_prob
-        ratio = jnp.exp(log_ratio)
-        policy_loss = rlax.clipped_surrogate_pg_loss(ratio.ravel(), batch.advantage.ravel(), self.clip)
-
-        value_loss = optax.l2_loss(prediction.value, batch.target)
-        if self.value_clip is not None:
-            v_acted = batch.extras.value
-            held = v_acted + jnp.clip(prediction.value - v_acted, -self.value_clip, self.value_clip)
-            value_loss = jnp.maximum(value_loss, optax.l2_loss(held, batch.target))
+            prediction = predict(actor_critic, batch.observation, batch.first, memory)
+        active = view(batch.observation).active  # the others had no choice: there is nothing to be learnt of it
+        policy_loss, entropy, approx_kl, clip_fraction = proximal.policy_terms(
+            prediction.distribution, batch.sample, batch.extras.log_prob, batch.advantage, active,
+            self.clip, self.dual_clip,
+        )  # fmt: skip
+        value_loss = proximal.clipped_value_loss(prediction.value, batch.target, batch.extras.value, self.value_clip)
         value_loss = value_loss.mean()
-
-        entropy = prediction.distribution.entropy().mean()
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
-        approx_kl = (ratio - 1 - log_ratio).mean()
-        clip_fraction = (jnp.abs(ratio - 1) > self.clip).mean()
         zero = jnp.zeros_like(loss)
         return loss, Metrics(policy_loss, value_loss, entropy, approx_kl, clip_fraction, zero, zero, zero)
-
-    @staticmethod
-    def _unroll(actor_critic: ActorCritic, observation: PyTree, first: Array, memory: PyTree) -> Any:
-        """[T, B] what the actor-critic says of every column."""
-        return jax.vmap(actor_critic.unroll, (1, 1, 0), 1)(observation, first, memory)
 
     def _seen(self, params: Params, observation: PyTree) -> PyTree:
         """An observation as the network sees it."""
         return statistics.normalise(params.observations, observation) if self.normalise_observations else observation
-
-    def _gru(self) -> GRU | None:
-        return GRU(self.memory_size) if self.memory == "gru" else None
-
-    @staticmethod
-    def _towers(spec: AgentSpec) -> bool:
-        """Policy and value each have a network, but for images: convolutions are dear and serve both."""
-        return not networks.is_image(spec.observation)
 
     def _optimiser(self) -> optax.GradientTransformation:
         # As one vector: on a CPU, an update takes 16% less time than with an array for each weight and bias.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +13,8 @@ from gymnasium import error
 from gymnasium.wrappers import TimeLimit
 
 from runnel.envs import spaces
-from runnel.envs.gymnasium_vector import GymnasiumVector, missing_dependency, one_line
+from runnel.envs.gymnasium_vector import GymnasiumVector
+from runnel.envs.making import bad_setting, draw_without_screen, missing_dependency, one_line
 from runnel.errors import UserError, nearest
 from runnel.types import EnvSpec
 
@@ -47,10 +47,8 @@ class GymnasiumEnvironment:
         self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, limit)
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> GymnasiumVector:
-        if render and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-            # Without a screen, MuJoCo's and pygame's own choices fail or complain.
-            os.environ.setdefault("MUJOCO_GL", "egl")
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        if render:
+            draw_without_screen()
         make = partial(self._make, render)
         return GymnasiumVector(self._name, make, indices, seed, self._observations, self._actions)
 
@@ -100,7 +98,7 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     except error.Error as problem:
         raise UserError(f"Gymnasium cannot make '{name}': {one_line(problem)}") from problem
     except TypeError as problem:
-        raise _bad_setting(name, kwargs, problem) from problem
+        raise bad_setting(name, kwargs, problem) from problem
 
 
 def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
@@ -109,18 +107,10 @@ def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.
     except (error.DependencyNotInstalled, ImportError) as problem:
         raise missing_dependency(name, problem) from problem
     except TypeError as problem:
-        raise _bad_setting(name, kwargs, problem) from problem
+        raise bad_setting(name, kwargs, problem) from problem
     if not isinstance(environment, gymnasium.Env):
         raise UserError(f"{name} gave a {type(environment).__name__}; wanted a new gymnasium.Env at each call")
     return environment
-
-
-def _bad_setting(name: str, kwargs: dict[str, Any], problem: TypeError) -> Exception:
-    """Says which setting the environment does not take; any other TypeError is its own and passes."""
-    unknown = [key for key in kwargs if f"unexpected keyword argument '{key}'" in str(problem)]
-    if not unknown:
-        return problem
-    return UserError(f"{name} has no setting '{unknown[0]}'; leave it out")
 
 
 def _takes(factory: Factory, keyword: str) -> bool:

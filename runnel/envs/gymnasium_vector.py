@@ -8,7 +8,6 @@ for looking whether all went well: that is done for all environments at once, an
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,10 +17,11 @@ import numpy as np
 from gymnasium import error
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from runnel.environment import Episode, Failure, HostStep, episode_seed
+from runnel.environment import Episode, HostStep
 from runnel.envs import spaces
-from runnel.envs.recovery import Failures, Fault, fault_of_reset, fault_of_step, raised
-from runnel.errors import UserError
+from runnel.envs.making import missing_dependency
+from runnel.envs.recovery import Fault, fault_of_reset, fault_of_step, raised
+from runnel.envs.vector import RecoveringVector, ended_early
 from runnel.types import DEFAULT_GROUP, PyTree, zeros
 
 _call: Any = operator.call
@@ -30,11 +30,8 @@ NEVER = 1 << 62
 """The clock time at which the episode of an environment without a time limit is cut."""
 
 
-class GymnasiumVector:
+class GymnasiumVector(RecoveringVector[gymnasium.Env]):
     """Several environments of one id, stepped one after the other."""
-
-    stateful = False
-    watch: Callable[[int], None] | None = None
 
     def __init__(
         self,
@@ -45,34 +42,19 @@ class GymnasiumVector:
         observations: spaces.Observations,
         actions: spaces.Actions,
     ):
-        """`make` gives a new environment: one for each index, and one for each that failed."""
-        self._name, self._make = name, make
-        self._indices = [int(index) for index in indices]
-        self._seed = int(seed)
+        super().__init__(name, make, indices, seed)
         self._observations = observations
         self._actions = actions
         rows = len(self._indices)
-        self._environments = [make() for _ in indices]
         self._bare: list[gymnasium.Env] = [*self._environments]
         self._steps: list[Callable[..., Any]] = [_call] * rows
         self._resets: list[Callable[..., Any]] = [_call] * rows
         self._limits = [NEVER] * rows
-        for row in range(rows):
-            self._use(row, self._environments[row])
-        self._episodes = [0] * rows
-        self._clock = 0  # steps of the vector since `reset` or `restore`
+        for row, environment in enumerate(self._environments):
+            self._use(row, environment)
         self._deadlines = [NEVER] * rows  # the clock time at which each episode is cut
         self._next_deadline = NEVER
         self._shown = zeros(observations.space, rows)  # our own copy: callers may write where we wrote the last
-        self._failures = Failures(name, rows)
-        self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
-        self._proven = False  # whether every environment has once begun an episode
-
-    def reset(self, observation: dict[str, PyTree]) -> None:
-        self._start([0] * len(self._indices))
-        for row in range(len(self._indices)):
-            self._begin(row)
-        self._started(observation)
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
         self._clock += 1
@@ -83,7 +65,7 @@ class GymnasiumVector:
         shown, good = self._shown, False
         if self.watch is None and not self._condemned:
             try:
-                results.extend(map(_call, self._steps, actions))  # where one raises, those before it are kept
+                results.extend(self._step_each(actions))  # where one raises, those before it are kept
                 observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
                 shown = self._observations.write(out.observation[DEFAULT_GROUP], observations)
                 reward[:] = rewards
@@ -105,27 +87,6 @@ class GymnasiumVector:
         if self.watch is not None:
             self.watch(-1)
 
-    def episode_numbers(self) -> np.ndarray:
-        return np.array(self._episodes, np.int64)
-
-    def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
-        self._proven = True
-        self._start([int(episode.number) for episode in episodes])
-        for row, episode in enumerate(episodes):
-            self._begin(row)
-            if self._episodes[row] == episode.number and (fault := self._replay(row, episode)):
-                self._fail(row, fault._replace(what=f"played again, {fault.what}"))
-                self._episodes[row] += 1
-                self._begin(row)
-        self._started(observation)
-        return np.array([now != episode.number for now, episode in zip(self._episodes, episodes, strict=True)])
-
-    def condemn(self, row: int, episode: int, what: str) -> None:
-        self._condemned[row, episode] = what
-
-    def failures(self) -> list[Failure]:
-        return self._failures.fetch()
-
     def render(self, row: int) -> np.ndarray:
         try:
             picture = self._bare[row].render()
@@ -133,56 +94,37 @@ class GymnasiumVector:
             raise missing_dependency(self._name, problem) from problem
         return np.asarray(picture, np.uint8)
 
-    def close(self) -> None:
-        for environment in self._environments:
-            with contextlib.suppress(Exception):  # what it did was good, and is done
-                environment.close()
-
     def _use(self, row: int, environment: gymnasium.Env) -> None:
         bare, limit = _strip(environment)
         _quicken(bare)
         self._environments[row], self._bare[row], self._limits[row] = environment, bare, limit
         self._steps[row], self._resets[row] = bare.step, bare.reset
 
-    def _start(self, episodes: list[int]) -> None:
-        self._clock = 0
-        self._episodes = episodes
-        self._condemned.clear()
-        self._failures.forget()
+    def _close(self, environment: gymnasium.Env) -> None:
+        environment.close()
 
-    def _started(self, observation: dict[str, PyTree]) -> None:
-        self._proven = True
-        self._next_deadline = min(self._deadlines)
+    def _copy_shown(self, observation: dict[str, PyTree]) -> None:
         self._observations.copy(observation[DEFAULT_GROUP], self._shown)
-        if self.watch is not None:
-            self.watch(-1)
 
-    def _begin(self, row: int) -> None:
-        """Starts the episode whose number stands in `_episodes`, or the first after it that can be started."""
-        while fault := self._reset(row):
-            if fault.misfit and not self._proven:
-                raise UserError(f"{self._name}: {fault.what}; correct the environment's observation_space")
-            self._fail(row, fault)
-            self._episodes[row] += 1
-
-    def _reset(self, row: int) -> Fault | None:
-        if what := self._condemned.pop((row, self._episodes[row]), None):
-            return Fault(what)
-        if self.watch is not None:
-            self.watch(row)
-        seed = episode_seed(self._seed, self._indices[row], self._episodes[row])
-        try:
-            result = self._resets[row](seed=seed)
-        except Exception as problem:
-            return raised("reset", problem)
+    def _begin_episode(self, row: int, seed: int) -> Fault | None:
+        result = self._try(row, "reset", self._resets[row], seed=seed)
+        if isinstance(result, Fault):
+            return result
         try:
             observation, _ = result
             self._observations.write_row(self._shown, row, observation)
         except Exception as problem:
             return fault_of_reset(result, self._observations) or raised("reset", problem)
-        self._deadlines[row] = self._clock + self._limits[row]
-        self._next_deadline = min(self._deadlines)
+        self._cut_at(row, self._clock + self._limits[row])
         return None
+
+    def _cut_at(self, row: int, deadline: int) -> None:
+        self._deadlines[row] = deadline
+        self._next_deadline = min(self._deadlines)
+
+    def _step_each(self, actions: Iterable[Any]) -> Iterable[Any]:
+        """Steps every environment; gives what they give one by one."""
+        return map(_call, self._steps, actions)
 
     def _ends(self, terminated: Sequence[bool], truncated: Sequence[bool]) -> list[tuple[int, bool]]:
         """The rows whose episodes end with this step, and whether they say so themselves."""
@@ -208,7 +150,7 @@ class GymnasiumVector:
         """
         for row, action in enumerate(actions):
             if row >= len(results):
-                results.append(self._try_step(row, action))
+                results.append(self._try(row, "step", self._steps[row], action))
         terminated, truncated = [False] * len(results), [True] * len(results)
         for row, result in enumerate(results):
             if fault := self._fault(result):
@@ -221,52 +163,20 @@ class GymnasiumVector:
         self._observations.copy(out.observation[DEFAULT_GROUP], self._shown)
         return self._ends(terminated, truncated)
 
-    def _try_step(self, row: int, action: Any) -> Any:
-        """What a step gave, or a `Fault`."""
-        if what := self._condemned.pop((row, self._episodes[row]), None):
-            return Fault(what)
-        if self.watch is not None:
-            self.watch(row)
-        try:
-            return self._steps[row](action)
-        except Exception as problem:
-            return raised("step", problem)
-
     def _fault(self, result: Any) -> Fault | None:
         return result if isinstance(result, Fault) else fault_of_step(result, self._observations)
 
     def _replay(self, row: int, episode: Episode) -> Fault | None:
-        """Plays an episode that has just begun as far as its actions go."""
         played = np.asarray(episode.actions.get(DEFAULT_GROUP, ()))
         for step, action in enumerate(self._actions.unpack(played) if len(played) else (), 1):
-            result = self._try_step(row, action)
+            result = self._try(row, "step", self._steps[row], action)
             if fault := self._fault(result):
                 return fault
             if result[2] or result[3]:
-                lengths = f"an episode of {len(played)} steps and more ended after {step}"
-                return Fault(f"{lengths}: the environment is not deterministic")
+                return ended_early(len(played), step)
             if step == len(played):
                 self._observations.write_row(self._shown, row, result[0])
-        self._deadlines[row] -= len(played)
-        return None
-
-    def _fail(self, row: int, fault: Fault, stepping: bool = False) -> None:
-        """Counts a failure, and puts an environment made anew in the place of the one that failed."""
-        problem: Fault | None = fault
-        while problem:
-            failure = Failure(row, self._indices[row], self._episodes[row], problem.what, problem.traceback)
-            self._failures.add(failure, self._clock, stepping)
-            problem = self._rebuild(row)
-
-    def _rebuild(self, row: int) -> Fault | None:
-        if self.watch is not None:
-            self.watch(row)
-        with contextlib.suppress(Exception):
-            self._environments[row].close()
-        try:
-            self._use(row, self._make())
-        except Exception as problem:
-            return raised("making it anew", problem)
+        self._cut_at(row, self._deadlines[row] - len(played))
         return None
 
 
@@ -312,18 +222,3 @@ def _needed(environment: gymnasium.Env) -> gymnasium.Env:
     while isinstance(environment, OrderEnforcing | PassiveEnvChecker):
         environment = environment.env
     return environment
-
-
-def missing_dependency(name: str, problem: Exception) -> UserError:
-    text = one_line(problem)
-    if "mujoco" in text.lower() and importlib.util.find_spec("mujoco") is None:
-        return UserError(f"{name} needs MuJoCo, which is not installed; run: pip install 'runnel[mujoco]'")
-    if "pygame" in text.lower() and importlib.util.find_spec("pygame") is None:
-        return UserError(f"{name} needs pygame, which is not installed; run: pip install 'runnel[classic]'")
-    if "ale_py" in text:
-        return UserError(f"{name} needs the Arcade Learning Environment; run: pip install ale-py")
-    return UserError(f"{name} needs something that is not installed: {text}")
-
-
-def one_line(problem: Exception) -> str:
-    return " ".join(str(problem).split())

@@ -45,7 +45,7 @@ def fault_of_reset(result: Any, observations: Observations) -> Fault | None:
     """What is wrong with what `reset` gave."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         return Fault(f"reset gave {_words(result)}, wanted (observation, info)", misfit=True)
-    return _fault_of_observation("reset", result[0], observations)
+    return fault_of_observation("reset", result[0], observations)
 
 
 def fault_of_step(result: Any, observations: Observations) -> Fault | None:
@@ -54,9 +54,9 @@ def fault_of_step(result: Any, observations: Observations) -> Fault | None:
         wanted = "(observation, reward, terminated, truncated, info)"
         return Fault(f"step gave {_words(result)}, wanted {wanted}", misfit=True)
     observation, reward, *ends, _ = result
-    if fault := _fault_of_observation("step", observation, observations):
+    if fault := fault_of_observation("step", observation, observations):
         return fault
-    if fault := _fault_of_reward(reward):
+    if fault := fault_of_reward(reward):
         return fault
     try:
         [bool(end) for end in ends]
@@ -66,13 +66,15 @@ def fault_of_step(result: Any, observations: Observations) -> Fault | None:
     return None
 
 
-def _fault_of_observation(call: str, observation: Any, observations: Observations) -> Fault | None:
+def fault_of_observation(call: str, observation: Any, observations: Observations) -> Fault | None:
+    """What is wrong with an observation that `call` gave."""
     if misfit := observations.misfit(observation):
         return Fault(_one_line(f"{call} gave {misfit}"), misfit=True)
     return Fault(f"{call} gave NaN in its observation") if observations.has_nan(observation) else None
 
 
-def _fault_of_reward(reward: Any) -> Fault | None:
+def fault_of_reward(reward: Any) -> Fault | None:
+    """What is wrong with a reward that `step` gave."""
     if not getattr(reward, "shape", ()):  # an array of one element is no number: it does not fit among the others'
         with contextlib.suppress(Exception):
             return Fault("step gave NaN as its reward") if math.isnan(reward) else None

@@ -1,34 +1,90 @@
-"""The value of each of a discrete set of actions.
+"""What each of a discrete set of actions is worth.
 
 Like `ActorCritic` it is a pytree whose structure knows how its parameters are applied: `q = values(observation)`.
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import jax
-from flax import struct
+import jax.numpy as jnp
+from flax import linen, struct
 
 from runnel.nn.networks import dense
+from runnel.nn.noisy import NOISE, NoisyDense
 from runnel.types import Array, PyTree
+from runnel.views import view
+
+
+class ActionHead(linen.Module):
+    """From features to `[actions, *each]`: by one layer, or dueling (Wang et al., 2016).
+
+    Dueling, one stream tells what the observation is worth and another how much better each action is than the mean of
+    all. A stream has a hidden layer of its own, as wide as the features: without, the two would be no more than one.
+    """
+
+    actions: int
+    each: tuple[int, ...] = ()
+    dueling: bool = False
+    noisy: bool = False
+
+    @linen.compact
+    def __call__(self, features: Array) -> Array:
+        if not self.dueling:
+            return self._outputs(features, self.actions)
+        advantage = self._outputs(self._hidden(features), self.actions)
+        return self._outputs(self._hidden(features), 1) + advantage - advantage.mean(0)
+
+    def _hidden(self, features: Array) -> Array:
+        width = features.shape[-1]
+        return jax.nn.relu((NoisyDense(width) if self.noisy else dense(width))(features))
+
+    def _outputs(self, features: Array, rows: int) -> Array:
+        size = rows * math.prod(self.each)
+        layer = NoisyDense(size) if self.noisy else dense(size, scale=1.0)
+        return layer(features).reshape(rows, *self.each)
 
 
 class ActionValues(struct.PyTreeNode):
-    """Parameters of a network and of a last layer with one output for each action."""
+    """Parameters of a network and of an `ActionHead`.
+
+    Where an agent has no turn (`runnel.views`), what it does makes no difference: each action is worth the mean of all.
+    So it learns what such a moment is worth, on which the moments before it depend, and nothing about what to do in it.
+    """
 
     torso: PyTree
-    head: PyTree
+    last: PyTree
     network: Any = struct.field(pytree_node=False)
-    actions: int = struct.field(pytree_node=False)
+    head: ActionHead = struct.field(pytree_node=False)
 
     @classmethod
-    def create(cls, key: Array, network: Any, actions: int, observation: PyTree) -> ActionValues:
+    def create(
+        cls, key: Array, network: Any, actions: int, observation: PyTree, each: tuple[int, ...] = (),
+        dueling: bool = False, noisy: bool = False,
+    ) -> ActionValues:  # fmt: skip
+        """A value for each action, or of shape `each`: `(51,)` for the logits of a distribution of returns."""
         torso_key, head_key = jax.random.split(key)
-        torso = network.init(torso_key, observation)
-        head = dense(actions, scale=1.0).init(head_key, network.apply(torso, observation))
-        return cls(torso, head, network, actions)
+        head, seen = ActionHead(actions, each, dueling, noisy), view(observation).seen
+        torso = network.init(torso_key, seen)
+        return cls(torso, head.init(head_key, network.apply(torso, seen)), network, head)
 
-    def __call__(self, observation: PyTree) -> Array:
-        """[actions] for one observation."""
-        return dense(self.actions).apply(self.head, self.network.apply(self.torso, observation))  # type: ignore[return-value]
+    @property
+    def actions(self) -> int:
+        """How many there are."""
+        return self.head.actions
+
+    def __call__(self, observation: PyTree, key: Array | None = None) -> Array:
+        """[actions, *each] for one observation; noisy layers draw from the key, and without one use their means."""
+        seen = view(observation)
+        features = self.network.apply(self.torso, seen.seen)
+        outputs: Any = self.head.apply(self.last, features, rngs={} if key is None else {NOISE: key})
+        if seen.active is None:
+            return outputs
+        return jnp.where(seen.active, outputs, outputs.mean(0))
+
+    def batch(self, observation: PyTree, key: Array | None = None) -> Array:
+        """[N, actions, *each] for N observations, all with the same noise."""
+        return jax.vmap(partial(self.__call__, key=key))(observation)

@@ -5,6 +5,9 @@ structure, which is what lets `act` and `learn` use it without being told the sp
 
     actor_critic = ActorCritic.create(key, network, head_for(spec.action), zeros(spec.observation))
     distribution, value, memory = actor_critic.step(observation, memory)
+
+An observation may be parted (`runnel.views`): the networks are given what is seen, and actions that its mask forbids
+are never drawn.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from runnel.nn.gru import GRU
+from runnel.nn.cores import Core
 from runnel.nn.heads import Distribution, Head
 from runnel.nn.networks import dense
 from runnel.ops.hardware import launch_bound
 from runnel.types import Array, PyTree
+from runnel.views import view
 
 
 class Prediction(NamedTuple):
@@ -37,7 +41,7 @@ class Trunk(NamedTuple):
     """Parameters of what lies between an observation and the two heads."""
 
     network: PyTree
-    core: Any  # GRUParams, or () where there is no memory
+    core: Any  # of its `Core`; () where there is no memory
 
 
 class ActorCritic(struct.PyTreeNode):
@@ -52,22 +56,23 @@ class ActorCritic(struct.PyTreeNode):
     critic: PyTree
     network: Any = struct.field(pytree_node=False)
     head: Head = struct.field(pytree_node=False)
-    gru: GRU | None = struct.field(pytree_node=False)
+    core: Core | None = struct.field(pytree_node=False)
     towers: bool = struct.field(pytree_node=False)
 
     @classmethod
     def create(
-        cls, key: Array, network: Any, head: Head, observation: PyTree, gru: GRU | None = None, towers: bool = True
+        cls, key: Array, network: Any, head: Head, observation: PyTree, core: Core | None = None, towers: bool = True
     ) -> ActorCritic:
         trunk_key, policy_key, critic_key = jax.random.split(key, 3)
+        seen = view(observation).seen
 
         def init_trunk(key: Array) -> tuple[Trunk, Array]:
             network_key, core_key = jax.random.split(key)
-            params = network.init(network_key, observation)
-            features = network.apply(params, observation)
-            if gru is None:
+            params = network.init(network_key, seen)
+            features = network.apply(params, seen)
+            if core is None:
                 return Trunk(params, ()), features
-            return Trunk(params, gru.init(core_key, features)), gru.initial_memory()
+            return Trunk(params, core.init(core_key, features)), core.output(core.initial_memory())
 
         if towers:
             trunk, features = jax.vmap(init_trunk)(jax.random.split(trunk_key))
@@ -75,37 +80,40 @@ class ActorCritic(struct.PyTreeNode):
         else:
             trunk, features = init_trunk(trunk_key)
         policy, critic = head.init(policy_key, features), dense(1, scale=1.0).init(critic_key, features)
-        return cls(trunk, policy, critic, network, head, gru, towers)
+        return cls(trunk, policy, critic, network, head, core, towers)
 
     def step(self, observation: PyTree, memory: PyTree) -> Prediction:
         """Of one observation, given the memory of those before it."""
+        seen, legal, *_ = view(observation)
 
         def one(trunk: Trunk, memory: PyTree) -> tuple[Array, PyTree]:
-            features = self.network.apply(trunk.network, observation)
-            if self.gru is None:
+            features = self.network.apply(trunk.network, seen)
+            if self.core is None:
                 return features, ()
-            memory = self.gru.step(trunk.core, memory, features)
-            return memory, memory
+            memory = self.core.step(trunk.core, memory, features)
+            return self.core.output(memory), memory
 
         features, memory = self._each(one, memory, joint=self.towers)
-        return Prediction(*self._read(features, joint=self.towers), memory)
+        distribution, value = self._read(features, joint=self.towers)
+        return Prediction(_masked(distribution, legal), value, memory)
 
     def unroll(self, observation: PyTree, first: Array | tuple[()], memory: PyTree) -> Prediction:
         """[T] of a sequence, as `step` would have said them one by one."""
+        seen, legal, *_ = view(observation)
 
         def one(trunk: Trunk, memory: PyTree) -> tuple[Array, PyTree]:
-            features = jax.vmap(self.network.apply, (None, 0))(trunk.network, observation)
-            if self.gru is None:
+            features = jax.vmap(self.network.apply, (None, 0))(trunk.network, seen)
+            if self.core is None:
                 return features, ()
-            memory = self.gru.unroll(trunk.core, memory, features, first)
-            return memory, memory
+            memory = self.core.unroll(trunk.core, memory, features, first)
+            return self.core.output(memory), memory
 
         # The gradient of a batched product takes a CPU 1.2 times as long at batch 256, and 1.5 times at 2,048.
         joint = self.towers and launch_bound()
         features, memory = self._each(one, memory, joint, axis=1)
-        if joint:
-            return Prediction(*self._read_jointly(features), memory)
-        return Prediction(*jax.vmap(partial(self._read, joint=False))(features), memory)
+        read = self._read_jointly if joint else jax.vmap(partial(self._read, joint=False))
+        distribution, value = read(features)
+        return Prediction(_masked(distribution, legal), value, memory)
 
     def batch(self, observation: PyTree) -> Prediction:
         """[N] of any N observations, where there is no memory."""
@@ -148,9 +156,13 @@ class ActorCritic(struct.PyTreeNode):
         return distribution, outputs[1, :, 0]
 
 
-def initial_memory(gru: GRU | None, towers: bool) -> PyTree:
+def initial_memory(core: Core | None, towers: bool) -> PyTree:
     """The memory of an `ActorCritic` at the start of an episode."""
-    if gru is None:
+    if core is None:
         return ()
-    memory = gru.initial_memory()
-    return jnp.stack([memory, memory]) if towers else memory
+    memory = core.initial_memory()
+    return jax.tree.map(lambda x: jnp.stack([x, x]), memory) if towers else memory
+
+
+def _masked(distribution: Any, legal: Array | None) -> Any:
+    return distribution if legal is None else distribution.masked(legal)

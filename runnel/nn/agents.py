@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from runnel.errors import UserError
 from runnel.nn import networks
 from runnel.nn.actor_critic import ActorCritic
 from runnel.nn.actor_critic import initial_memory as memory_of
+from runnel.nn.cores import Core, Memory
 from runnel.nn.gru import GRU
 from runnel.nn.heads import head_for
-from runnel.types import AgentSpec, Array, PyTree, zeros
+from runnel.nn.lstm import LSTM
+from runnel.types import AgentSpec, Array, Discrete, MultiDiscrete, PyTree, zeros
+from runnel.views import view
 
 
 class Settings(Protocol):
@@ -22,27 +26,43 @@ class Settings(Protocol):
     @property
     def network(self) -> Any: ...
     @property
-    def memory(self) -> Literal["none", "gru"]: ...
+    def memory(self) -> Memory: ...
     @property
     def memory_size(self) -> int: ...
 
 
 def actor_critic_for(settings: Settings, key: Array, spec: AgentSpec) -> ActorCritic:
-    network = networks.resolve(settings.network, spec.observation, settings.hidden, settings.activation)
+    """For what its agents see; actions that a mask in their observations forbids are never drawn."""
+    check_mask(spec)
+    network = networks.resolve(settings.network, view(spec.observation).seen, settings.hidden, settings.activation)
     return ActorCritic.create(
-        key, network, head_for(spec.action), zeros(spec.observation), _gru(settings), _towers(spec)
+        key, network, head_for(spec.action), zeros(spec.observation), core_for(settings), _towers(spec)
     )
 
 
 def initial_memory(settings: Settings, spec: AgentSpec) -> PyTree:
     """One agent's memory at the start of an episode."""
-    return memory_of(_gru(settings), _towers(spec))
+    return memory_of(core_for(settings), _towers(spec))
 
 
-def _gru(settings: Settings) -> GRU | None:
-    return GRU(settings.memory_size) if settings.memory == "gru" else None
+def core_for(settings: Settings) -> Core | None:
+    """What remembers; None where nothing does."""
+    kinds: dict[Memory, type[GRU | LSTM]] = {"gru": GRU, "lstm": LSTM}
+    return None if settings.memory == "none" else kinds[settings.memory](settings.memory_size)
+
+
+def check_mask(spec: AgentSpec) -> None:
+    """Refuses observations whose mask does not fit the actions."""
+    mask, action = view(spec.observation).action_mask, spec.action
+    if mask is None:
+        return
+    if not isinstance(action, Discrete | MultiDiscrete):
+        raise UserError("observations have an `action_mask`, but actions are a Box; only numbered actions have masks")
+    wanted = action.n if isinstance(action, Discrete) else sum(action.sizes)
+    if mask.shape != (wanted,):
+        raise UserError(f"observations have an `action_mask` of shape {mask.shape}; these actions need ({wanted},)")
 
 
 def _towers(spec: AgentSpec) -> bool:
     """Policy and value each have a network, but for images: convolutions are dear and serve both."""
-    return not networks.is_image(spec.observation)
+    return not networks.is_image(view(spec.observation).seen)

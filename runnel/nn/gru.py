@@ -1,17 +1,15 @@
-"""A gated recurrent unit (Cho et al., 2014) that can be stepped while acting and unrolled while learning.
-
-Both give the same numbers. Unrolling multiplies all steps' inputs by their weights at once, which leaves one
-small matrix product in each step.
-"""
+"""A gated recurrent unit (Cho et al., 2014): the lighter of the two cores."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from runnel.nn import cores
 from runnel.nn.networks import default_float
 from runnel.types import Array
 
@@ -27,22 +25,16 @@ class GRUParams(NamedTuple):
 
 @dataclass(frozen=True)
 class GRU:
-    """Memory of `size` numbers, zero when an episode begins."""
+    """Memory of `size` numbers, zero when an episode begins: a `Core`."""
 
     size: int
 
     def init(self, key: Array, features: Array) -> GRUParams:
         inputs_key, memory_key = jax.random.split(key)
         dtype = default_float()
-
-        def gates(key: Array, inputs: int) -> Array:  # each gate orthogonal by itself
-            gate = jax.nn.initializers.orthogonal()
-            parts = jax.vmap(lambda k: gate(k, (inputs, self.size), dtype), out_axes=1)(jax.random.split(key, 3))
-            return parts.reshape(inputs, 3 * self.size)
-
         return GRUParams(
-            gates(inputs_key, features.shape[-1]),
-            gates(memory_key, self.size),
+            cores.gates(inputs_key, features.shape[-1], self.size, 3),
+            cores.gates(memory_key, self.size, self.size, 3),
             jnp.zeros(3 * self.size, dtype),
             jnp.zeros(self.size, dtype),
         )
@@ -51,19 +43,14 @@ class GRU:
         return jnp.zeros(self.size, default_float())
 
     def step(self, params: GRUParams, memory: Array, features: Array) -> Array:
-        """The memory after one step."""
         return self._advance(params, memory, features @ params.inputs + params.bias)
 
     def unroll(self, params: GRUParams, memory: Array, features: Array, first: Array) -> Array:
-        """[T, size] the memory after each of T steps, begun anew at steps that are `first` in an episode."""
         driven = features @ params.inputs + params.bias
+        return cores.unroll(partial(self._advance, params), memory, driven, first)
 
-        def body(memory: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
-            driven, first = step
-            memory = self._advance(params, jnp.where(first, 0.0, memory), driven)
-            return memory, memory
-
-        return jax.lax.scan(body, memory, (driven, first))[1]
+    def output(self, memory: Array) -> Array:
+        return memory
 
     def _advance(self, params: GRUParams, memory: Array, driven: Array) -> Array:
         reset_x, update_x, candidate_x = jnp.split(driven, 3, -1)

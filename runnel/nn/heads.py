@@ -1,8 +1,8 @@
 """From features to a distribution over actions, for each kind of action space.
 
 A distribution is a NamedTuple of arrays, so it passes through `vmap` and `scan`. All have `sample(key)`,
-`mode()`, `log_prob(sample)` and `entropy()`. Three short classes instead of those of distrax: one interface for all
-three, with a vector of categories of unequal sizes among them.
+`mode()`, `log_prob(sample)` and `entropy()`; those over categories also `masked(legal)`. Three short classes instead of
+those of distrax: one interface for all three, with a vector of categories of unequal sizes among them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,19 @@ POLICY_SCALE = 0.01
 ENORMOUS = 1e6
 """An action space that reaches this far is taken as unbounded: environments write infinity in many ways."""
 
+ILLEGAL = -1e9
+"""The logit of an illegal action: its probability is 0, and so, unlike infinity's, are its entropy and gradients."""
+
 
 class Categorical(NamedTuple):
     """One of n categories."""
 
     logits: Array  # [..., n]
+    legal: Array | None = None  # [..., n] where some of them are not to be drawn
+
+    def masked(self, legal: Array) -> Categorical:
+        """Over the legal categories only, of which there is at least one."""
+        return Categorical(jnp.where(legal, self.logits, ILLEGAL), legal)
 
     def sample(self, key: Array) -> Array:
         """One number decides, by where it falls among the categories laid end to end."""
@@ -38,6 +46,11 @@ class Categorical(NamedTuple):
         drawn = jax.random.uniform(key, rows, jnp.float32) if rows else random.uniform(key)
         weights = jnp.exp(self.logits - self.logits.max(-1, keepdims=True))
         ends = jnp.cumsum(weights, -1)
+        if self.legal is not None:
+            # Sums differ in their last bits by the order they are taken in: that must not let an illegal one in.
+            ends = jnp.where(self.legal, ends, -1.0)
+            reached = ends >= drawn[..., None].astype(ends.dtype) * ends.max(-1, keepdims=True)
+            return jnp.argmax(reached, -1).astype(jnp.int32)
         passed = ends[..., :-1] <= drawn[..., None].astype(ends.dtype) * ends[..., -1:]
         return jnp.sum(passed, -1, dtype=jnp.int32)
 
@@ -58,6 +71,12 @@ class MultiCategorical(NamedTuple):
     """A vector of independent categories, each of its own number."""
 
     parts: tuple[Categorical, ...]
+
+    def masked(self, legal: Array) -> MultiCategorical:
+        """Over the legal categories only, `[..., n]` of all parts one after another; each has at least one."""
+        sizes = [part.logits.shape[-1] for part in self.parts]
+        each = jnp.split(legal, np.cumsum(sizes)[:-1], -1)
+        return MultiCategorical(tuple(part.masked(mask) for part, mask in zip(self.parts, each, strict=True)))
 
     def sample(self, key: Array) -> Array:
         keys = jax.random.split(key, len(self.parts))

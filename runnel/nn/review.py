@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from runnel.nn.actor_critic import ActorCritic
+from runnel.nn.actor_critic import ActorCritic, Prediction
 from runnel.ops.returns import next_values
 from runnel.types import Array, PyTree, Trajectory
 
@@ -19,16 +19,19 @@ class Review(NamedTuple):
     v_t: Array  # [T, B] the value of its true successor; anything at all where the episode terminated
 
 
+def predict(actor_critic: ActorCritic, observation: PyTree, first: Array, memory: PyTree) -> Prediction:
+    """[T, B] what it says of every step, given the memory `[B, ...]` before the first."""
+    if actor_critic.core is None:
+        return jax.vmap(actor_critic.batch)(observation)
+    return jax.vmap(actor_critic.unroll, (1, 1, 0), 1)(observation, first, memory)
+
+
 def review(actor_critic: ActorCritic, trajectory: Trajectory) -> Review:
     """Policy and values of every step, the network gone through once.
 
     With memory, each column is gone through from the memory its first step was acted on with.
     """
-    if actor_critic.gru is None:
-        prediction = jax.vmap(actor_critic.batch)(trajectory.observation)
-    else:
-        unroll = jax.vmap(actor_critic.unroll, (1, 1, 0), 1)
-        prediction = unroll(trajectory.observation, trajectory.first, trajectory.memory)
+    prediction = predict(actor_critic, trajectory.observation, trajectory.first, trajectory.memory)
     # A bootstrap is a target, and nothing is learnt through a target.
     fixed, v_tm1, memory = jax.lax.stop_gradient((actor_critic, prediction.value, prediction.memory))
 

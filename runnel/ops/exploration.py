@@ -1,12 +1,55 @@
-"""Exploration with actions within bounds, in units in which their space reaches from -1 to 1."""
+"""Exploration: among discrete actions, and with actions within bounds, in units in which these reach from -1 to 1."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import optax
 import rlax
 
 from runnel.types import Array
+
+GOLDEN = round(2**32 * (5**0.5 - 1) / 2)
+"""The golden ratio less 1 as a share of 2 ** 32: a product of 32 bits loses its whole part by itself."""
+
+# Among discrete actions
+
+
+def legal_only(q: Array, action_mask: Array | None) -> Array:
+    """[..., n] the values, those of illegal actions below all others; as they are where there is no mask."""
+    return q if action_mask is None else jnp.where(action_mask, q, -jnp.inf)
+
+
+def epsilon_greedy(key: Array, q: Array, epsilon: Array | float, action_mask: Array | None = None) -> Array:
+    """[] the best of the legal actions, or with probability `epsilon` any of them."""
+    explore_key, action_key = jax.random.split(key)
+    anything = jax.random.categorical(action_key, legal_only(jnp.zeros_like(q), action_mask))
+    explores = jax.random.bernoulli(explore_key, epsilon)
+    return jnp.where(explores, anything, legal_only(q, action_mask).argmax()).astype(jnp.int32)
+
+
+def annealed(steps: Array, start: float | None, end: float | None, over: int, noisy: bool) -> Array:
+    """Epsilon after so many steps: it falls from `start` to `end` over the first `over` of them.
+
+    Where they are None these are 1 and 0.05, or 0 for noisy networks, which explore by themselves.
+    """
+    end = (0.0 if noisy else 0.05) if end is None else end
+    start = (end if noisy else 1.0) if start is None else start
+    return optax.linear_schedule(start, end, over)(steps)
+
+
+def spread(epsilon: Array, index: Array | int, reach: float) -> Array:
+    """An epsilon for each column, from `epsilon` down to `epsilon ** (1 + reach)`, as in Ape-X (Horgan et al., 2018).
+
+    There, column i of N has the exponent `1 + reach * i / (N - 1)`. Here i times the golden ratio, less its whole part,
+    stands for i / (N - 1). Such numbers are spread evenly for any N, so whoever plays a few of the columns need not
+    know how many there are.
+    """
+    fraction = (jnp.asarray(index).astype(jnp.uint32) * jnp.uint32(GOLDEN)).astype(epsilon.dtype) / 2.0**32
+    return epsilon ** (1 + reach * fraction)
+
+
+# Within bounds
 
 
 def with_noise(key: Array, action: Array, deviation: float) -> Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from runnel.ops.returns import next_observation
 from runnel.types import Array, PyTree, Trajectory
+from runnel.views import view
 
 
 class Transition(NamedTuple):
@@ -25,14 +26,21 @@ def n_step_transitions(trajectory: Trajectory, n: int, discount: float) -> Trans
     """[T * B] one transition from each step.
 
     A transition ends with its episode, and with the unroll: the last ones are shorter than n, and bootstrap that
-    much sooner, which is as right as n.
+    much sooner, which is as right as n. Steps at which the agent has no turn (`runnel.views`) do not count: what it
+    did leads to where it has a choice again.
     """
     steps = trajectory.reward.shape[0]
     ended = trajectory.terminated | trajectory.truncated
     end = jnp.arange(steps)[:, None] + jnp.zeros_like(trajectory.reward, jnp.int32)  # [T, B] the step it ends with
     r_t, going, weight = trajectory.reward, ~ended, jnp.full_like(trajectory.reward, discount)
-    for k in range(1, min(n, steps)):
+    active, choices = view(trajectory.observation).active, jnp.ones_like(end)  # [T, B] choices made so far
+    if active is not None:
+        active = active.reshape(*end.shape, -1).any(-1)  # of a team, [T, B, agents]: while one of them has a turn
+    for k in range(1, min(n, steps) if active is None else steps):
         going = going & (jnp.arange(steps)[:, None] + k < steps)
+        if active is not None:
+            chooses = _later(active, k)
+            going, choices = going & ((choices < n) | ~chooses), choices + chooses
         r_t = r_t + jnp.where(going, weight * _later(trajectory.reward, k), 0.0)
         weight = jnp.where(going, weight * discount, weight)
         end = jnp.where(going, end + 1, end)

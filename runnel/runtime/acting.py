@@ -18,6 +18,9 @@ from runnel.types import Array, PyTree
 Parameters = Callable[[int], tuple[int, dict[str, PyTree]]]
 """Gives the version and, by group, the parameters that an unroll is to be acted with."""
 
+SMALL_BYTES = 1 << 16
+"""Parameters up to this size go to `act` as one array of each kind; larger ones would be copied at every step."""
+
 
 class Policies:
     """The policies of some groups, for all columns of a loop at once; they remember from step to step."""
@@ -28,9 +31,12 @@ class Policies:
         self.seed = jnp.uint32(seed)
         self._act = jax.jit(self._act_all)
         self._keys = jax.jit(self._keys_of_unroll)
+        self._pack = jax.jit(_packed)
+        self._types: list[jax.ShapeDtypeStruct] = []  # of the parameters' leaves
         self._structure: Any = None  # of the parameters
-        self._leaves: list[Any] = []
-        self._step_keys: list[Array] = []
+        self._params: list[Array] = []  # as `act` is given them
+        self._unroll_keys: Any = None  # [T, columns] as numbers
+        self._steps = jax.jit(lambda: list(jnp.arange(loop.graph.unroll, dtype=jnp.int32)))()
         self.memories: dict[str, PyTree] = {group: loop.initial_memory(group) for group in self.groups}
         self._remembers = bool(jax.tree.leaves(self.memories))
         self._packed, self._given = self._outputs()
@@ -52,34 +58,45 @@ class Policies:
 
     def begin(self, unroll: int) -> None:
         self.version, params = self.parameters(unroll)
-        # Leaves, not trees, go into and come out of the program: walking trees takes longer than a small network.
-        self._leaves, self._structure = jax.tree.flatten({group: params[group] for group in self.groups})
-        start = unroll * self.loop.graph.unroll
-        self._step_keys = self._keys(self.seed, np.int32(start))
+        # Every array that enters or leaves a program costs a microsecond, and walking trees takes longer than that.
+        leaves, self._structure = jax.tree.flatten({group: params[group] for group in self.groups})
+        self._types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        self._params = self._pack(leaves) if self._small() else leaves
+        self._unroll_keys = self._keys(self.seed, np.int32(unroll * self.loop.graph.unroll))
 
     def memory(self) -> dict[str, list[Any]]:
         return {group: jax.tree.leaves(memory) for group, memory in self.memories.items()}
 
+    def adopt(self, observation: dict[str, PyTree]) -> dict[str, PyTree]:
+        return jax.tree.map(_shared, observation)
+
     def act(self, t: int, observation: dict[str, PyTree], first: np.ndarray) -> Sequence[Any]:
         # Only memory cares where an episode begins, and every array passed costs microseconds.
         began = first if self._remembers else None
-        packed, self.memories = self._act(self._leaves, observation, self.memories, began, self._step_keys[t])
+        packed, self.memories = self._act(
+            self._params, observation, self.memories, began, self._unroll_keys, self._steps[t]
+        )
         self._packed[...] = np.asarray(packed)
         return self._given
 
-    def _keys_of_unroll(self, seed: Array, start: Array) -> list[Array]:
-        """For each step the keys of the columns of all groups, as numbers: drawn in one call instead of T."""
+    def _small(self) -> bool:
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self._types) <= SMALL_BYTES
+
+    def _keys_of_unroll(self, seed: Array, start: Array) -> Array:
+        """[T, columns, ...] the keys of all groups at each step, as numbers: drawn in one call instead of T."""
         steps = start + jnp.arange(self.loop.graph.unroll, dtype=jnp.int32)
         keys = [jax.vmap(partial(self.loop.act_keys, seed, group))(steps) for group in self.groups]
-        return list(jax.random.key_data(jnp.concatenate(keys, axis=1)))
+        return jax.random.key_data(jnp.concatenate(keys, axis=1))
 
     def _act_all(
-        self, leaves: list[Array], observation: PyTree, memory: PyTree, first: Array | None, keys: Array
+        self, params: Any, observation: PyTree, memory: PyTree, first: Array | None, unroll_keys: Array, t: Array
     ) -> tuple[Array, PyTree]:
         """Acts for every group; gives the bytes of actions and extras, and the memories after."""
+        leaves = _unpacked(params, self._types) if self._small() else params
         params = jax.tree.unflatten(self._structure, leaves)
         actions, extras, memories = [], [], {}
         first = jnp.zeros(len(self.loop.envs), jnp.bool_) if first is None else first
+        keys = jax.lax.dynamic_index_in_dim(unroll_keys, t, keepdims=False)
         for group in self.groups:
             began = self.loop.each_column(first, group)
             columns = self.loop.columns(group)
@@ -90,6 +107,36 @@ class Policies:
             extras += jax.tree.leaves(act.extras)
             memories[group] = act.memory
         return jnp.concatenate([_bytes(x) for x in (*actions, *extras)]), memories
+
+
+def _shared(array: np.ndarray) -> Any:
+    """The memory of an array as an array of JAX's, where the two can share it: on a CPU, if it begins at a cache line.
+
+    What lies there may change between two calls, not during one. Handing over the host's own arrays takes longer.
+    """
+    if jax.default_backend() != "cpu":
+        return array
+    shared = jax.device_put(array)
+    return shared if shared.unsafe_buffer_pointer() == array.ctypes.data else array
+
+
+def _packed(leaves: Sequence[Array]) -> list[Array]:
+    """One flat array for each dtype."""
+    by_type: dict[Any, list[Array]] = {}
+    for leaf in leaves:
+        by_type.setdefault(leaf.dtype, []).append(jnp.ravel(leaf))
+    return [jnp.concatenate(parts) for parts in by_type.values()]
+
+
+def _unpacked(packed: Sequence[Array], types: Sequence[jax.ShapeDtypeStruct]) -> list[Array]:
+    """The arrays of these types that `_packed` put together."""
+    by_type = {array.dtype: array for array in packed}
+    taken = dict.fromkeys(by_type, 0)
+    leaves = []
+    for leaf in types:
+        begin, taken[leaf.dtype] = taken[leaf.dtype], taken[leaf.dtype] + math.prod(leaf.shape)
+        leaves.append(by_type[leaf.dtype][begin : taken[leaf.dtype]].reshape(leaf.shape))
+    return leaves
 
 
 def _bytes(x: Array) -> Array:

@@ -37,6 +37,10 @@ class Acting(Protocol):
         """By group: the leaves of the memory before the next step."""
         ...
 
+    def adopt(self, observation: dict[str, PyTree]) -> dict[str, PyTree]:
+        """What `act` is to be given for the observations that will lie in these arrays; made once for each."""
+        ...
+
     def act(self, t: int, observation: dict[str, PyTree], first: np.ndarray) -> Sequence[Any]:
         """The leaves of all actions, then of all extras, for the observations of step `t`."""
         ...
@@ -215,8 +219,9 @@ class Block:
         if slots not in self._views:
             local = [self.kept[lane.group] for lane in self._local]
             steps = range(self.steps)
+            seen = [{lane.group: lane.seen(t) for lane in local} for t in steps]
             self._views[slots] = Prepared(
-                seen=[{lane.group: lane.seen(t) for lane in local} for t in steps],
+                seen=[self.acting.adopt(each) for each in seen] if self.acting is not None else seen,
                 acted=[
                     [*(lane.slot.action[t] for lane in local), *(row for lane in local for row in lane.slot.extras[t])]
                     for t in steps

@@ -148,9 +148,9 @@ class _Set:
         self.agents = graph.spec.groups[self.group].agents
         envs = [index for client in clients for index in client.block.envs]
         self.policies = Policies(Loop(graph, share=tuple(envs)), [self.group], parameters, seed)
-        self.space = graph.spec.groups[self.group].observation
-        types = clients[0].types
+        types, space = clients[0].types, graph.spec.groups[self.group].observation
         self._buffer = [np.zeros((len(envs) * self.agents, *f.shape), dtype_of(f)) for f in types.observation]
+        self._seen = self.policies.adopt({self.group: as_observation(space, self._buffer)})
         self._first = np.zeros(len(envs), np.bool_)
         sizes = np.cumsum([0, *(len(client.block.envs) for client in clients)])
         self._envs = [slice(a, b) for a, b in pairwise(sizes)]
@@ -173,8 +173,7 @@ class _Set:
                 to[rows] = value
             self._first[envs] = client.first[t]
         memory = [np.asarray(leaf) for leaf in self.policies.memory()[self.group]] if t == 0 else []
-        observation = {self.group: as_observation(self.space, self._buffer)}
-        action, *extras = self.policies.act(t, observation, self._first)
+        action, *extras = self.policies.act(t, self._seen, self._first)
         for client, rows in zip(self.clients, self.rows, strict=True):
             client.answer(t, action[rows], [leaf[rows] for leaf in extras], [leaf[rows] for leaf in memory])
 

@@ -35,6 +35,7 @@ class SteppedProgram:
         self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
         self.player = self._player(vector, seed) if vector is not None else None
         self._unroll_s, self._learn_s = 0.0, 0.0
+        self._nothing: Any = None  # what a stretch has done when it begins
         self._unroll = jax.jit(loop.unroll, donate_argnums=0)
         self._update = jax.jit(self._learn, donate_argnums=(0, 1))
 
@@ -133,8 +134,11 @@ class SteppedProgram:
             self.player.unroll()
             # The slot's own memory: the update must have finished reading it before the next unroll.
             seen = {group: [lane.slot.arrays] for group, lane in self.player.blocks[0].kept.items()}
-        if total is None:
-            total = totals.empty(jax.eval_shape(self._learn, self.carry, None, seen)[1])
+        if self._nothing is None:
+            # As NumPy arrays, which a program does not use up: tracing for them anew takes as long as an update.
+            types = jax.eval_shape(self._learn, self.carry, None, seen)[1]
+            self._nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), types)
+        total = self._nothing if total is None else total
         unrolled = time.perf_counter()
         self.carry, summed, told = self._update(self.carry, total, seen)
         mean, refused = np.asarray(told).tolist()

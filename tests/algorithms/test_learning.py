@@ -3,11 +3,14 @@
 import pytest
 
 import runnel
+from runnel.distributions.asynchronous import Async
+from runnel.tuned import tuned
 
 pytestmark = pytest.mark.slow
 
 SEEDS = [1, 2, 3]
-GRU = {"memory": "gru", "normalise_observations": True, "normalise_returns": True, "learning_rate": 1e-3}
+HIDDEN = {"normalise_observations": True, "normalise_returns": True, "learning_rate": 1e-3}
+CHAIN = {"unroll": 32, "hidden": (32,), "memory_size": 32, "learning_rate": 3e-3, "entropy_cost": 0.01}
 
 
 def mean_return(tmp_path, algorithm, environment, seed, steps, target=None, **settings):
@@ -32,8 +35,12 @@ def mean_return(tmp_path, algorithm, environment, seed, steps, target=None, **se
         ("a2c", "gymnax:CartPole-v1", 600_000, 475),
         ("impala", "CartPole-v1", 600_000, 475),
         ("impala", "gymnax:CartPole-v1", 600_000, 475),
+        ("reinforce", "CartPole-v1", 600_000, 475),
+        ("reinforce", "gymnax:CartPole-v1", 600_000, 475),
         ("dqn", "CartPole-v1", 200_000, 450),
         ("dqn", "gymnax:CartPole-v1", 200_000, 450),
+        ("c51", "CartPole-v1", 200_000, 450),
+        ("c51", "gymnax:CartPole-v1", 200_000, 450),
         ("ddpg", "Pendulum-v1", 40_000, -200),
         ("ddpg", "gymnax:Pendulum-v1", 40_000, -200),
         ("td3", "Pendulum-v1", 40_000, -200),
@@ -49,10 +56,58 @@ def test_tuned_settings_reach_their_return(tmp_path, algorithm, environment, ste
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_memory_makes_up_for_hidden_velocities(tmp_path, seed):
-    assert mean_return(tmp_path, "ppo", "hidden:cartpole", seed, 200_000, 400, **GRU) >= 400
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_memory_makes_up_for_hidden_velocities(tmp_path, memory, seed):
+    assert mean_return(tmp_path, "ppo", "hidden:cartpole", seed, 200_000, 400, memory=memory, **HIDDEN) >= 400
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_memory_hidden_velocities_are_missed(tmp_path, seed):
-    assert mean_return(tmp_path, "ppo", "hidden:cartpole", seed, 200_000, **{**GRU, "memory": "none"}) < 200
+    assert mean_return(tmp_path, "ppo", "hidden:cartpole", seed, 200_000, **HIDDEN) < 200
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_shown_once_is_remembered_by_memory_alone(tmp_path, seed):
+    """In bsuite's memory chain, the answer is shown at first and asked for at last: guessing is worth 0, knowing 1."""
+    pytest.importorskip("gymnax")
+
+    def reached(memory, target=None):
+        place = tmp_path / memory
+        return mean_return(place, "ppo", "gymnax:MemoryChain-bsuite", seed, 60_000, target, memory=memory, **CHAIN)
+
+    assert abs(reached("none")) < 0.5
+    assert reached("gru", 0.95) >= 0.95
+    assert reached("lstm", 0.95) >= 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("ppo", {"popart": True}),
+        ("ppo", {"dual_clip": 3.0}),
+        ("ppo", {"advantages": "vtrace"}),
+        ("a2c", {"popart": True}),
+        ("impala", {"popart": True}),
+        ("reinforce", {"baseline": False, "unroll": 512}),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "-".join(part),
+)
+def test_variants_solve_cartpole(tmp_path, algorithm, settings, seed):
+    known = tuned(algorithm, "gymnax:CartPole-v1")
+    run = runnel.train(
+        algorithm, "gymnax:CartPole-v1", envs=known.pop("envs"), steps=1_000_000, seed=seed, run_dir=tmp_path / "run",
+        stop_at_return=450, settings={**known, **settings}, quiet=True,
+    )  # fmt: skip
+    assert run.result["mean_return"] >= 450
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ppo_with_vtrace_learns_from_actors_that_lag(tmp_path, seed):
+    known = tuned("ppo", "CartPole-v1")
+    run = runnel.train(
+        "ppo", "CartPole-v1", Async(actors=2), envs=known.pop("envs"), steps=500_000, seed=seed,
+        run_dir=tmp_path / "run", stop_at_return=450, settings={**known, "advantages": "vtrace"}, quiet=True,
+    )  # fmt: skip
+    assert run.result["mean_return"] >= 450
+    assert run.result["staleness_max"] > 0

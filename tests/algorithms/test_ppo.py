@@ -13,7 +13,9 @@ from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
 from runnel.flow import trace
 from runnel.nn import Network
+from runnel.nn.review import review
 from runnel.ops import minibatches
+from runnel.ops import vtrace as ops_vtrace
 from runnel.types import AgentSpec, Box, Discrete, EnvSpec, MultiDiscrete
 
 SEEN = Box((3,))
@@ -22,6 +24,11 @@ VARIANTS = [
     PPO(unroll=8),
     PPO(unroll=8, memory="gru", memory_size=5),
     PPO(unroll=8, normalise_observations=True, normalise_returns=True, value_clip=0.2, anneal_steps=1000),
+]
+OTHERS = [
+    PPO(unroll=8, memory="lstm", memory_size=5, popart=True),
+    PPO(unroll=8, advantages="vtrace", dual_clip=3.0, popart=True, normalise_returns=True),
+    PPO(unroll=8, advantages="vtrace", memory="gru", memory_size=5),
 ]
 
 
@@ -68,7 +75,9 @@ def test_impossible_sizes_are_refused_before_anything_runs():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"memory": "lstm"}, "memory='lstm'.*none or gru"),
+        ({"memory": "tape"}, "memory='tape'.*none or gru or lstm"),
+        ({"dual_clip": 1.0}, "dual_clip=1.0.*above 1"),
+        ({"advantages": "td"}, "advantages='td'.*gae or vtrace"),
         ({"activation": "gelu"}, "activation='gelu'.*tanh or relu"),
         ({"epochs": 0}, "epochs=0.*1 or more"),
         ({"minibatches": 0}, "minibatches=0.*1 or more"),
@@ -79,6 +88,14 @@ def test_impossible_sizes_are_refused_before_anything_runs():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         PPO(**settings)
+
+
+@pytest.mark.parametrize("algorithm", OTHERS, ids=["lstm", "vtrace", "vtrace-gru"])
+def test_other_variants_can_be_traced_in_double_precision(algorithm):
+    with jax.enable_x64(True):
+        graph = trace(algorithm, EnvSpec.single("toy", SEEN, ACTIONS[2]), 8)
+        floats = [x for x in jax.tree.leaves(graph.states) if jnp.issubdtype(x.dtype, jnp.floating)]
+        assert {x.dtype for x in floats} == {jnp.dtype(jnp.float64)}
 
 
 def noise(t, b):
@@ -151,6 +168,39 @@ def test_a_truncated_episode_goes_on_in_value_and_a_terminated_one_does_not(memo
 
     np.testing.assert_allclose(target[1, 1], 1 + 0.9 * on(1, 2), rtol=1e-5)
     np.testing.assert_allclose(target[0, 1], 1.9 + 0.81 * on(1, 2), rtol=1e-5)
+
+
+def test_where_nothing_lags_vtrace_is_gae():
+    gae = PPO(gae_lambda=0.9)
+    vtrace, spec = dataclasses.replace(gae, advantages="vtrace"), AgentSpec(SEEN, Discrete(3))
+    state = gae.init(jax.random.key(0), spec)
+
+    @jax.jit
+    def batches(state):
+        played = unroll(
+            gae, state.params, spec, jax.random.key(0), 6, 4, lambda action: jnp.cos(action), noise, random_ends(6, 4)
+        )
+        return [algorithm._batch(state, played)[0] for algorithm in (gae, vtrace)]
+
+    wanted, found = batches(state)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), found, wanted)
+
+
+def test_vtrace_goes_by_the_present_policy_and_bears_old_ones():
+    algorithm, spec = PPO(advantages="vtrace", normalise_advantages=False), AgentSpec(SEEN, Discrete(3))
+    acted, state = (algorithm.init(jax.random.key(seed), spec) for seed in (0, 1))
+    played = unroll(
+        algorithm, acted.params, spec, jax.random.key(0), 6, 4, lambda action: jnp.cos(action), noise, random_ends(6, 4)
+    )
+    batch, _ = algorithm._batch(state, played)
+    now = review(state.params.actor_critic, played)
+    log_prob = now.distribution.log_prob(played.action)
+    wanted = ops_vtrace.vtrace(played, now.v_tm1, now.v_t, jnp.exp(log_prob - played.extras.log_prob), 0.99, 0.95)
+    found = ops_vtrace.VTrace(batch.target, batch.advantage), batch.extras.log_prob, batch.extras.value
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, (wanted, log_prob, now.v_tm1)
+    )
+    assert algorithm.max_staleness > PPO().max_staleness == 0
 
 
 def test_the_learning_rate_falls_with_environment_steps():

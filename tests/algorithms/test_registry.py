@@ -11,7 +11,20 @@ from runnel.tuned import TUNED, tuned
 
 
 def test_names_and_classes():
-    assert algorithms.names() == ["a2c", "ddpg", "dqn", "impala", "ppo", "sac", "td3"]
+    assert algorithms.names() == [
+        "a2c",
+        "c51",
+        "ddpg",
+        "dqn",
+        "impala",
+        "mappo",
+        "ppo",
+        "qmix",
+        "reinforce",
+        "sac",
+        "td3",
+        "vdn",
+    ]
     assert [algorithms.load(name).__name__.lower() for name in algorithms.names()] == algorithms.names()
     assert algorithms.load("PPO") is algorithms.load("ppo")
 

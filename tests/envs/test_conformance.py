@@ -18,17 +18,39 @@ NAMES = [
     "Pendulum-v1",
     "FrozenLake-v1",
     "HalfCheetah-v5",
+    "ALE/Pong-v5",
+    "envpool:CartPole-v1",
     "own_envs:Camera",
     "own_envs:Drunkard",
     "own_envs:Countdown",
     "own_envs:limited",
     "gymnax:CartPole-v1",
     "gymnax:Catch-bsuite",
+    "jaxmarl:switch_riddle",
+    pytest.param("jaxmarl:MPE_simple_tag_v3", marks=pytest.mark.slow),
+    pytest.param("jaxmarl:3m", marks=pytest.mark.slow),
+    pytest.param("jaxmarl:hanabi", marks=pytest.mark.slow),
+    pytest.param("brax:reacher", marks=pytest.mark.slow),
     "toys:Corridor",
     "toys:Tag",
+    "pettingzoo:mpe2.simple_tag_v3",
+    "pettingzoo:classic.tictactoe_v3",
+    "pettingzoo:own_zoo",
+    "pettingzoo:own_turns",
 ]
-FEW_STARTS = {"FrozenLake-v1", "own_envs:Countdown", "toys:Corridor", "gymnax:Catch-bsuite"}
+FEW_STARTS = {
+    "FrozenLake-v1",
+    "own_envs:Countdown",
+    "toys:Corridor",
+    "gymnax:Catch-bsuite",
+    "ALE/Pong-v5",
+    "pettingzoo:classic.tictactoe_v3",
+    "pettingzoo:own_turns",
+    "jaxmarl:switch_riddle",
+}
 """Environments whose episodes often begin alike."""
+PLAYED_ONCE = {"envpool:CartPole-v1"}
+"""Environments whose episodes cannot be played again."""
 
 
 @cache
@@ -138,7 +160,9 @@ def test_an_environment_does_not_depend_on_its_neighbours(environment, name):
 
 
 @pytest.mark.parametrize("steps", [0, 5, 37])
-def test_a_restored_vector_goes_on_as_if_nothing_had_happened(environment, steps):
+def test_a_restored_vector_goes_on_as_if_nothing_had_happened(environment, name, steps):
+    if name in PLAYED_ONCE:
+        return
     before = play(environment, steps)
     arguments = {"step": steps} if isinstance(environment, Stepped) else {}
     on = play(environment, 20, restore=before.episodes, actions_seed=1, **arguments)
@@ -154,6 +178,27 @@ def test_a_restored_vector_goes_on_as_if_nothing_had_happened(environment, steps
             ]
             assert same(*picked)
     assert [episode.number for episode in on.episodes] == whole[2].tolist()
+
+
+@pytest.mark.parametrize("name", sorted(PLAYED_ONCE))
+def test_what_cannot_be_played_again_is_cut(environment, name):
+    before = play(environment, 5)
+    vector, out = environment.open(range(4), 7), empty(environment.spec, 4)
+    assert vector.restore(before.episodes, out.observation).all()
+    assert vector.episode_numbers().tolist() == [episode.number + 1 for episode in before.episodes]
+    assert not same(out.observation, played(name).first)  # other episodes, and not the first ones again
+    vector.step(random_actions(environment.spec, 4, np.random.default_rng(0)), out)
+    assert not (out.terminated | out.truncated).any()
+    vector.close()
+
+
+def test_a_vector_can_be_closed_at_any_time(environment):
+    vector = environment.open(range(2), 0)
+    vector.close()
+    vector = environment.open(range(2), 0)
+    vector.reset(empty(environment.spec, 2).observation)
+    vector.close()
+    vector.close()
 
 
 def _play_on(environment, steps, more):

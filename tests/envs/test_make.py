@@ -7,7 +7,6 @@ import numpy as np
 import own_envs
 import pytest
 
-from runnel import envs
 from runnel.environment import HostEnvironment, JaxEnvironment, is_traceable
 from runnel.envs import make, schemes
 from runnel.envs.gymnasium import GymnasiumEnvironment

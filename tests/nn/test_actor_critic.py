@@ -4,16 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen
 
-from runnel.nn import GRU, ActionValues, ActorCritic, head_for, initial_memory, network_for
+from runnel.nn import GRU, LSTM, ActionValues, ActorCritic, head_for, initial_memory, network_for
+from runnel.nn.lstm import LSTMMemory
 from runnel.types import Box, Discrete, MultiDiscrete, zeros
 
 SPACE, ACTIONS = Box((3,)), Discrete(2)
 
 
-def create(gru=None, towers=True):
+def create(core=None, towers=True):
     network = network_for(SPACE, (8,))
-    return ActorCritic.create(jax.random.key(0), network, head_for(ACTIONS), zeros(SPACE), gru, towers)
+    return ActorCritic.create(jax.random.key(0), network, head_for(ACTIONS), zeros(SPACE), core, towers)
 
 
 def stepwise(step, memory, initial, inputs, first):
@@ -22,43 +24,70 @@ def stepwise(step, memory, initial, inputs, first):
     for x, begins in zip(inputs, first, strict=True):
         memory, output = step(initial if begins else memory, x)
         outputs.append(output)
-    return jnp.stack(outputs)
+    return jax.tree.map(lambda *x: jnp.stack(x), *outputs)
 
 
 FIRST = np.array([False, False, True, False, True, True, False])
 
 
-def test_gru_unroll_equals_stepping_with_resets():
+@pytest.mark.parametrize("core", [GRU(5), LSTM(5)], ids=["gru", "lstm"])
+def test_a_core_unrolls_as_it_steps_with_resets(core):
     with jax.enable_x64(True):
-        gru, features = GRU(5), jax.random.normal(jax.random.key(1), (7, 3))
-        params = gru.init(jax.random.key(0), features[0])
-        start = jnp.ones(5)
-        found = gru.unroll(params, start, features, jnp.asarray(FIRST))
+        features = jax.random.normal(jax.random.key(1), (7, 3))
+        params = core.init(jax.random.key(0), features[0])
+        start = jax.tree.map(jnp.ones_like, core.initial_memory())
+        found = core.unroll(params, start, features, jnp.asarray(FIRST))
 
         def step(memory, x):
-            memory = gru.step(params, memory, x)
+            memory = core.step(params, memory, x)
             return memory, memory
 
-        wanted = stepwise(step, start, gru.initial_memory(), features, FIRST)
-        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+        wanted = stepwise(step, start, core.initial_memory(), features, FIRST)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, wanted)
+        assert core.output(found).shape == (7, 5)
 
 
-def test_gru_forgets_at_the_beginning_of_an_episode():
-    gru, features = GRU(5), jax.random.normal(jax.random.key(1), (7, 3))
-    params = gru.init(jax.random.key(0), features[0])
-    one, other = (gru.unroll(params, jnp.full(5, x), features, jnp.asarray(FIRST)) for x in (-1.0, 1.0))
+@pytest.mark.parametrize("core", [GRU(5), LSTM(5)], ids=["gru", "lstm"])
+def test_a_core_forgets_at_the_beginning_of_an_episode(core):
+    features = jax.random.normal(jax.random.key(1), (7, 3))
+    params = core.init(jax.random.key(0), features[0])
+
+    def outputs(start):
+        memory = jax.tree.map(lambda x: jnp.full_like(x, start), core.initial_memory())
+        return core.output(core.unroll(params, memory, features, jnp.asarray(FIRST)))
+
+    one, other = outputs(-1.0), outputs(1.0)
     assert (one[1] != other[1]).any()
     np.testing.assert_array_equal(one[2:], other[2:])
 
 
+def test_lstm_is_that_of_flax():
+    with jax.enable_x64(True):
+        lstm, features = LSTM(5), jax.random.normal(jax.random.key(1), (3,))
+        params = lstm.init(jax.random.key(0), features)
+        memory = LSTMMemory(*jax.random.normal(jax.random.key(2), (2, 5)))
+        weights = {}
+        for i, gate in enumerate("ifog"):
+            part = slice(5 * i, 5 * i + 5)
+            weights["i" + gate] = {"kernel": params.inputs[:, part]}
+            weights["h" + gate] = {"kernel": params.memory[:, part], "bias": params.bias[part]}
+        cell = linen.OptimizedLSTMCell(5, param_dtype=jnp.float64)
+        (c, h), _ = cell.apply({"params": weights}, (memory.cell, memory.hidden), features)
+        found = lstm.step(params, memory, features)
+        np.testing.assert_allclose(found.cell, c, rtol=1e-12)
+        np.testing.assert_allclose(found.hidden, h, rtol=1e-12)
+
+
 @pytest.mark.parametrize("towers", [True, False], ids=["towers", "shared"])
-@pytest.mark.parametrize("gru", [None, GRU(4)], ids=["none", "gru"])
+@pytest.mark.parametrize(
+    "core", [None, GRU(4), pytest.param(LSTM(4), marks=pytest.mark.slow)], ids=["none", "gru", "lstm"]
+)
 @pytest.mark.parametrize("launch_bound", [True, False])
-def test_unroll_equals_stepping(gru, towers, launch_bound, monkeypatch):
+def test_unroll_equals_stepping(core, towers, launch_bound, monkeypatch):
     monkeypatch.setattr("runnel.nn.actor_critic.launch_bound", lambda: launch_bound)
-    model = create(gru, towers)
+    model = create(core, towers)
     observations = jax.random.normal(jax.random.key(1), (7, 3))
-    memory = initial_memory(gru, towers)
+    memory = initial_memory(core, towers)
     unrolled = model.unroll(observations, jnp.asarray(FIRST), memory)
 
     def step(memory, observation):

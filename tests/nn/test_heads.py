@@ -28,6 +28,42 @@ def test_a_masked_category_has_a_finite_entropy():
     assert masked.entropy() == 0.0
 
 
+def test_illegal_actions_are_never_drawn_and_have_no_gradient():
+    legal = jnp.array([True, False, True, False])
+    logits = jnp.array([0.5, 9.0, -0.5, 9.0])
+    left = Categorical(logits[jnp.array([0, 2])])
+    masked = Categorical(logits).masked(legal)
+    drawn = np.asarray(jax.jit(jax.vmap(masked.sample))(jax.random.split(jax.random.key(0), 20_000)))
+    assert drawn.dtype == jnp.int32
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 20_000 * ~legal, 0.0)
+    np.testing.assert_allclose((drawn == 0).mean(), jnp.exp(left.log_prob(0)), atol=0.01)
+    assert masked.mode() == 0
+    np.testing.assert_allclose(masked.entropy(), left.entropy(), rtol=1e-6)
+    np.testing.assert_allclose(masked.log_prob(2), left.log_prob(1), rtol=1e-6)
+    for quantity in (lambda d: d.entropy(), lambda d: d.log_prob(0), lambda d: d.log_prob(1)):
+        grads = jax.jit(jax.grad(lambda x, f=quantity: f(Categorical(x).masked(legal))))(logits)
+        assert np.isfinite(grads).all()
+        np.testing.assert_array_equal(grads[~legal], 0.0)
+
+
+@pytest.mark.parametrize("drawn", [0.0, 0.3, 1 - 2.0**-23])
+def test_no_draw_is_too_low_or_too_high_for_the_legal_actions(drawn, monkeypatch):
+    monkeypatch.setattr("runnel.ops.random.uniform", lambda key: jnp.float32(drawn))
+    for legal in (np.arange(7) == i for i in range(7)):
+        masked = Categorical(jnp.linspace(-3.0, 3.0, 7)).masked(jnp.asarray(legal))
+        assert legal[masked.sample(jax.random.key(0))]
+
+
+def test_each_part_of_a_vector_has_its_own_mask():
+    parts = MultiCategorical((Categorical(jnp.zeros(2)), Categorical(jnp.zeros(3))))
+    masked = parts.masked(jnp.array([False, True, True, False, False]))
+    keys = jax.random.split(jax.random.key(0), 64)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(masked.sample))(keys), np.tile([1, 0], (64, 1)))
+    np.testing.assert_array_equal(masked.mode(), [1, 0])
+    np.testing.assert_allclose(masked.entropy(), 0.0)
+    np.testing.assert_allclose(masked.log_prob(jnp.array([1, 0])), 0.0)
+
+
 def test_multi_categorical_is_a_product():
     both = MultiCategorical((Categorical(LOGITS), Categorical(jnp.array([0.0, 3.0]))))
     sample = both.sample(jax.random.key(0))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runnel.errors import UserError
-from runnel.nn import MLP, NatureCNN, Network, network_for
+from runnel.nn import MLP, MinAtarCNN, NatureCNN, Network, network_for
 from runnel.nn.networks import Flat, Image, OneHot, encoding_of, resolve
 from runnel.types import Box, Discrete, MultiDiscrete, zeros
 
@@ -45,6 +45,25 @@ def test_small_observations_go_through_hidden_layers():
 def test_images_go_through_convolutions(shape):
     space = Box(shape, BYTE, 0, 255)
     assert features_of(network_for(space), zeros(space)).shape == (512,)
+
+
+def test_the_network_of_small_grids_is_a_convolution():
+    grid = np.random.default_rng(0).random((10, 10, 4)) < 0.2
+    network = resolve("runnel.nn:MinAtarCNN", Box((10, 10, 4), np.dtype(np.bool_)), (), "relu")
+    params = network.init(jax.random.key(0), grid)
+    assert network.apply(params, grid).shape == (128,)
+    first = params["params"]["Dense_0"]
+    kernel = first["kernel"].reshape(3, 3, 4, 16)  # [H, W, in, out], as convolutions have it
+    cells = jax.lax.conv_general_dilated(
+        grid[None].astype(np.float32), kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    alone = MinAtarCNN(features=1).apply({"params": {**params["params"], "Dense_1": _sum(8 * 8 * 16)}}, grid)
+    np.testing.assert_allclose(alone, [jax.nn.relu(cells + first["bias"]).sum()], rtol=1e-4)
+
+
+def _sum(size):
+    """A layer of one output, the sum of its inputs."""
+    return {"kernel": jnp.ones((size, 1)), "bias": jnp.zeros(1)}
 
 
 def test_channel_order_does_not_matter():

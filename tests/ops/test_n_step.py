@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from runnel.ops.n_step import n_step_transitions
 from runnel.types import Trajectory
+from runnel.views import parted
 
 DISCOUNT = 0.9
 
@@ -67,3 +68,20 @@ def test_transitions_end_with_the_episode_the_unroll_or_n(seed, ends, size):
             np.testing.assert_allclose(found.discount_t[i], discount, rtol=1e-5)
             if s_t is not None:
                 np.testing.assert_array_equal(found.s_t[i], s_t)
+
+
+def test_steps_without_a_turn_do_not_count():
+    """Of two who take turns, one's choice leads to its next turn, or as far as the unroll goes."""
+    trajectory = unroll(0, 6, 2, ends=0.0)
+    active = np.array([[True, False], [False, True]] * 3)
+    told = [parted(seen, active=active) for seen in (trajectory.observation, trajectory.last_observation)]
+    turns = trajectory._replace(observation=told[0], last_observation=told[1])
+    found, reward = n_step_transitions(turns, 1, DISCOUNT), trajectory.reward
+    for t, b in ((0, 0), (2, 0), (1, 1), (3, 1)):
+        row = 2 * t + b
+        np.testing.assert_allclose(found.r_t[row], reward[t, b] + DISCOUNT * reward[t + 1, b], rtol=1e-5)
+        np.testing.assert_allclose(found.discount_t[row], DISCOUNT**2, rtol=1e-5)
+        np.testing.assert_array_equal(found.s_t["observation"][row], trajectory.observation[t + 2, b])
+    np.testing.assert_allclose(found.discount_t[2 * 5 + 1], DISCOUNT, rtol=1e-5)  # the unroll ends with this turn
+    two = n_step_transitions(turns, 2, DISCOUNT)
+    np.testing.assert_array_equal(two.s_t["observation"][0], trajectory.observation[4, 0])

@@ -1,0 +1,172 @@
+"""PettingZoo environments, of PettingZoo itself, of mpe2 or of the user's own module. No JAX is imported here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import pettingzoo
+
+from runnel import portable
+from runnel.envs.making import bad_setting, draw_without_screen
+from runnel.envs.pettingzoo_games import Agent, Game, Moment, Parallel, Turns
+from runnel.envs.pettingzoo_teams import groups_of, sight_of, state_of, team_of
+from runnel.envs.pettingzoo_vector import PettingZooVector
+from runnel.envs.recovery import raised
+from runnel.errors import EnvironmentFailed, UserError, nearest
+from runnel.types import AgentSpec, EnvSpec
+
+GROUPS = ("kind", "each", "one")
+
+TOGETHER = ("mpe2.", "butterfly.cooperative_pong", "butterfly.pistonball", "classic.rps", "sisl.pursuit")
+"""Environments played at once whose agents are all there from the first step of an episode to the last."""
+
+
+class PettingZooEnvironment:
+    """An environment by the name of its module: `mpe2.simple_spread_v3`, `classic.tictactoe_v3`, `my.module`.
+
+    The module has `parallel_env`, or, where agents act in turns, `env`; they are given the settings. Besides those:
+    `groups` says who shares a policy ("kind": agents with one name before the number, and equal spaces; "each": nobody;
+    "one": all), `state` whether observations carry the whole state, and `active` whether they say who acts (None: where
+    agents act in turns, or may die or arrive).
+    """
+
+    def __init__(
+        self, name: str, *, groups: str = "kind", state: bool = False, active: bool | None = None, **settings: Any
+    ):
+        self._name = f"pettingzoo:{name}"
+        if groups not in GROUPS:
+            raise UserError(f"{self._name}: groups is '{groups}'{nearest(groups, GROUPS)}")
+        name = name.removeprefix("pettingzoo.")
+        self._made_from, self._settings = _find(name), settings
+        if active is None:
+            active = self._made_from.play is Turns or not name.startswith(TOGETHER)
+        probe = self._make(render=False)
+        try:
+            moment, world = _first(probe, self._name), probe.environment
+            sights = {agent: sight_of(world, agent, moment) for agent in _agents(world, self._name)}
+            self._state, size = state_of(world, sights) if state else (None, 0)
+            self._teams = {
+                group: team_of(agents, sights[agents[0]], active, size, self._name)
+                for group, agents in groups_of(sights, groups, self._name).items()
+            }
+            limit = _time_limit(probe)
+        finally:
+            probe.environment.close()
+        specs = {
+            group: AgentSpec(team.observations.space, team.actions.space, len(team.agents))
+            for group, team in self._teams.items()
+        }
+        self.spec = EnvSpec(self._name, specs, limit)
+
+    def open(self, indices: Sequence[int], seed: int, render: bool = False) -> PettingZooVector:
+        if render:
+            draw_without_screen()
+        return PettingZooVector(self._name, partial(self._make, render), indices, seed, self._teams, self._state)
+
+    def _make(self, render: bool) -> Game:
+        settings = {**self._settings, "render_mode": "rgb_array"} if render else self._settings
+        try:
+            world = self._made_from.make(**settings)
+        except TypeError as problem:
+            if render and "'render_mode'" in str(problem):
+                raise UserError(f"{self._name} gives no pictures: let it take `render_mode`") from problem
+            raise bad_setting(self._name, settings, problem) from problem
+        except Exception as problem:
+            # The registry has an exception of its own for what cannot be imported.
+            cause = problem if isinstance(problem, ImportError) else problem.__cause__
+            if isinstance(cause, ImportError):
+                raise _missing(self._name, cause) from problem
+            raise
+        modes = getattr(world, "metadata", {}).get("render_modes", ())
+        if render and "rgb_array" not in modes:
+            world.close()
+            raise UserError(
+                f"{self._name} gives no pictures: wanted render mode 'rgb_array' in its metadata, found "
+                f"{', '.join(modes) or 'none'}"
+            )
+        return self._made_from.play(world)
+
+
+def _first(probe: Game, name: str) -> Moment:
+    """What a new environment shows at first: part of what it is stands only there."""
+    try:
+        return probe.reset(0)
+    except Exception as problem:
+        fault = raised("reset", problem)
+        raise EnvironmentFailed(f"{name}: {fault.what}. Its own traceback:\n{fault.traceback}") from problem
+
+
+class _MadeFrom(NamedTuple):
+    make: Callable[..., Any]
+    play: Callable[[Any], Game]
+
+
+def _find(name: str) -> _MadeFrom:
+    """Where an environment comes from: PettingZoo's registry, where it has one, or a module."""
+    for kind, play in (("parallel", Parallel), ("aec", Turns)):
+        if registered := _registry(kind).get(name):
+            return _MadeFrom(partial(cast(Any, pettingzoo).make, kind, registered), play)
+    module = _module(name)
+    for attribute, play in (("parallel_env", Parallel), ("env", Turns)):
+        if make := getattr(module, attribute, None):
+            return _MadeFrom(make, play)
+    raise UserError(f"pettingzoo:{name}: '{module.__name__}' has neither `parallel_env` nor `env`; wanted one of them")
+
+
+def _registry(kind: str = "aec") -> dict[str, str]:
+    """PettingZoo's own environments (1.26 and later) by our names: `classic.go_v5` is its `classic/go-v5`."""
+    known = getattr(pettingzoo, f"{kind}_registry", {})
+    return {one.replace("/", ".").replace("-v", "_v"): one for one in known}
+
+
+def _module(name: str) -> Any:
+    if name.partition(".")[0] in portable.STANDARD:
+        raise UserError(f"pettingzoo:{name} is of Python's standard library; wanted a module with environments")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for path in (name, f"pettingzoo.{name}"):
+        try:
+            return importlib.import_module(path)
+        except ModuleNotFoundError as problem:
+            if problem.name is None or not f"{path}.".startswith(f"{problem.name}."):  # it is there; another is not
+                raise _missing(f"pettingzoo:{name}", problem) from problem
+    raise UserError(f"no PettingZoo environment is called '{name}'{nearest(name, _known(name))}")
+
+
+def _known(name: str) -> set[str]:
+    """Names that may have been meant: PettingZoo's own, mpe2's, and those beside it in its package."""
+    known, package = set(_registry()), name.partition(".")[0]
+    for path in {"mpe2", package, f"pettingzoo.{package}"}:
+        if (found := importlib.util.find_spec(path)) and found.submodule_search_locations:
+            modules = pkgutil.iter_modules(found.submodule_search_locations, f"{path}.".removeprefix("pettingzoo."))
+            known |= {one.name for one in modules if not one.ispkg}
+    return known - {"mpe2.all_modules", f"{package}.all_modules"}
+
+
+def _missing(name: str, problem: ImportError) -> UserError:
+    family = name.removeprefix("pettingzoo:").partition(".")[0]
+    own = any(one.startswith(f"{family}.") for one in _registry())
+    remedy = f"pip install 'pettingzoo[{family}]'" if own else "pip install it"
+    return UserError(f"{name} needs '{problem.name or problem}', which is not installed; run: {remedy}")
+
+
+def _agents(world: Any, name: str) -> list[Agent]:
+    if not (agents := getattr(world, "possible_agents", None)):
+        raise UserError(
+            f"{name} does not say which agents it can have: wanted `possible_agents`, a list, found "
+            f"{'none' if agents is None else agents}"
+        )
+    return list(agents)
+
+
+def _time_limit(probe: Game) -> int | None:
+    """The most steps an episode can have; of turns, environments count the rounds only."""
+    limit = getattr(getattr(probe.environment, "unwrapped", None), "max_cycles", None)
+    return limit if isinstance(probe, Parallel) and isinstance(limit, int) else None

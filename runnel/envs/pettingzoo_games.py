@@ -1,0 +1,131 @@
+"""The two ways in which PettingZoo's environments are played, all agents at once and in turns, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from pettingzoo.utils.conversions import aec_to_parallel_wrapper
+from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, BaseWrapper, OrderEnforcingWrapper
+
+Agent = Any
+"""What an environment calls an agent: text, nearly always."""
+
+
+class Moment(NamedTuple):
+    """Where an environment stands after a reset or a step; dicts are by agent, and need not have all of them."""
+
+    observations: Mapping[Agent, Any]  # of those that are there, and of those that died with this step
+    infos: Mapping[Agent, Mapping[str, Any]]
+    rewards: Mapping[Agent, float]  # for this step
+    acting: Collection[Agent]  # whose actions count in the next step
+    terminated: bool = False  # the episode, for all of them
+    truncated: bool = False
+
+
+class Game(Protocol):
+    """An environment, played."""
+
+    environment: Any
+
+    def reset(self, seed: int) -> Moment: ...
+
+    def step(self, actions: Mapping[Agent, Any]) -> Moment:
+        """`actions` has one for every agent there can be; those of agents that do not act are ignored."""
+        ...
+
+
+class Parallel:
+    """All agents that are there act in every step: a `pettingzoo.ParallelEnv`."""
+
+    def __init__(self, environment: Any):
+        self.environment = environment
+        if type(environment) is aec_to_parallel_wrapper:
+            environment.aec_env = _strip(environment.aec_env)
+
+    def reset(self, seed: int) -> Moment:
+        observations, infos = self.environment.reset(seed=seed)
+        return _moment(observations, infos, {}, tuple(self.environment.agents), {})
+
+    def step(self, actions: Mapping[Agent, Any]) -> Moment:
+        chosen = {agent: actions[agent] for agent in self.environment.agents}
+        observations, rewards, terminations, truncations, infos = self.environment.step(chosen)
+        # Agents that are done should have left `agents`; not every environment sees to it.
+        done = {agent for agent in terminations if terminations[agent] or truncations.get(agent)}
+        acting = [agent for agent in self.environment.agents if agent not in done]
+        return _moment(observations, infos, rewards, acting, terminations)
+
+
+class Turns:
+    """One agent acts in each step: a `pettingzoo.AECEnv`."""
+
+    def __init__(self, environment: Any):
+        self.environment = _strip(environment)
+
+    def reset(self, seed: int) -> Moment:
+        self.environment.reset(seed=seed)
+        self._bury()
+        return _moment(self._observations(), self.environment.infos, {}, self._acting(), {})
+
+    def step(self, actions: Mapping[Agent, Any]) -> Moment:
+        game = self.environment
+        game.step(actions[game.agent_selection])
+        # What this step gave. `_cumulative_rewards` is what an agent has gathered since its own last turn, and would
+        # reach the loser of a game only in a turn that it no longer has.
+        rewards, terminations = dict(game.rewards), dict(game.terminations)
+        observations = self._observations()
+        if all(map(self._is_dead, game.agents)):
+            return _moment(observations, game.infos, rewards, (), terminations)
+        if self._bury():  # another has the turn now, and another mask
+            observations |= self._observations()
+        return _moment(observations, game.infos, rewards, self._acting(), terminations)
+
+    def _observations(self) -> dict[Agent, Any]:
+        return {agent: self.environment.observe(agent) for agent in self.environment.agents}
+
+    def _acting(self) -> Collection[Agent]:
+        return (self.environment.agent_selection,) if self.environment.agents else ()
+
+    def _is_dead(self, agent: Agent) -> bool:
+        return self.environment.terminations[agent] or self.environment.truncations[agent]
+
+    def _bury(self) -> bool:
+        """Takes the turns of agents that have died, which do nothing but leave; gives whether there were any."""
+        game, buried = self.environment, False
+        for _ in range(len(game.agents)):
+            if not game.agents or not self._is_dead(game.agent_selection):
+                break
+            game.step(None)
+            buried = True
+        return buried
+
+
+def _moment(
+    observations: Mapping[Agent, Any],
+    infos: Mapping[Agent, Mapping[str, Any]],
+    rewards: Mapping[Agent, float],
+    acting: Collection[Agent],
+    terminations: Mapping[Agent, bool],
+) -> Moment:
+    """An episode ends where nobody is left to act: it terminated if all did that were there until now."""
+    terminated = not acting and all(terminations.values())
+    return Moment(observations, infos, rewards, acting, terminated, not acting and not terminated)
+
+
+def _strip(environment: Any) -> Any:
+    """Without the wrappers that only check how the environment is used: it is used rightly.
+
+    They stand before every look at an attribute, and are a third of the time of a step of mpe2.
+    """
+    environment = _needed(environment)
+    outer = environment
+    while isinstance(outer, BaseWrapper):
+        outer.env = _needed(outer.env)
+        outer = outer.env
+    return environment
+
+
+def _needed(environment: Any) -> Any:
+    while type(environment) in (AssertOutOfBoundsWrapper, OrderEnforcingWrapper):
+        environment = environment.env
+    return environment

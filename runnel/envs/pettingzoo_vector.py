@@ -1,0 +1,192 @@
+"""PettingZoo environments stepped one after the other, their agents in rows by group. No JAX is imported here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from runnel.environment import Episode, HostStep
+from runnel.envs import spaces
+from runnel.envs.pettingzoo_games import Agent, Game, Moment
+from runnel.envs.pettingzoo_teams import State, Team
+from runnel.envs.recovery import Fault, fault_of_observation, fault_of_reward, raised
+from runnel.envs.vector import RecoveringVector, ended_early
+from runnel.types import PyTree, space_map, zeros
+
+
+class _Played(NamedTuple):
+    """What a step gave, by group, and whether the episode ended with it."""
+
+    shown: dict[str, PyTree]  # [agents, ...]
+    rewards: dict[str, np.ndarray]  # [agents]
+    terminated: bool = False
+    truncated: bool = False
+
+
+class PettingZooVector(RecoveringVector[Game]):
+    """Several environments of one name. A group's rows are its agents in the first environment, in the second, ..."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Game],
+        indices: Sequence[int],
+        seed: int,
+        teams: Mapping[str, Team],
+        state: State | None,
+    ):
+        """`state` reads the whole state off an environment and what it gave, where observations carry it."""
+        super().__init__(name, make, indices, seed)
+        self._teams, self._state = teams, state
+        self._agents = {agent for team in teams.values() for agent in team.agents}
+        self._shown = self._places(len(self._indices))
+        self._seats = [self._of_row(self._shown, row) for row in range(len(self._indices))]
+        self._scratch = self._places(1)
+
+    def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
+        self._clock += 1
+        out.terminated.fill(False)
+        out.truncated.fill(False)
+        ends: list[tuple[int, bool]] = []
+        for row, chosen in enumerate(self._choices(action, len(self._indices))):
+            played = self._play(row, chosen)
+            if isinstance(played, Fault):
+                self._fail(row, played, stepping=True)
+                nothing = {group: np.zeros(len(team.agents)) for group, team in self._teams.items()}
+                played = _Played(self._seats[row], nothing, truncated=True)
+            self._show(row, played)
+            for group, reward in self._of_row(out.reward, row).items():
+                reward[...] = played.rewards[group]
+            if played.terminated or played.truncated:
+                ends.append((row, played.terminated))
+        self._copy_shown(out.observation)
+        for row, terminated in ends:
+            self._end(row, terminated, out)
+        if self.watch is not None:
+            self.watch(-1)
+
+    def render(self, row: int) -> np.ndarray:
+        return np.asarray(self._environments[row].environment.render(), np.uint8)
+
+    def _use(self, row: int, environment: Game) -> None:
+        self._environments[row] = environment
+
+    def _close(self, environment: Game) -> None:
+        environment.environment.close()
+
+    def _copy_shown(self, observation: dict[str, PyTree]) -> None:
+        self._copy(observation, self._shown)
+
+    def _begin_episode(self, row: int, seed: int) -> Fault | None:
+        begun = self._read(row, "reset", seed)
+        if isinstance(begun, Fault):
+            return begun
+        if begun.terminated or begun.truncated:
+            return Fault("reset left no agent that can act", misfit=True)
+        self._show(row, begun)
+        return None
+
+    def _replay(self, row: int, episode: Episode) -> Fault | None:
+        steps = max(map(len, episode.actions.values()), default=0)
+        if not steps:
+            return None
+        # The steps of one environment, as rows, lie as environments do in one step.
+        actions = {
+            group: np.asarray(episode.actions[group]).reshape(-1, *team.actions.space.shape)
+            for group, team in self._teams.items()
+        }
+        for step, chosen in enumerate(self._choices(actions, steps), 1):
+            played = self._play(row, chosen)
+            if isinstance(played, Fault):
+                return played
+            if played.terminated or played.truncated:
+                return ended_early(steps, step)
+            self._show(row, played)
+        return None
+
+    def _end(self, row: int, terminated: bool, out: HostStep) -> None:
+        """What is shown is an episode's last observation; shows the next one's first."""
+        out.terminated[row] = terminated
+        out.truncated[row] = not terminated
+        self._copy(self._of_row(out.last_observation, row), self._seats[row])
+        self._episodes[row] += 1
+        self._begin(row)
+        self._copy(self._of_row(out.observation, row), self._seats[row])
+
+    def _choices(self, actions: Mapping[str, np.ndarray], rows: int) -> list[dict[Agent, Any]]:
+        """What the agents of each environment do."""
+        chosen: list[dict[Agent, Any]] = [{} for _ in range(rows)]
+        for group, team in self._teams.items():
+            each = iter(team.actions.unpack(actions[group]))
+            for one in chosen:
+                one.update(zip(team.agents, each, strict=False))  # takes as many as there are agents
+        return chosen
+
+    def _play(self, row: int, chosen: Mapping[Agent, Any]) -> _Played | Fault:
+        return self._read(row, "step", chosen)
+
+    def _read(self, row: int, call: str, argument: Any) -> _Played | Fault:
+        """What a call of an environment gave, in rows; or what was wrong with it."""
+        given = self._try(row, call, self._call, row, call, argument)
+        if isinstance(given, Fault):
+            return given
+        moment, state = given
+        for agent in moment.acting:
+            if agent not in self._agents:
+                return Fault(f"{call} has an agent {agent!r}, which its possible_agents have not", misfit=True)
+            if moment.observations.get(agent) is None:
+                return Fault(f"{call} gave no observation for {agent}, which is one of its agents", misfit=True)
+        try:
+            shown, rewards = {}, {}
+            for group, team in self._teams.items():
+                shown[group] = team.observations.write(self._scratch[group], team.shown(moment, state))
+                rewards[group] = np.array(team.rewards(moment), np.float32)
+                if rewards[group].ndim > 1 or spaces.has_nan(rewards[group]):
+                    raise ValueError("rewards are not numbers")
+        except Exception as problem:
+            return self._fault(call, moment, state) or raised(call, problem)
+        return _Played(shown, rewards, moment.terminated, moment.truncated)
+
+    def _call(self, row: int, call: str, argument: Any) -> tuple[Moment, np.ndarray | None]:
+        game = self._environments[row]
+        moment = getattr(game, call)(argument)
+        return moment, None if self._state is None else self._state(game.environment, moment)
+
+    def _fault(self, call: str, moment: Moment, state: np.ndarray | None) -> Fault | None:
+        """What is wrong with what one of the agents was given."""
+        for team in self._teams.values():
+            with contextlib.suppress(Exception):  # so wrong that there are no words for it: its exception is told
+                given = zip(team.agents, team.shown(moment, state), team.rewards(moment), strict=True)
+                for agent, shown, reward in given:
+                    fault = fault_of_observation(call, shown, team.observations) or fault_of_reward(reward)
+                    if fault is not None:
+                        return fault._replace(what=f"{fault.what}, for {agent}")
+        return None
+
+    def _show(self, row: int, played: _Played) -> None:
+        self._copy(self._seats[row], played.shown)
+
+    def _copy(self, to: Mapping[str, PyTree], rows: Mapping[str, PyTree]) -> None:
+        for group, team in self._teams.items():
+            team.observations.copy(to[group], rows[group])
+
+    def _places(self, environments: int) -> dict[str, PyTree]:
+        """Where so many environments' observations have room."""
+        return {
+            group: zeros(team.observations.space, environments * len(team.agents))
+            for group, team in self._teams.items()
+        }
+
+    def _of_row(self, rows: Mapping[str, PyTree], row: int) -> dict[str, PyTree]:
+        """The part of arrays by group that belongs to one environment."""
+
+        def mine(array: np.ndarray, agents: int) -> np.ndarray:
+            return array[row * agents : (row + 1) * agents]
+
+        return {
+            group: space_map(partial(mine, agents=len(team.agents)), rows[group]) for group, team in self._teams.items()
+        }

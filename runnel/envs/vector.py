@@ -1,0 +1,150 @@
+"""What vectors of environments that are objects have in common: episodes, replay, and going on after a failure.
+
+An adapter adds how its environments are reset, stepped and shown. No JAX is imported here.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from runnel.environment import Episode, Failure, episode_seed
+from runnel.envs.recovery import Failures, Fault, raised
+from runnel.errors import UserError
+from runnel.types import PyTree
+
+E = TypeVar("E")
+
+
+class RecoveringVector(abc.ABC, Generic[E]):
+    """A `HostVector` less its `step` and `render`: each environment has a row, and is made anew where it fails.
+
+    What the environments show is kept here too, and copied to where the caller wants it: a failed environment's last
+    good observation is still there when the caller has written over its own.
+    """
+
+    stateful = False
+    watch: Callable[[int], None] | None = None
+
+    def __init__(self, name: str, make: Callable[[], E], indices: Sequence[int], seed: int):
+        """`make` gives a new environment: one for each index, and one for each that failed."""
+        self._name, self._make = name, make
+        self._indices = [int(index) for index in indices]
+        self._seed = int(seed)
+        rows = len(self._indices)
+        self._environments = [make() for _ in indices]
+        self._episodes = [0] * rows
+        self._clock = 0  # steps of the vector since `reset` or `restore`
+        self._failures = Failures(name, rows)
+        self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
+        self._proven = False  # whether every environment has once begun an episode
+
+    @abc.abstractmethod
+    def _use(self, row: int, environment: E) -> None:
+        """Puts an environment into a row."""
+
+    @abc.abstractmethod
+    def _begin_episode(self, row: int, seed: int) -> Fault | None:
+        """Resets an environment and shows its first observation."""
+
+    @abc.abstractmethod
+    def _replay(self, row: int, episode: Episode) -> Fault | None:
+        """Plays an episode that has just begun as far as its actions go, and shows where it stands."""
+
+    @abc.abstractmethod
+    def _copy_shown(self, observation: dict[str, PyTree]) -> None:
+        """Writes what all environments show."""
+
+    @abc.abstractmethod
+    def _close(self, environment: E) -> None: ...
+
+    def reset(self, observation: dict[str, PyTree]) -> None:
+        self._start([0] * len(self._indices))
+        for row in range(len(self._indices)):
+            self._begin(row)
+        self._started(observation)
+
+    def episode_numbers(self) -> np.ndarray:
+        return np.array(self._episodes, np.int64)
+
+    def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
+        self._proven = True
+        self._start([int(episode.number) for episode in episodes])
+        for row, episode in enumerate(episodes):
+            self._begin(row)
+            if self._episodes[row] == episode.number and (fault := self._replay(row, episode)):
+                self._fail(row, fault._replace(what=f"played again, {fault.what}"))
+                self._episodes[row] += 1
+                self._begin(row)
+        self._started(observation)
+        return np.array([now != episode.number for now, episode in zip(self._episodes, episodes, strict=True)])
+
+    def condemn(self, row: int, episode: int, what: str) -> None:
+        self._condemned[row, episode] = what
+
+    def failures(self) -> list[Failure]:
+        return self._failures.fetch()
+
+    def close(self) -> None:
+        for environment in self._environments:
+            with contextlib.suppress(Exception):  # what it did was good, and is done
+                self._close(environment)
+
+    def _start(self, episodes: list[int]) -> None:
+        self._clock = 0
+        self._episodes = episodes
+        self._condemned.clear()
+        self._failures.forget()
+
+    def _started(self, observation: dict[str, PyTree]) -> None:
+        self._proven = True
+        self._copy_shown(observation)
+        if self.watch is not None:
+            self.watch(-1)
+
+    def _begin(self, row: int) -> None:
+        """Starts the episode whose number stands in `_episodes`, or the first after it that can be started."""
+        while fault := self._begin_episode(row, episode_seed(self._seed, self._indices[row], self._episodes[row])):
+            if fault.misfit and not self._proven:
+                raise UserError(f"{self._name}: {fault.what}; correct the environment's observation_space")
+            self._fail(row, fault)
+            self._episodes[row] += 1
+
+    def _try(self, row: int, what: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a call of an environment gave, or a `Fault`."""
+        if reason := self._condemned.pop((row, self._episodes[row]), None):
+            return Fault(reason)
+        if self.watch is not None:
+            self.watch(row)
+        try:
+            return call(*args, **kwargs)
+        except Exception as problem:
+            return raised(what, problem)
+
+    def _fail(self, row: int, fault: Fault, stepping: bool = False) -> None:
+        """Counts a failure, and puts an environment made anew in the place of the one that failed."""
+        problem: Fault | None = fault
+        while problem:
+            failure = Failure(row, self._indices[row], self._episodes[row], problem.what, problem.traceback)
+            self._failures.add(failure, self._clock, stepping)
+            problem = self._rebuild(row)
+
+    def _rebuild(self, row: int) -> Fault | None:
+        if self.watch is not None:
+            self.watch(row)
+        with contextlib.suppress(Exception):
+            self._close(self._environments[row])
+        try:
+            self._use(row, self._make())
+        except Exception as problem:
+            return raised("making it anew", problem)
+        return None
+
+
+def ended_early(steps: int, after: int) -> Fault:
+    """An episode of so many steps, played again, ended after fewer."""
+    return Fault(f"an episode of {steps} steps and more ended after {after}: the environment is not deterministic")

@@ -1,0 +1,65 @@
+"""What a recurrent core is, and what all of them share: gates side by side, and a memory that resets.
+
+A core is stepped while acting and unrolled while learning, and both give the same numbers. Unrolling multiplies all
+steps' inputs by their weights at once, which leaves one small matrix product in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from runnel.nn.networks import default_float
+from runnel.types import Array, PyTree
+
+Memory = Literal["none", "gru", "lstm"]
+"""The kinds of memory that an algorithm's settings can ask for."""
+
+
+class Core(Protocol):
+    """Turns a sequence of features into memories, of which each tells its output."""
+
+    @property
+    def size(self) -> int:
+        """Of the output."""
+        ...
+
+    def init(self, key: Array, features: Array) -> Any: ...
+
+    def initial_memory(self) -> PyTree:
+        """That of an episode's beginning: zeros."""
+        ...
+
+    def step(self, params: Any, memory: PyTree, features: Array) -> PyTree:
+        """The memory after one step."""
+        ...
+
+    def unroll(self, params: Any, memory: PyTree, features: Array, first: Array) -> PyTree:
+        """[T, ...] the memory after each of T steps, begun anew at steps that are `first` in an episode."""
+        ...
+
+    def output(self, memory: PyTree) -> Array:
+        """[..., size] what later layers are given of it."""
+        ...
+
+
+def gates(key: Array, inputs: int, size: int, count: int) -> Array:
+    """[inputs, count size] the weights of so many gates, each orthogonal by itself."""
+    gate = jax.nn.initializers.orthogonal()
+    keys = jax.random.split(key, count)
+    parts = jax.vmap(lambda k: gate(k, (inputs, size), default_float()), out_axes=1)(keys)
+    return parts.reshape(inputs, count * size)
+
+
+def unroll(advance: Callable[[PyTree, Array], PyTree], memory: PyTree, driven: Array, first: Array) -> PyTree:
+    """[T, ...] the memory after each of T steps, each driven by a row and begun anew where it is `first`."""
+
+    def body(memory: PyTree, step: tuple[Array, Array]) -> tuple[PyTree, PyTree]:
+        driven, first = step
+        memory = advance(jax.tree.map(lambda x: jnp.where(first, 0.0, x), memory), driven)
+        return memory, memory
+
+    return jax.lax.scan(body, memory, (driven, first))[1]

@@ -1,0 +1,114 @@
+"""Several agents with one network: which of them is asked, and what all of them know together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from runnel.nn import networks
+from runnel.nn.action_values import ActionValues
+from runnel.nn.critics import joint_network
+from runnel.ops.exploration import legal_only
+from runnel.ops.teams import taking_part
+from runnel.types import AgentSpec, Array, Discrete, PyTree, Space, zeros
+from runnel.views import view
+
+
+class Settings(Protocol):
+    """What an algorithm for teams lets its user choose of the network that their agents share."""
+
+    @property
+    def hidden(self) -> tuple[int, ...]: ...
+    @property
+    def activation(self) -> networks.Activation: ...
+    @property
+    def network(self) -> Any: ...
+    @property
+    def agent_ids(self) -> bool: ...
+
+
+def identities_of(settings: Settings, spec: AgentSpec) -> int:
+    """How many agents are told apart by number: 0 where they are known by what they see only."""
+    return spec.agents if settings.agent_ids and spec.agents > 1 else 0
+
+
+def identity(agent: Array | int, agents: int) -> Array:
+    """[agents] one-hot: which of a group it is, by its number or a column's; of one alone that says nothing: [0]."""
+    if agents <= 1:
+        return jnp.zeros(0, networks.default_float())
+    return jax.nn.one_hot(agent % agents, agents, dtype=networks.default_float())
+
+
+def beside(seen: PyTree, vector: Array) -> PyTree:
+    """What an agent sees, and numbers beside it, as networks of `network_beside` are given them."""
+    return seen if vector.size == 0 else (seen, vector)
+
+
+def network_beside(network: Any, space: Space, size: int, hidden: tuple[int, ...], activation: Any) -> Any:
+    """From what an agent sees and `size` numbers beside it to features; `network` is the setting of that name."""
+    if size == 0:
+        return networks.resolve(network, space, hidden, activation)
+    return joint_network(network, space, size, hidden, activation)
+
+
+@dataclass(frozen=True)
+class WholeState:
+    """The state of the whole environment as a vector: its own, or else all that the group's agents see, in a row."""
+
+    encodings: tuple[networks.Encoding, ...]  # one for each leaf of what an agent sees, in JAX's order
+
+    @classmethod
+    def of(cls, space: Space) -> WholeState:
+        return cls(tuple(networks.encoding_of(leaf) for leaf in jax.tree.leaves(view(space).seen)))
+
+    def __call__(self, observation: PyTree) -> Array:
+        """[s] given what all agents observe, [agents, ...], with the state, which they share, once."""
+        seen, _, _, state = view(observation)
+        if state is not None:
+            return state.astype(networks.default_float())
+        return jnp.ravel(jax.vmap(self._encoded)(seen))
+
+    def _encoded(self, seen: PyTree) -> Array:
+        leaves = zip(self.encodings, jax.tree.leaves(seen), strict=True)
+        return jnp.concatenate([jnp.ravel(encoding(x)) for encoding, x in leaves])
+
+
+class TeamValues(struct.PyTreeNode):
+    """The value of each agent's actions, by one network that all share.
+
+    What a team observes is `[agents, ...]`, and so is what it does (see `ops.teams.together`).
+    """
+
+    values: ActionValues
+    identities: int = struct.field(pytree_node=False)  # agents that are told apart by number; 0: by what they see only
+
+    @classmethod
+    def create(cls, settings: Settings, key: Array, spec: AgentSpec) -> TeamValues:
+        assert isinstance(spec.action, Discrete)
+        space, identities = view(spec.observation).seen, identities_of(settings, spec)
+        network = network_beside(settings.network, space, identities, settings.hidden, settings.activation)
+        seen = beside(zeros(space), identity(jnp.int32(0), identities))
+        return cls(ActionValues.create(key, network, spec.action.n, seen), identities)
+
+    def __call__(self, seen: PyTree, agent: Array | int) -> Array:
+        """[actions] for what one agent sees."""
+        return self.values(beside(seen, identity(agent, self.identities)))
+
+    def greedy(self, observation: PyTree) -> Array:
+        """[agents] the best of each agent's legal actions."""
+        return legal_only(self._of_all(observation), view(observation).action_mask).argmax(-1)
+
+    def of(self, observation: PyTree, action: Array) -> Array:
+        """[agents] the value of what each does; 0 for those that take no part."""
+        q = jnp.take_along_axis(self._of_all(observation), action[:, None], -1)[:, 0]
+        return q * taking_part(view(observation).active)
+
+    def _of_all(self, observation: PyTree) -> Array:
+        """[agents, actions]"""
+        seen = view(observation).seen
+        agents = jax.tree.leaves(seen)[0].shape[0]
+        return jax.vmap(self)(seen, jnp.arange(agents))

@@ -1,0 +1,64 @@
+"""Learning in epochs of minibatches from what a policy near by has played, wherever its value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from runnel.ops import minibatches
+from runnel.ops.averages import mean
+from runnel.ops.surrogate import clipped_surrogate
+from runnel.types import Array, PyTree
+
+Carry = TypeVar("Carry")
+
+
+class PolicyTerms(NamedTuple):
+    """Of a minibatch, over the steps in which there was a choice."""
+
+    loss: Array
+    entropy: Array
+    approx_kl: Array  # from the policy that acted (Schulman, 2020)
+    clip_fraction: Array  # of steps whose ratio lies beyond the clip
+
+
+def policy_terms(
+    distribution: Any, sample: Array, log_prob: Array, advantage: Array, active: Array | None,
+    clip: float, dual_clip: float | None = None,
+) -> PolicyTerms:  # fmt: skip
+    """Given what a policy drew, and how likely it was then."""
+    log_ratio = distribution.log_prob(sample) - log_prob
+    ratio = jnp.exp(log_ratio)
+    return PolicyTerms(
+        -mean(clipped_surrogate(ratio, advantage, clip, dual_clip), active),
+        mean(distribution.entropy(), active),
+        mean(ratio - 1 - log_ratio, active),
+        mean(jnp.abs(ratio - 1) > clip, active),
+    )
+
+
+def clipped_value_loss(value: Array, target: Array, v_acted: Array, clip: float | None) -> Array:
+    """[...] half the squared error, or where that is more, that of the value held within `clip` of what it was."""
+    loss = optax.l2_loss(value, target)
+    if clip is None:
+        return loss
+    held = v_acted + jnp.clip(value - v_acted, -clip, clip)
+    return jnp.maximum(loss, optax.l2_loss(held, target))
+
+
+def epochs(
+    step: Callable[[Carry, PyTree], tuple[Carry, PyTree]], carry: Carry, batch: PyTree, key: Array,
+    count: int, parts: int, sequences: bool, unroll: int = 1,
+) -> tuple[Carry, PyTree]:  # fmt: skip
+    """Steps through a batch `[T, B, ...]` `count` times, each time cut anew into so many `parts` (`minibatches.cut`).
+
+    Gives what the last step did, and the mean of what all told. With `unroll`, so many are compiled side by side.
+    """
+    cut = minibatches.cut(batch, parts, sequences)
+    orders = jnp.concatenate([cut.orders(epoch_key) for epoch_key in jax.random.split(key, count)])
+    carry, told = jax.lax.scan(lambda carry, order: step(carry, cut.take(order)), carry, orders, unroll=unroll)
+    return carry, jax.tree.map(jnp.mean, told)
