@@ -22,9 +22,13 @@ train: $(VENV)/.train
 	curve=$$($(BIN)/runnel plot "$$run" --out "$$run/curve.png"); \
 	echo "learning curve: $$curve"
 
-# Tests spend their time compiling programs that then run for a moment: without optimising them it is a fifth less.
+# Tests spend their time compiling programs that then run for a moment: these are not optimised, and kept for other tests.
+COMPILE_LESS := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+
 test: lint docs
-	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" $(BIN)/pytest -n $(JOBS)
+	$(COMPILE_LESS) $(BIN)/pytest -n $(JOBS)
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow --timeout 3600

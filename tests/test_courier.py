@@ -504,7 +504,8 @@ def test_of_parameters_the_newest_arrives_whole() -> None:
     two.until(lambda: not two.couriers[1]._publishing[5]._under_way)  # and it is known that it arrived
     sent = two.couriers[1].tally()["carried"]["parameters"]["sent_messages"]
     assert seen <= sent <= 60
-    assert sent == two.couriers[0].tally()["carried"]["parameters"]["received_messages"]
+    # What was sent before the other had said anything is sent once more, and passed over there.
+    assert sent - 1 <= two.couriers[0].tally()["carried"]["parameters"]["received_messages"] <= sent
     two.close()
     own_bell.close()
 

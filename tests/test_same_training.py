@@ -83,7 +83,7 @@ def apart(found: dict[str, float], limit: float) -> dict[str, float]:
     [
         ALGORITHMS[:1],
         pytest.param(ALGORITHMS[1:4], marks=pytest.mark.slow),
-        ALGORITHMS[4:],
+        pytest.param(ALGORITHMS[4:], marks=pytest.mark.slow),
         *(pytest.param((name,), marks=pytest.mark.slow) for name in (*CONTINUOUS, *TEAMS)),
     ],
     ids=", ".join,
@@ -142,6 +142,7 @@ def test_a_run_may_be_resumed_under_another_distribution(training, ways):
     assert apart(found, 1e-8) == {}
 
 
+@pytest.mark.slow
 def test_a_run_in_processes_may_be_resumed_in_one():
     assert apart(distances("resume", "groups, JAX", "inline", "fused", JAX_ENABLE_X64="1"), 1e-8) == {}
 

@@ -14,7 +14,11 @@ STATES = np.eye(3, dtype=np.float32)
 
 @pytest.mark.parametrize(
     ("environment", "distribution"),
-    [("cycle:Cycle", "fused"), ("cycle:Cycle", "inline"), ("cycle:CycleEnv", "inline")],
+    [
+        ("cycle:Cycle", "fused"),
+        pytest.param("cycle:Cycle", "inline", marks=pytest.mark.slow),
+        ("cycle:CycleEnv", "inline"),
+    ],
 )
 def test_ppo_learns_the_value_of_the_uncut_task(environment, distribution, tmp_path):
     algorithm = PPO(discount=DISCOUNT, gae_lambda=0.8, learning_rate=3e-3, unroll=6, minibatches=1, value_cost=1.0)
@@ -26,7 +30,7 @@ def test_ppo_learns_the_value_of_the_uncut_task(environment, distribution, tmp_p
     np.testing.assert_allclose(values, VALUES, rtol=0.03)
 
 
-@pytest.mark.parametrize("environment", ["cycle:Cycle", "cycle:CycleEnv"])
+@pytest.mark.parametrize("environment", ["cycle:Cycle", pytest.param("cycle:CycleEnv", marks=pytest.mark.slow)])
 def test_dqn_learns_the_value_of_the_uncut_task(environment, tmp_path):
     algorithm = DQN(
         discount=DISCOUNT, n_step=2, learning_rate=3e-3, unroll=6, target_period=20, epsilon_end=1.0, min_size=64,
