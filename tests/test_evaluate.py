@@ -171,6 +171,15 @@ def test_jax_environments_are_played_step_by_step(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*film*"))
 
 
+def test_a_script_named_from_where_one_stood_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+    train(
+        "reinforce", "toys.py:Corridor", envs=2, steps=64, run_dir=tmp_path / "run", settings={"unroll": 8}, quiet=True
+    )
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(tmp_path / "run", episodes=2)["episodes"] == 2
+
+
 def test_groups_of_agents_have_returns_of_their_own(tmp_path: Path) -> None:
     from toys import Drift
 

@@ -42,7 +42,7 @@ IN_COLOUR = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num
 
 @dataclass(frozen=True)
 class AleSettings:
-    """What can be set: `runnel train ppo ALE/Pong-v5 --env sticky=0.25`."""
+    """What can be set: `runnel train ppo ALE/Pong-v5 --set env.sticky=0.25`."""
 
     reward_clip: bool = True  # rewards are -1, 0 or 1
     no_ops: int = 30  # an episode begins with at most so many frames of doing nothing, in whole steps

@@ -2,17 +2,10 @@
 
 Episodes have Brax's usual limit of 1,000 steps (`episode_length`), which is a truncation; the environment's own `done`
 is a termination. Every episode begins anew. Brax itself begins again and again from an environment's first state,
-because resets are dear; here one is made beside each step, which is between a tenth and a third of the time.
+because resets are dear; here one is made beside each step, which costs less than the step itself.
 
-`backend` chooses the physics. Returns are to be compared within one backend only. 64 ants on one CPU core, resets
-included:
-
-| backend | a step takes | of which resets |
-|---|---|---|
-| `generalized`, Brax's default and the one here | 14.6 ms | 20% |
-| `spring`, the least exact | 4.9 ms | 8% |
-| `mjx` | 6.8 ms | 30% |
-| `positional` | 27.3 ms | |
+`backend` chooses the physics: `generalized`, Brax's default and the one here; `spring`, which is quicker and the least
+exact; `positional`; `mjx`. Returns are to be compared within one backend only.
 """
 
 from __future__ import annotations

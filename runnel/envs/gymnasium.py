@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -83,11 +82,6 @@ def _time_limit(environment: gymnasium.Env) -> int | None:
 
 
 def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
-    if name.startswith("ALE/"):
-        try:
-            gymnasium.register_envs(importlib.import_module("ale_py"))
-        except ImportError as problem:
-            raise missing_dependency(name, problem) from problem
     try:
         return gymnasium.make(name, disable_env_checker=True, **kwargs)
     except (error.UnregisteredEnv, error.DeprecatedEnv) as problem:

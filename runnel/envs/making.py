@@ -31,8 +31,6 @@ def missing_dependency(name: str, problem: Exception) -> UserError:
         return UserError(f"{name} needs MuJoCo, which is not installed; run: pip install 'runnel[mujoco]'")
     if "pygame" in text.lower() and importlib.util.find_spec("pygame") is None:
         return UserError(f"{name} needs pygame, which is not installed; run: pip install 'runnel[classic]'")
-    if "ale_py" in text:
-        return UserError(f"{name} needs the Arcade Learning Environment; run: pip install ale-py")
     return UserError(f"{name} needs something that is not installed: {text}")
 
 
