@@ -25,6 +25,10 @@ class Family(NamedTuple):
     summary: str
     central: bool = False  # takes `state=True`: observations then carry the whole environment's state
 
+    @property
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
+
 
 FAMILIES = (
     Family("ALE/", "runnel.envs.ale:AleEnvironment", "ale_py", "atari", "an Atari game: ALE/Pong-v5"),
@@ -64,9 +68,8 @@ def schemes() -> list[Scheme]:
     """How environments can be named in this version."""
 
     def of(family: Family) -> Scheme:
-        installed = importlib.util.find_spec(family.package) is not None
-        missing = "" if installed else f" (not installed; run: pip install 'runnel[{family.extra}]')"
-        return Scheme(f"{family.prefix}NAME", family.summary + missing, installed)
+        missing = "" if family.installed else f" (not installed; run: pip install 'runnel[{family.extra}]')"
+        return Scheme(f"{family.prefix}NAME", family.summary + missing, family.installed)
 
     return [
         Scheme("NAME", "a Gymnasium id: CartPole-v1, HalfCheetah-v5"),
@@ -78,13 +81,11 @@ def schemes() -> list[Scheme]:
 def make(name: str, **kwargs: Any) -> Environment:
     """The environment of that name, made with the settings `kwargs`."""
     if family := _family(name):
-        adapter = portable.import_object(family.adapter)
-        try:
-            return adapter(name.removeprefix(family.prefix), **kwargs)
-        except ImportError as problem:
+        if not family.installed:
             raise UserError(
-                f"{name} needs '{problem.name}', which is not installed; run: pip install 'runnel[{family.extra}]'"
-            ) from problem
+                f"{name} needs '{family.package}', which is not installed; run: pip install 'runnel[{family.extra}]'"
+            )
+        return portable.import_object(family.adapter)(name.removeprefix(family.prefix), **kwargs)
     if ":" not in name:
         from runnel.envs.gymnasium import GymnasiumEnvironment
 

@@ -8,7 +8,7 @@ import own_envs
 import pytest
 
 from runnel.environment import HostEnvironment, JaxEnvironment, is_traceable
-from runnel.envs import make, schemes
+from runnel.envs import FAMILIES, make, schemes
 from runnel.envs.gymnasium import GymnasiumEnvironment
 from runnel.errors import UserError
 
@@ -117,6 +117,13 @@ def test_a_scheme_that_is_not_installed_says_what_to_run(monkeypatch):
     assert not known["gymnax"].installed
     assert known["gymnax"].summary.endswith("(not installed; run: pip install 'runnel[gymnax]')")
     assert known["package.module"].installed
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.extra)
+def test_a_family_that_is_not_installed_says_what_to_run(family, monkeypatch):
+    monkeypatch.setitem(sys.modules, family.package, None)
+    with pytest.raises(UserError, match=rf"needs '{family.package}', .* run: pip install 'runnel\[{family.extra}\]'"):
+        make(f"{family.prefix}any")
 
 
 def test_registered_after_import_is_found():
