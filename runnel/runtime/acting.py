@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -31,7 +31,7 @@ class Policies:
         self.seed = jnp.uint32(seed)
         self._act = jax.jit(self._act_all)
         self._keys = jax.jit(self._keys_of_unroll)
-        self._pack = jax.jit(_packed)
+        self._pack = jax.jit(_by_type)
         self._types: list[jax.ShapeDtypeStruct] = []  # of the parameters' leaves
         self._structure: Any = None  # of the parameters
         self._params: list[Array] = []  # as `act` is given them
@@ -39,22 +39,9 @@ class Policies:
         self._steps = jax.jit(lambda: list(jnp.arange(loop.graph.unroll, dtype=jnp.int32)))()
         self.memories: dict[str, PyTree] = {group: loop.initial_memory(group) for group in self.groups}
         self._remembers = bool(jax.tree.leaves(self.memories))
-        self._packed, self._given = self._outputs()
-
-    def _outputs(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Memory for what acting gives in a step, and the arrays in it: all actions, then all extras.
-
-        It comes as one row of bytes, because every array that leaves a program costs microseconds.
-        """
-        acts = [self.loop.node("act", group).output for group in self.groups]
-        columns = [self.loop.columns(group) for group in self.groups]
-        leaves = [(act.action, n) for act, n in zip(acts, columns, strict=True)]
-        leaves += [(leaf, n) for act, n in zip(acts, columns, strict=True) for leaf in jax.tree.leaves(act.extras)]
-        types = [((n, *leaf.shape[1:]), np.dtype(leaf.dtype)) for leaf, n in leaves]
-        ends = np.cumsum([0, *(math.prod(shape) * dtype.itemsize for shape, dtype in types)])
-        packed = np.zeros(ends[-1], np.uint8)
-        views = [packed[a:b].view(d).reshape(s) for (a, b), (s, d) in zip(pairwise(ends), types, strict=True)]
-        return packed, views
+        given = Given(loop, {group: loop.columns(group) for group in self.groups})
+        self._packed = np.zeros(given.size, np.uint8)
+        self._given = given.arrays(self._packed)
 
     def begin(self, unroll: int) -> None:
         self.version, params = self.parameters(unroll)
@@ -73,10 +60,10 @@ class Policies:
     def act(self, t: int, observation: dict[str, PyTree], first: np.ndarray) -> Sequence[Any]:
         # Only memory cares where an episode begins, and every array passed costs microseconds.
         began = first if self._remembers else None
-        packed, self.memories = self._act(
+        row, self.memories = self._act(
             self._params, observation, self.memories, began, self._unroll_keys, self._steps[t]
         )
-        self._packed[...] = np.asarray(packed)
+        self._packed[...] = np.asarray(row)
         return self._given
 
     def _small(self) -> bool:
@@ -106,7 +93,32 @@ class Policies:
             actions.append(act.action)
             extras += jax.tree.leaves(act.extras)
             memories[group] = act.memory
-        return jnp.concatenate([_bytes(x) for x in (*actions, *extras)]), memories
+        return packed([*actions, *extras]), memories
+
+
+class Given:
+    """What acting gives for so many columns of each group: all actions, then all extras.
+
+    It comes as one row of bytes, because every array that leaves a program costs microseconds.
+    """
+
+    def __init__(self, loop: Loop, columns: Mapping[str, int]):
+        acts = [(loop.node("act", group).output, n) for group, n in columns.items()]
+        leaves = [(act.action, n) for act, n in acts]
+        leaves += [(leaf, n) for act, n in acts for leaf in jax.tree.leaves(act.extras)]
+        self._types = [((n, *leaf.shape[1:]), np.dtype(leaf.dtype)) for leaf, n in leaves]
+        self._ends = np.cumsum([0, *(math.prod(shape) * dtype.itemsize for shape, dtype in self._types)]).tolist()
+        self.size = self._ends[-1]
+
+    def arrays(self, row: np.ndarray) -> list[np.ndarray]:
+        """The arrays in a row of bytes."""
+        spans = zip(pairwise(self._ends), self._types, strict=True)
+        return [row[a:b].view(dtype).reshape(shape) for (a, b), (shape, dtype) in spans]
+
+
+def packed(leaves: Sequence[Array]) -> Array:
+    """Arrays as one row of bytes."""
+    return jnp.concatenate([_bytes(x) for x in leaves])
 
 
 def _shared(array: np.ndarray) -> Any:
@@ -120,7 +132,7 @@ def _shared(array: np.ndarray) -> Any:
     return shared if shared.unsafe_buffer_pointer() == array.ctypes.data else array
 
 
-def _packed(leaves: Sequence[Array]) -> list[Array]:
+def _by_type(leaves: Sequence[Array]) -> list[Array]:
     """One flat array for each dtype."""
     by_type: dict[Any, list[Array]] = {}
     for leaf in leaves:
@@ -129,7 +141,7 @@ def _packed(leaves: Sequence[Array]) -> list[Array]:
 
 
 def _unpacked(packed: Sequence[Array], types: Sequence[jax.ShapeDtypeStruct]) -> list[Array]:
-    """The arrays of these types that `_packed` put together."""
+    """The arrays of these types that `_by_type` put together."""
     by_type = {array.dtype: array for array in packed}
     taken = dict.fromkeys(by_type, 0)
     leaves = []

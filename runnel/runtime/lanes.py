@@ -24,11 +24,13 @@ from runnel.runtime.messages import (
     Fields,
     GroupTypes,
     as_observation,
+    each,
     empty,
     leaves,
     parts,
     reply_fields,
     request_fields,
+    schema,
     unroll_fields,
 )  # fmt: skip
 from runnel.runtime.ports import In, Out
@@ -102,9 +104,8 @@ class Kept:
         self._slots = [[self._made(arrays) for arrays in out.slots] for out in self.outs]
         self._own: Slot | None = None
         columns = envs * types.agents.agents
-        self.after = as_observation(  # what the next unroll starts from
-            types.agents.observation, [np.zeros((columns, *f.shape), dtype_of(f)) for f in types.observation]
-        )
+        shown = empty(each(types.observation, columns))
+        self.after = as_observation(types.agents.observation, shown)  # what the next unroll starts from
         self.slot = self._slots[0][0] if self.outs else self._scratch()
         self._to: list[Out] = []
         self._version = self._unroll = 0
@@ -115,7 +116,7 @@ class Kept:
     def _scratch(self) -> Slot:
         """Where an unroll goes that nobody takes."""
         if self._own is None:
-            self._own = self._made(empty(self.fields))
+            self._own = self._made(empty(schema(self.fields)))
         return self._own
 
     def ready(self, unroll: int) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from runnel.transport.stream import Field, Schema, dtype_of
+from runnel.transport import memory
+from runnel.transport.stream import Field, Schema
 from runnel.types import AgentSpec, PyTree, Space, space_map
 
 Fields = dict[str, list[Field]]
@@ -40,17 +41,17 @@ def unroll_fields(types: GroupTypes, steps: int, envs: int) -> Fields:
     """An unroll of T steps of one group in E environments, B columns: what the rollout gives to its consumers."""
     columns = envs * types.agents.agents
     flags = [Field((steps, envs), "|b1")]
-    observation = _each(types.observation, steps, columns)
+    observation = each(types.observation, steps, columns)
     return {
         "observation": observation,
-        "action": _each([types.action], steps, columns),
-        "extras": _each(types.extras, steps, columns),
+        "action": each([types.action], steps, columns),
+        "extras": each(types.extras, steps, columns),
         "reward": [Field((steps, columns), types.real)],
         "terminated": flags,
         "truncated": flags,
         "last_observation": observation,
         "first": flags,
-        "memory": _each(types.memory, columns),
+        "memory": each(types.memory, columns),
         "discounted_sum": [Field((columns,), types.real)],
         "episode_return": [Field((steps, envs), "<f4")],  # where an episode ended: what it brought
         "episode_length": [Field((steps, envs), "<i4")],  # where an episode ended: its steps; else 0
@@ -60,13 +61,13 @@ def unroll_fields(types: GroupTypes, steps: int, envs: int) -> Fields:
 def request_fields(types: GroupTypes, envs: int, results: bool) -> Fields:
     """What an environment asks an action for; with the `results` of the step before where the rollout is there too."""
     columns = envs * types.agents.agents
-    fields: Fields = {"observation": _each(types.observation, columns), "first": [Field((envs,), "|b1")]}
+    fields: Fields = {"observation": each(types.observation, columns), "first": [Field((envs,), "|b1")]}
     if results:
         fields |= {
             "reward": [Field((columns,), types.real)],
             "terminated": [Field((envs,), "|b1")],
             "truncated": [Field((envs,), "|b1")],
-            "last_observation": _each(types.observation, columns),
+            "last_observation": each(types.observation, columns),
         }
     return fields
 
@@ -77,9 +78,9 @@ def reply_fields(types: GroupTypes, envs: int, extras: bool) -> Fields:
     `memory` is that before the step, and written only in the reply to an unroll's first step.
     """
     columns = envs * types.agents.agents
-    fields: Fields = {"action": _each([types.action], columns)}
+    fields: Fields = {"action": each([types.action], columns)}
     if extras:
-        fields |= {"extras": _each(types.extras, columns), "memory": _each(types.memory, columns)}
+        fields |= {"extras": each(types.extras, columns), "memory": each(types.memory, columns)}
     return fields
 
 
@@ -96,12 +97,14 @@ def parts(fields: Fields, arrays: Sequence[Any]) -> dict[str, list[Any]]:
     return found
 
 
-def empty(fields: Fields) -> list[np.ndarray]:
-    """Memory for one message."""
-    return [np.zeros(field.shape, dtype_of(field)) for field in schema(fields)]
+def empty(fields: Sequence[Field]) -> list[np.ndarray]:
+    """Memory for one message, laid out so that programs can use it where it lies."""
+    needed = tuple(fields)
+    return memory.arrays_at(memory.zeros(memory.arrays_bytes(needed)), needed, 0)
 
 
-def _each(columns: Sequence[Field], *leading: int) -> list[Field]:
+def each(columns: Sequence[Field], *leading: int) -> list[Field]:
+    """So many of what one column has."""
     return [Field((*leading, *field.shape), field.dtype) for field in columns]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,15 @@ import numpy as np
 from runnel.graph import Graph
 from runnel.ops import random
 from runnel.runtime import topology
-from runnel.runtime.acting import Parameters, Policies
+from runnel.runtime.acting import Given, Parameters, Policies, packed
 from runnel.runtime.blocks import group_types
 from runnel.runtime.counting import Counter
 from runnel.runtime.lanes import Kept
 from runnel.runtime.loop import Loop, group_key
-from runnel.runtime.messages import as_observation, leaves, parts, reply_fields, request_fields
+from runnel.runtime.messages import as_observation, each, empty, leaves, parts, reply_fields, request_fields
 from runnel.runtime.player import count
-from runnel.runtime.ports import In, Out, Station, first_of
-from runnel.transport.stream import Message, dtype_of
+from runnel.runtime.ports import In, Out, Station
+from runnel.transport.stream import Message
 from runnel.types import Array, PyTree
 
 
@@ -124,8 +124,8 @@ class Server:
                 client.receive(self.steps)
 
     def begin(self, unroll: int) -> None:
-        for each in self.sets:
-            each.begin(unroll)
+        for blocks in self.sets:
+            blocks.begin(unroll)
 
     def turn(self, t: int, ring: int) -> None:
         """Acts for one set at step `t`."""
@@ -149,7 +149,7 @@ class _Set:
         envs = [index for client in clients for index in client.block.envs]
         self.policies = Policies(Loop(graph, share=tuple(envs)), [self.group], parameters, seed)
         types, space = clients[0].types, graph.spec.groups[self.group].observation
-        self._buffer = [np.zeros((len(envs) * self.agents, *f.shape), dtype_of(f)) for f in types.observation]
+        self._buffer = empty(each(types.observation, len(envs) * self.agents))
         self._seen = self.policies.adopt({self.group: as_observation(space, self._buffer)})
         self._first = np.zeros(len(envs), np.bool_)
         sizes = np.cumsum([0, *(len(client.block.envs) for client in clients)])
@@ -178,8 +178,21 @@ class _Set:
             client.answer(t, action[rows], [leaf[rows] for leaf in extras], [leaf[rows] for leaf in memory])
 
 
+class Flight(NamedTuple):
+    """A batch that is being acted for."""
+
+    clients: list[Client]
+    given: Given
+    row: Array  # of bytes
+    memory: list[Array]  # before the step
+
+
 class FreeServer:
-    """The policy of one group, for whichever blocks have asked."""
+    """The policy of one group, for whichever blocks have asked.
+
+    Where another device than this processor acts, the next batch is put together and sent there before the last one
+    is waited for.
+    """
 
     def __init__(self, station: Station, graph: Graph, clients: Sequence[Client], parameters: Parameters, seed: int):
         self.station, self.graph, self.clients, self.parameters = station, graph, list(clients), parameters
@@ -187,70 +200,86 @@ class FreeServer:
         self.loop = Loop(graph)
         self.envs, self.agents = len(clients[0].block.envs), graph.spec.groups[self.group].agents
         self.rows = self.envs * self.agents  # of a block
-        self.by_port = {id(client.request): client for client in clients}
-        self.places = {id(client): k for k, client in enumerate(clients)}
+        self.flight: Flight | None = None
+        self._places = {id(client): place for place, client in enumerate(clients)}
+        self._starts = np.asarray([client.block.start * self.agents for client in clients] + [0], np.int32)
         self._seed = jnp.uint32(seed)
         # A row more than there are columns: padding reads and writes it.
         one = graph.algorithm.initial_memory(graph.spec.groups[self.group])
         total = len(clients) * self.rows + 1
         self.memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (total, *jnp.shape(x))), one)
         self.sizes = sorted({min(1 << k, len(clients)) for k in range(len(clients).bit_length() + 1)})
-        self._buffers = {
-            size: [np.zeros((size * self.rows, *f.shape), dtype_of(f)) for f in clients[0].types.observation]
-            for size in self.sizes
-        }
+        self._given = {size: Given(self.loop, {self.group: size * self.rows}) for size in self.sizes}
+        # Two of each: one is filled while the other is still being sent.
+        self._buffers = [{size: self._buffer(size) for size in self.sizes} for _ in range(2)]
+        self._ahead = jax.default_backend() != "cpu"
         self._act = jax.jit(self._act_rows, donate_argnums=2)
+
+    def _buffer(self, size: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Of so many blocks: place, step, and where episodes begin; what they show."""
+        asked = np.zeros((size, 2 + self.envs), np.int32)
+        return asked, empty(each(self.clients[0].types.observation, size * self.rows))
 
     def compile(self) -> None:
         """All sizes, before anybody waits."""
         _, params = self.parameters(0)
         for size in self.sizes:
-            rows = np.full(size * self.rows, len(self.clients) * self.rows, np.int32)
-            zeros = np.zeros(size * self.rows, np.int32)
-            first = np.zeros(size * self.rows, np.bool_)
-            _, _, self.memory = self._act(
-                self._seed, params[self.group], self.memory, self._buffers[size], first, rows, zeros, zeros
-            )
+            asked, seen = self._buffer(size)
+            asked[:, 0] = len(self.clients)
+            _, _, self.memory = self._act(self._seed, params[self.group], self.memory, asked, seen)
 
     def serve(self) -> None:
-        """Acts once, for those that have asked."""
-        ready = first_of(self.station, [client.request for client in self.clients], "observations")
-        asking = [self.by_port[id(port)] for port in ready]
-        size = next(size for size in self.sizes if size >= len(asking))
-        buffer = self._buffers[size]
-        rows = np.full((size, self.rows), len(self.clients) * self.rows, np.int32)
-        index, step = np.zeros((size, self.rows), np.int32), np.zeros((size, self.rows), np.int32)
-        first = np.zeros((size, self.rows), np.bool_)
-        for k, client in enumerate(asking):
-            place = self.places[id(client)]
+        """Acts for those that have asked, if any, and answers those acted for before."""
+        asking = [client for client in self.clients if client.request.peek()]
+        flight = self._depart(asking) if asking else None
+        self.land()
+        self.flight = flight
+        if not self._ahead:
+            self.land()
+
+    def land(self) -> None:
+        """Answers those that have been acted for."""
+        if self.flight is None:
+            return
+        clients, given, row, before = self.flight
+        self.flight = None
+        action, *extras = given.arrays(np.asarray(row))
+        steps = [client.step % self.graph.unroll for client in clients]
+        memory = [np.asarray(leaf) for leaf in before] if 0 in steps else []
+        for k, (client, t) in enumerate(zip(clients, steps, strict=True)):
+            span = slice(k * self.rows, (k + 1) * self.rows)
+            client.answer(t, action[span], [leaf[span] for leaf in extras], [leaf[span] for leaf in memory])
+        self.station.counts["env_steps"] += len(clients) * self.envs
+        self.station.counts["batches"] += 1
+
+    def _depart(self, clients: list[Client]) -> Flight:
+        """Begins to act for some blocks."""
+        size = next(size for size in self.sizes if size >= len(clients))
+        self._buffers.reverse()
+        asked, buffer = self._buffers[0][size]
+        asked[:, 0] = len(self.clients)
+        for k, client in enumerate(clients):
             seen, span = client.receive(0), slice(k * self.rows, (k + 1) * self.rows)
             for to, value in zip(buffer, seen, strict=True):
                 to[span] = value
-            first[k] = client.first[0].repeat(self.agents)
-            rows[k] = place * self.rows + np.arange(self.rows)
-            index[k] = client.block.start * self.agents + np.arange(self.rows)
-            step[k] = client.step
+            asked[k, 0], asked[k, 1], asked[k, 2:] = self._places[id(client)], client.step, client.first[0]
         _, params = self.parameters(0)
-        acts, before, self.memory = self._act(
-            self._seed, params[self.group], self.memory, buffer, first.ravel(), rows.ravel(), index.ravel(),
-            step.ravel(),
-        )  # fmt: skip
-        action, *extras = [np.asarray(leaf) for leaf in acts]
-        memory = [np.asarray(leaf) for leaf in before]
-        for k, client in enumerate(asking):
-            span, t = slice(k * self.rows, (k + 1) * self.rows), client.step % self.graph.unroll
-            client.answer(t, action[span], [leaf[span] for leaf in extras], [leaf[span] for leaf in memory])
-        self.station.counts["env_steps"] += len(asking) * self.envs
-        self.station.counts["batches"] += 1
+        row, before, self.memory = self._act(self._seed, params[self.group], self.memory, asked, buffer)
+        row.copy_to_host_async()
+        return Flight(clients, self._given[size], row, before)
 
     def _act_rows(
-        self, seed: Array, params: PyTree, memory: PyTree, seen: list[Array], first: Array, rows: Array,
-        index: Array, step: Array,
-    ) -> tuple[list[Array], list[Array], PyTree]:  # fmt: skip
+        self, seed: Array, params: PyTree, memory: PyTree, asked: Array, seen: list[Array]
+    ) -> tuple[Array, list[Array], PyTree]:
+        place, step, first = asked[:, 0], jnp.repeat(asked[:, 1], self.rows), asked[:, 2:].astype(jnp.bool_)
+        each_row = jnp.arange(self.rows, dtype=jnp.int32)
+        rows = jnp.minimum(place[:, None] * self.rows + each_row, len(self.clients) * self.rows).ravel()
+        index = (jnp.asarray(self._starts)[place][:, None] + each_row).ravel()
         base = group_key(self.graph, seed, random.ACT, self.group)
         keys = jax.vmap(lambda s, i: random.column_keys(base, s, i[None])[0])(step, index)
         observation = as_observation(self.graph.spec.groups[self.group].observation, seen)
         own = jax.tree.map(lambda x: x[rows], memory)
-        act = self.loop.act(self.group, params, observation, own, first, keys, index)
+        began = jnp.repeat(first, self.agents, axis=1).ravel()
+        act = self.loop.act(self.group, params, observation, own, began, keys, index)
         memory = jax.tree.map(lambda x, new: x.at[rows].set(new), memory, act.memory)
-        return [act.action, *jax.tree.leaves(act.extras)], jax.tree.leaves(own), memory
+        return packed([act.action, *jax.tree.leaves(act.extras)]), jax.tree.leaves(own), memory

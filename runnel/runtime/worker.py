@@ -173,8 +173,7 @@ class Worker:
             return self._train if self.gradients is None else self._gather
         if self.player is not None:
             return self._play
-        free = all(isinstance(server, FreeServer) for server in self.servers)
-        return self._serve_free if free else self._serve
+        return self._serve_free if self._free_servers() else self._serve
 
     def _play(self) -> None:
         assert self.player is not None
@@ -197,12 +196,15 @@ class Worker:
 
     def _serve_free(self) -> None:
         """Acts once for whoever has asked."""
-        servers = [server for server in self.servers if isinstance(server, FreeServer)]
-        first_of(self.station, [client.request for server in servers for client in server.clients], "observations")
+        servers = self._free_servers()
+        if not any(server.flight for server in servers):
+            first_of(self.station, [client.request for server in servers for client in server.clients], "observations")
         self._started()
         for server in servers:
-            if any(client.request.peek() for client in server.clients):
-                server.serve()
+            server.serve()
+
+    def _free_servers(self) -> list[FreeServer]:
+        return [server for server in self.servers if isinstance(server, FreeServer)]
 
     def _train(self) -> None:
         """One iteration."""
@@ -315,6 +317,8 @@ class Worker:
         else:
             station.between = self.player is None or self.player.between_unrolls
             if station.between and station.pausing:
+                for server in self._free_servers():
+                    server.land()
                 station.pause()
         if self.trainer is not None and time.monotonic() - self._reported > REPORT_S:
             self._report()

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
-from runnel.transport import bell
-from runnel.transport.memory import ALIGNMENT
+from runnel.transport import bell, memory
 from runnel.transport.ring import Layout, Ring
 from runnel.transport.store import Parameters, checked, kept
 from runnel.transport.stream import Schema
@@ -19,9 +16,7 @@ from runnel.transport.stream import Schema
 def create(schema: Schema, slots: int) -> Ring:
     """A ring in memory of this process."""
     layout = Layout(schema, slots)
-    memory = np.zeros(layout.size + ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % ALIGNMENT
-    return Ring(memory[first : first + layout.size], layout, new=True)
+    return Ring(memory.zeros(layout.size), layout, new=True)
 
 
 class Bell(bell.Bell):

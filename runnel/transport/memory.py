@@ -75,6 +75,13 @@ def arrays_at(buffer: Any, schema: Schema, offset: int) -> list[np.ndarray]:
     return views
 
 
+def zeros(size: int) -> np.ndarray:
+    """So many bytes of this process, where arrays may begin."""
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + size]
+
+
 def create(name: str, size: int) -> int:
     """A new descriptor of `size` bytes of shared memory, all zero, that nobody can shrink or grow.
 
