@@ -137,10 +137,10 @@ def _battle(algorithm: str) -> Task:
     )  # fmt: skip
 
 
-def _pong(algorithm: str, published: Published) -> Task:
+def _pong(algorithm: str, actors: int, published: Published) -> Task:
     return Task(
         f"pong-{algorithm}", algorithm, "ALE/Pong-v5", 20_000_000, at_least(18), published, stop_at=18.0, frames=4,
-        distribution="decoupled", numbers={"actors": 14, "inference": 1}, on="gpu", episodes=5,
+        distribution="decoupled", numbers={"actors": actors, "inference": 1}, on="gpu", episodes=5,
     )  # fmt: skip
 
 
@@ -227,8 +227,8 @@ SECTIONS: Final[dict[str, tuple[Task, ...]]] = {
         _battle("mappo"),
     ),
     "Pong: 18 points ahead": (
-        _pong("ppo", Published("20.36 ± 0.20 at 10 M steps", CLEANRL_PPO)),
-        _pong("impala", Published("20.99 ± 0.11 at 10 M steps, PPO", ZOO)),
+        _pong("ppo", 14, Published("20.36 ± 0.20 at 10 M steps", CLEANRL_PPO)),
+        _pong("impala", 7, Published("20.99 ± 0.11 at 10 M steps, PPO", ZOO)),
     ),
 }  # fmt: skip
 """By what the table says above them."""

@@ -20,7 +20,7 @@ _PPO_ACROBOT: Final = {
     "normalise_observations": True,
 }
 _PPO_ATARI: Final = {"unroll": 64, "minibatches": 8, "learning_rate": 5e-4, "clip": 0.1, "entropy_cost": 0.01}
-_IMPALA_ATARI: Final = {"unroll": 20, "learning_rate": 1e-3, "trace_lambda": 0.95, "optimiser": "adam"}
+_IMPALA_ATARI: Final = {"unroll": 20, "learning_rate": 5e-4, "trace_lambda": 0.95, "optimiser": "adam"}
 _DQN_CARTPOLE: Final = {
     "unroll": 16,
     "n_step": 10,
@@ -84,7 +84,7 @@ TUNED: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("dqn", "gymnax:Asterix-MinAtar"): {"envs": 128, **_MINATAR},  # 26 at 8,000,000
     ("dqn", "gymnax:Breakout-MinAtar"): {"envs": 128, **_MINATAR},  # 38 at 9,900,000
     ("dqn", "gymnax:CartPole-v1"): {"envs": 8, **_DQN_CARTPOLE},  # 450 in 70,000
-    ("impala", "ALE/Pong-v5"): {"envs": 112, **_IMPALA_ATARI},  # not verified: a beginning
+    ("impala", "ALE/Pong-v5"): {"envs": 28, **_IMPALA_ATARI},  # not verified: a beginning
     ("impala", "CartPole-v1"): {"envs": 16, "unroll": 16, **_IMPALA_CARTPOLE},  # 475 in 138,000
     ("impala", "gymnax:CartPole-v1"): {"envs": 16, "unroll": 32, **_IMPALA_CARTPOLE},  # 475 in 219,000
     ("mappo", "jaxmarl:3m"): {"envs": 128, **_SMAX},  # 1.8 in 2,900,000
