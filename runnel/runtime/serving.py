@@ -203,7 +203,7 @@ class FreeServer:
         self.flight: Flight | None = None
         self._places = {id(client): place for place, client in enumerate(clients)}
         self._starts = np.asarray([client.block.start * self.agents for client in clients] + [0], np.int32)
-        self._seed = jnp.uint32(seed)
+        self._base = group_key(graph, jnp.uint32(seed), random.ACT, self.group)
         # A row more than there are columns: padding reads and writes it.
         one = graph.algorithm.initial_memory(graph.spec.groups[self.group])
         total = len(clients) * self.rows + 1
@@ -212,7 +212,7 @@ class FreeServer:
         self._given = {size: Given(self.loop, {self.group: size * self.rows}) for size in self.sizes}
         # Two of each: one is filled while the other is still being sent.
         self._buffers = [{size: self._buffer(size) for size in self.sizes} for _ in range(2)]
-        self._ahead = jax.default_backend() != "cpu"
+        self.ahead = jax.default_backend() != "cpu"
         self._act = jax.jit(self._act_rows, donate_argnums=2)
 
     def _buffer(self, size: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -226,7 +226,7 @@ class FreeServer:
         for size in self.sizes:
             asked, seen = self._buffer(size)
             asked[:, 0] = len(self.clients)
-            _, _, self.memory = self._act(self._seed, params[self.group], self.memory, asked, seen)
+            _, _, self.memory = self._act(self._base, params[self.group], self.memory, asked, seen)
 
     def serve(self) -> None:
         """Acts for those that have asked, if any, and answers those acted for before."""
@@ -234,7 +234,7 @@ class FreeServer:
         flight = self._depart(asking) if asking else None
         self.land()
         self.flight = flight
-        if not self._ahead:
+        if not self.ahead:
             self.land()
 
     def land(self) -> None:
@@ -264,18 +264,17 @@ class FreeServer:
                 to[span] = value
             asked[k, 0], asked[k, 1], asked[k, 2:] = self._places[id(client)], client.step, client.first[0]
         _, params = self.parameters(0)
-        row, before, self.memory = self._act(self._seed, params[self.group], self.memory, asked, buffer)
+        row, before, self.memory = self._act(self._base, params[self.group], self.memory, asked, buffer)
         row.copy_to_host_async()
         return Flight(clients, self._given[size], row, before)
 
     def _act_rows(
-        self, seed: Array, params: PyTree, memory: PyTree, asked: Array, seen: list[Array]
+        self, base: Array, params: PyTree, memory: PyTree, asked: Array, seen: list[Array]
     ) -> tuple[Array, list[Array], PyTree]:
         place, step, first = asked[:, 0], jnp.repeat(asked[:, 1], self.rows), asked[:, 2:].astype(jnp.bool_)
         each_row = jnp.arange(self.rows, dtype=jnp.int32)
         rows = jnp.minimum(place[:, None] * self.rows + each_row, len(self.clients) * self.rows).ravel()
         index = (jnp.asarray(self._starts)[place][:, None] + each_row).ravel()
-        base = group_key(self.graph, seed, random.ACT, self.group)
         keys = jax.vmap(lambda s, i: random.column_keys(base, s, i[None])[0])(step, index)
         observation = as_observation(self.graph.spec.groups[self.group].observation, seen)
         own = jax.tree.map(lambda x: x[rows], memory)
