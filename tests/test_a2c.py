@@ -183,7 +183,11 @@ def test_evaluation_does_not_explore():
 
 @pytest.mark.parametrize(
     ("environment", "distribution"),
-    [("cycle:Cycle", "fused"), ("cycle:Cycle", "inline"), ("cycle:CycleEnv", "inline")],
+    [
+        pytest.param("cycle:Cycle", "fused", marks=pytest.mark.slow),
+        pytest.param("cycle:Cycle", "inline", marks=pytest.mark.slow),
+        ("cycle:CycleEnv", "inline"),
+    ],
 )
 def test_it_learns_the_value_of_the_uncut_task(environment, distribution, tmp_path):
     algorithm = A2C(discount=DISCOUNT, gae_lambda=0.8, learning_rate=1e-2, optimiser="adam", unroll=6, value_cost=1.0)

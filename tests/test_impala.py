@@ -233,7 +233,11 @@ def test_a_bandit_is_solved_by_actors_that_lag(memory):
 
 @pytest.mark.parametrize(
     ("environment", "distribution"),
-    [("cycle:Cycle", "fused"), ("cycle:Cycle", "inline"), ("cycle:CycleEnv", "inline")],
+    [
+        pytest.param("cycle:Cycle", "fused", marks=pytest.mark.slow),
+        pytest.param("cycle:Cycle", "inline", marks=pytest.mark.slow),
+        ("cycle:CycleEnv", "inline"),
+    ],
 )
 def test_it_learns_the_value_of_the_uncut_task(environment, distribution, tmp_path):
     algorithm = IMPALA(

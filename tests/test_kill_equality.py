@@ -62,7 +62,7 @@ def killed(command: list[str], workers: list[str], run_dir: Path, steps: int, mo
     return chaos
 
 
-@pytest.mark.parametrize("name", ["coarse", "fine"])
+@pytest.mark.parametrize("name", ["coarse", pytest.param("fine", marks=pytest.mark.slow)])
 def test_killed_players_change_nothing(name: str, tmp_path: Path) -> None:
     command, workers = PLANS[name]
     wanted = undisturbed(command, tmp_path / "calm", 40_000)

@@ -27,7 +27,10 @@ CASES = {
         DQN(**{**SMALL_DQN.__dict__, "prioritised": True}), "CartPole-v1", "inline",
     ),
 }  # fmt: skip
-SLOW = ("PPO, gymnax, inline", "DQN, gymnax, fused", "PPO with memory, Gymnasium", "DQN prioritised, Gymnasium")
+SLOW = (
+    "PPO, gymnax, inline", "PPO, Gymnasium", "DQN, gymnax, fused", "PPO with memory, Gymnasium",
+    "DQN prioritised, Gymnasium",
+)  # fmt: skip
 PARAMETERS = [pytest.param(case, marks=[pytest.mark.slow] if case in SLOW else []) for case in CASES]
 
 

@@ -37,7 +37,6 @@ ALL = (
 SOME = {
     "PPO GRU, host": ("fine 2, ring 2", "replicated 2"),
     "DQN, JAX": ("fused", "coarse 4"),
-    "groups, JAX": ("environments 2", "split"),
 }
 
 EVERY = {
@@ -111,6 +110,7 @@ def test_all_synchronous_distributions_end_with_the_same_parameters(training):
     assert apart(found, 1e-8) == {}
 
 
+@pytest.mark.slow
 def test_float64_asked_for_by_a_script_is_that_of_its_workers():
     assert apart(distances("train-late", "DQN, host", "coarse 2", JAX_ENABLE_X64="0"), 1e-8) == {}
 

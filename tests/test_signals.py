@@ -134,7 +134,7 @@ def gone(started: Started) -> bool:
 # Asked once
 
 ONCE = [
-    pytest.param(INLINE, signal.SIGHUP, id="inline SIGHUP"),
+    pytest.param(INLINE, signal.SIGHUP, id="inline SIGHUP", marks=pytest.mark.slow),
     pytest.param(COARSE, signal.SIGTERM, id="coarse SIGTERM"),
     pytest.param(COARSE, signal.SIGINT, id="coarse SIGINT", marks=pytest.mark.slow),
     pytest.param(COARSE, signal.SIGHUP, id="coarse SIGHUP", marks=pytest.mark.slow),

@@ -182,7 +182,13 @@ ALGORITHMS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "way"), [*((kind, "compiled") for kind in ALGORITHMS), ("learn", "stepped"), ("replay", "stepped")]
+    ("kind", "way"),
+    [
+        *((kind, "compiled") for kind in ALGORITHMS if kind != "replay"),
+        pytest.param("replay", "compiled", marks=pytest.mark.slow),
+        ("learn", "stepped"),
+        ("replay", "stepped"),
+    ],
 )
 def test_a_reward_that_is_no_number_is_named_as_the_cause(kind, way):
     algorithm, name = ALGORITHMS[kind]
