@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel.types import Array, Box, Leaf, PyTree, Space
+from runnel.views import view
 
 CLIP = 10.0
 """In deviations: what lies further out is an accident of the first few steps."""
@@ -32,15 +33,24 @@ def initial_statistics(shape: tuple[int, ...] = ()) -> Statistics:
     return Statistics(jnp.array(1e-4, dtype), jnp.zeros(shape, dtype), jnp.ones(shape, dtype))
 
 
-def update_statistics(statistics: Statistics, values: Array) -> Statistics:
-    """With the values `[T, B, ...]` of one more batch (Chan et al., 1979)."""
+def update_statistics(statistics: Statistics, values: Array, counts: Array | None = None) -> Statistics:
+    """With the values `[T, B, ...]` of one more batch, or those of them that count (Chan et al., 1979)."""
     count, mean, variance = statistics
-    values = values.astype(mean.dtype)
-    more = values.shape[0] * values.shape[1]
+    more, found, spread = _moments(values.astype(mean.dtype), counts)
     total = count + more
-    delta = values.mean((0, 1)) - mean
-    squares = variance * count + values.var((0, 1)) * more + delta**2 * count * more / total
+    delta = found - mean
+    squares = variance * count + spread * more + delta**2 * count * more / total
     return Statistics(total, mean + delta * more / total, squares / total)
+
+
+def _moments(values: Array, counts: Array | None) -> tuple[int | Array, Array, Array]:
+    """How many there are, their mean and their variance."""
+    if counts is None:
+        return values.shape[0] * values.shape[1], values.mean((0, 1)), values.var((0, 1))
+    more = jnp.sum(counts, dtype=values.dtype)
+    weight, each = jnp.maximum(more, 1), jnp.expand_dims(counts, tuple(range(2, values.ndim)))
+    mean = jnp.where(each, values, 0).sum((0, 1)) / weight
+    return more, mean, jnp.where(each, (values - mean) ** 2, 0).sum((0, 1)) / weight
 
 
 def observation_statistics(space: Space) -> list[Statistics | None]:
@@ -54,9 +64,18 @@ def observation_statistics(space: Space) -> list[Statistics | None]:
 
 
 def update_observation_statistics(statistics: list[Statistics | None], observation: PyTree) -> list[Statistics | None]:
-    """With the observations `[T, B, ...]` of one more batch."""
-    pairs = zip(statistics, jax.tree.leaves(observation), strict=True)
-    return [None if known is None else update_statistics(known, x) for known, x in pairs]
+    """With the observations `[T, B, ...]` of one more batch; of what agents see, where they are active."""
+    leaves = zip(statistics, jax.tree.leaves(observation), _counts(observation), strict=True)
+    return [None if known is None else update_statistics(known, x, counts) for known, x, counts in leaves]
+
+
+def _counts(observation: PyTree) -> list[Array | None]:
+    """Of each leaf, the steps that count; None where all do."""
+    active = view(observation).active
+    if active is None:
+        return [None for _ in jax.tree.leaves(observation)]
+    seen = {part: jax.tree.map(lambda _, part=part: part == "observation", tree) for part, tree in observation.items()}
+    return [active if own else None for own in jax.tree.leaves(seen)]
 
 
 def normalise(statistics: list[Statistics | None], observation: PyTree) -> PyTree:
