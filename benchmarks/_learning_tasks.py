@@ -105,7 +105,7 @@ class Task:
 
 def _text(value: Any) -> str:
     """As `--set` reads it."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
 
 
 def _cartpole(name: str, algorithm: str, published: Published, steps: int = 500_000, **more: Any) -> Task:
@@ -170,7 +170,7 @@ SECTIONS: Final[dict[str, tuple[Task, ...]]] = {
         _cartpole("cartpole-dqn", "dqn", Published("488.69 ± 16.11 at 500,000", CLEANRL_DQN)),
         _cartpole(
             "cartpole-dqn-extended", "dqn", Published("488.69 ± 16.11 at 500,000, plain", CLEANRL_DQN),
-            settings={"dueling": True, "noisy": True, "prioritised": True, "n_step": 5},
+            settings={"dueling": True, "noisy": True, "prioritised": True, "n_step": 5, "epsilon_end": None},
             label="DQN, dueling, noisy, prioritised, 5-step",
         ),
         _cartpole(

@@ -6,7 +6,7 @@ Nothing that needs JAX is imported, so that `runnel list` answers at once.
 from __future__ import annotations
 
 import ast
-import importlib.util
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -162,19 +162,19 @@ class _Source:
 
     def __init__(self, path: str):
         module, _, name = path.partition(":")
-        spec = importlib.util.find_spec(module)
-        assert spec is not None, module
-        assert spec.origin is not None, module
-        self._text = Path(spec.origin).read_text(encoding="utf-8")
-        tree = ast.parse(self._text)
+        tree, self._text = _tree(module)
         self.summary = _first_line(ast.get_docstring(tree))
+        self._imported = {
+            alias.name: node.module or ""
+            for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        }  # fmt: skip
         self._class = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         docs = settings.field_docs(self._class, self._text)
         return tuple(
-            Setting(node.target.id, _type(node.annotation), _value(node.value), docs[node.target.id])
+            Setting(node.target.id, self._type(node.annotation), _value(node.value), docs[node.target.id])
             for node in self._class.body
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not _is_class_wide(node)
         )
@@ -191,6 +191,14 @@ class _Source:
     def methods(self) -> tuple[str, ...]:
         return tuple(node.name for node in self._class.body if isinstance(node, ast.FunctionDef))
 
+    def _type(self, node: ast.expr) -> str:
+        module = self._imported.get(node.id, "") if isinstance(node, ast.Name) else ""
+        if module.startswith("runnel."):
+            for line in _tree(module)[0].body:  # a type by its name: `Memory = Literal["none", "gru", "lstm"]`
+                if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == ast.unparse(node):
+                    return _type(line.value)
+        return _type(node)
+
     def _class_wide(self, name: str) -> list[ast.expr]:
         """The parts of a tuple that the class has under this name; none where it has no such tuple."""
         for node in self._class.body:
@@ -201,6 +209,13 @@ class _Source:
                 ) if found == name:
                     return parts
         return []
+
+
+@functools.cache
+def _tree(module: str) -> tuple[ast.Module, str]:
+    """The source of a module of ours, parsed and as it is. To ask where it lies would import its package."""
+    text = Path(__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text(encoding="utf-8")
+    return ast.parse(text), text
 
 
 def _is_class_wide(node: ast.AnnAssign) -> bool:

@@ -26,8 +26,8 @@ def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
         algorithm = type(graph.algorithm).__name__
         wanted = " and ".join(f"`{kind}`" for kind in missing)
         raise UserError(
-            f"distribution {name} needs {wanted}, which {algorithm} does not have "
-            f"(it has {', '.join(sorted(kinds))}); choose another distribution or algorithm"
+            f"distribution {name} needs {wanted}, which {algorithm} does not have"
+            "; choose another distribution or algorithm: `runnel list` tells which go together"
         )
 
 
@@ -68,7 +68,8 @@ def check_learning(name: str, fragments: Sequence[Placed], synchronisation: Sync
                 wanted = " or ".join(str(k) for k in range(2, blocks + 1) if blocks % k == 0) or "1"
                 raise UserError(
                     f"{fragment.replicas} {fragment.name}s: {graph.envs} environments form {blocks} blocks, which "
-                    f"learners share evenly; use {wanted} {fragment.name}s, or --envs a multiple of 8"
+                    f"learners share evenly; use {wanted} {fragment.name}s"
+                    + (", or --envs a multiple of 8" if 8 % fragment.replicas == 0 else "")
                 )
             if plays is not fragment and plays.replicas * plays.ring % fragment.replicas:
                 raise UserError(

@@ -24,6 +24,7 @@ class Counters:
     cut_episodes: int = 0
     mean_return: float | None = None
     mean_length: float | None = None
+    group_returns: dict[str, float] = field(default_factory=dict)  # where there are several groups
     restarts: int = 0
     restart_reasons: dict[str, int] = field(default_factory=dict)
     environment_failures: int = 0
@@ -46,6 +47,7 @@ class Counters:
         self.updates += progress.updates
         self.episodes += progress.episodes
         self.mean_return, self.mean_length = progress.mean_return, progress.mean_length
+        self.group_returns = progress.group_returns if len(progress.group_returns) > 1 else {}
 
 
 @dataclass

@@ -276,6 +276,7 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         episodes = min(100, result.get("episodes") or 100)
         over = "the last episode" if episodes == 1 else f"the last {episodes} episodes"
         lines.append(f"  return      {short(mean_return)}, mean of {over}")
+        lines += [f"    {group:<10}{short(value)}" for group, value in result.get("group_returns", {}).items()]
     lines.append(
         f"  steps       {result.get('env_steps') or 0:,} in {duration(result.get('wall_seconds') or 0)}, "
         f"{_count(result.get('updates') or 0, 'update')}"

@@ -319,8 +319,7 @@ class Session:
             **lately.metrics(),
             **{f"learn/{name}": value for name, value in progress.out.items()},
         }
-        if len(progress.group_returns) > 1:
-            record |= {f"return/{group}": value for group, value in progress.group_returns.items()}
+        record |= {f"return/{group}": value for group, value in counters.group_returns.items()}
         return record
 
     def _wall_seconds(self) -> float:
@@ -453,6 +452,7 @@ class Session:
             "episodes": counters.episodes,
             "cut_episodes": counters.cut_episodes,
             "mean_return": counters.mean_return,
+            **({"group_returns": counters.group_returns} if counters.group_returns else {}),
             "wall_seconds": self._wall_seconds(),
             "startup_seconds": self.startup_s,
             "steps_per_second": self.rate.overall(),

@@ -49,3 +49,9 @@ def test_what_is_not_there_is_refused(name: str, message: str) -> None:
 def test_tuned_settings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runnel.tuned.TUNED", {("ppo", "CartPole-v1"): {"envs": 8, "hidden": (32, 32)}})
     assert "tuned for CartPole-v1\n  envs=8 hidden=32,32" in catalog.described(catalog.find("ppo"))
+
+
+def test_a_type_that_has_a_name_is_shown_by_its_choices():
+    types = {setting.name: setting.type for setting in catalog.find("impala").settings}
+    assert types["memory"] == "none | gru | lstm"
+    assert types["optimiser"] == "rmsprop | adam"

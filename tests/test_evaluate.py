@@ -183,8 +183,11 @@ def test_a_script_named_from_where_one_stood_is_found_again(tmp_path: Path, monk
 def test_groups_of_agents_have_returns_of_their_own(tmp_path: Path) -> None:
     from toys import Drift
 
-    found = evaluate(train_on("toys:Tag", tmp_path / "run", Drift(), envs=8), episodes=3)
-    assert set(found["group_returns"]) == {"hunter", "runners"}
+    run_dir = train_on("toys:Tag", tmp_path / "run", Drift(), envs=8)
+    told = json.loads((run_dir / "result.json").read_text())
+    assert told["mean_return"] == pytest.approx(np.mean(list(told["group_returns"].values())))
+    found = evaluate(run_dir, episodes=3)
+    assert set(found["group_returns"]) == set(told["group_returns"]) == {"hunter", "runners"}
     assert found["lengths"] == [10, 10, 10]
     assert found["mean_return"] == pytest.approx(np.mean(list(found["group_returns"].values())))
 

@@ -59,7 +59,7 @@ class C51(Algorithm):
     v_min: float = -10.0  # returns are told apart from here
     v_max: float = 10.0  # to here
     unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1
+    n_step: int = 1  # steps ahead of each, no more than `unroll`
     batch: int = 64
     capacity: int = 50_000  # transitions
     min_size: int = 1_000  # transitions before learning begins
@@ -85,8 +85,9 @@ class C51(Algorithm):
     def __post_init__(self) -> None:
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "n_step", "batch", "capacity", "min_size", "target_period", "epsilon_steps")
+        check.steps_ahead(self)
         check.above(self, "atoms", 1)
-        check.above(self, "v_max", self.v_min)
+        check.above(self, "v_max", "v_min")
         check.positive(self, "learning_rate", "samples_per_insert", "max_grad_norm")
         check.at_least_zero(self, "epsilon_spread")
         check.fraction(self, "discount", "epsilon_start", "epsilon_end", "importance_exponent")

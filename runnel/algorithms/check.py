@@ -28,8 +28,17 @@ def at_least_zero(settings: Any, *names: str) -> None:
         _refuse_unless(settings, name, getattr(settings, name) >= 0, "0 or more")
 
 
-def above(settings: Any, name: str, least: float) -> None:
-    _refuse_unless(settings, name, getattr(settings, name) > least, f"above {least}")
+def above(settings: Any, name: str, least: float | str) -> None:
+    """Above a number, or another setting."""
+    bound = getattr(settings, least) if isinstance(least, str) else least
+    wanted = f"above {least}, which is {bound}" if isinstance(least, str) else f"above {least}"
+    _refuse_unless(settings, name, getattr(settings, name) > bound, wanted)
+
+
+def steps_ahead(settings: Any) -> None:
+    """What is learnt from looks `n_step` steps ahead, within one unroll."""
+    fits = settings.n_step <= settings.unroll
+    _refuse_unless(settings, "n_step", fits, f"no more than unroll, which is {settings.unroll}: set that, too")
 
 
 def fraction(settings: Any, *names: str) -> None:

@@ -59,7 +59,7 @@ class DDPG(Algorithm):
     learning_rate: float = 3e-4
     discount: float = 0.99
     unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # no more than the unroll has
+    n_step: int = 1  # steps ahead of each, no more than `unroll`
     batch: int = 256
     capacity: int = 1_000_000  # transitions
     min_size: int = 10_000  # transitions before learning begins: until then actions are random
@@ -78,6 +78,7 @@ class DDPG(Algorithm):
     def __post_init__(self) -> None:
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "n_step", "batch", "capacity", "min_size")
+        check.steps_ahead(self)
         check.positive(self, "learning_rate", "samples_per_insert")
         check.fraction(self, "discount", "tau", "noise", "importance_exponent")
 

@@ -68,7 +68,7 @@ class QMIX(Algorithm):
     learning_rate: float = 5e-4
     discount: float = 0.99
     unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1
+    n_step: int = 1  # steps ahead of each, no more than `unroll`
     batch: int = 64
     capacity: int = 50_000  # steps of a team
     min_size: int = 1_000  # steps before learning begins
@@ -93,6 +93,7 @@ class QMIX(Algorithm):
     def __post_init__(self) -> None:
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "n_step", "batch", "capacity", "min_size", "target_period", "epsilon_steps")
+        check.steps_ahead(self)
         check.at_least_one(self, "mixing_embed", "mixing_hidden")
         check.positive(self, "learning_rate", "samples_per_insert", "max_grad_norm")
         check.fraction(self, "discount", "epsilon_start", "epsilon_end")

@@ -64,7 +64,7 @@ class SAC(Algorithm):
     learning_rate: float = 3e-4
     discount: float = 0.99
     unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # no more than the unroll has; of the entropies on the way, none counts but the last
+    n_step: int = 1  # no more than `unroll`; of the entropies on the way, none counts but the last
     batch: int = 256
     capacity: int = 1_000_000  # transitions
     min_size: int = 10_000  # transitions before learning begins: until then actions are random
@@ -84,6 +84,7 @@ class SAC(Algorithm):
     def __post_init__(self) -> None:
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "n_step", "batch", "capacity", "min_size")
+        check.steps_ahead(self)
         check.positive(self, "learning_rate", "samples_per_insert", "initial_temperature")
         check.fraction(self, "discount", "tau", "importance_exponent")
 

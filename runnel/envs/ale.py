@@ -178,7 +178,8 @@ def _rom_of(name: str) -> str:
     registered = gymnasium.registry.items()  # importing ale-py has registered its games
     known = {id.removeprefix("ALE/"): spec.kwargs["game"] for id, spec in registered if id.startswith("ALE/")}
     if name not in known:
-        raise UserError(f"no Atari game is called 'ALE/{name}'{nearest(name, known)}")
+        names = [f"ALE/{game}" for game in known]
+        raise UserError(f"no Atari game is called 'ALE/{name}'{nearest(f'ALE/{name}', names)}")
     return known[name]
 
 

@@ -109,7 +109,9 @@ def _make(title: str, name: str, settings: dict[str, Any]) -> Any:
     try:
         return envs.get_environment(name, **settings)
     except (TypeError, ValueError) as problem:
-        raise UserError(f"{title} cannot be made with {settings}: {problem}") from problem
+        given = " ".join(f"{key}={value}" for key, value in settings.items())
+        wanted = str(problem).replace("dict_keys([", "").replace("])", "")
+        raise UserError(f"{title} cannot be made with {given}: {wanted}") from problem
 
 
 def _versions() -> str:

@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit
 
 from runnel.envs import spaces
 from runnel.envs.gymnasium_vector import GymnasiumVector
-from runnel.envs.making import bad_setting, draw_without_screen, missing_dependency, one_line
+from runnel.envs.making import bad_setting, draw_without_screen, missing_dependency, one_line, warn_once
 from runnel.errors import UserError, nearest
 from runnel.types import EnvSpec
 
@@ -83,6 +83,8 @@ def _time_limit(environment: gymnasium.Env) -> int | None:
 
 def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     try:
+        if "mujoco" in str(getattr(gymnasium.registry.get(name), "entry_point", "")):
+            warn_once()
         return gymnasium.make(name, disable_env_checker=True, **kwargs)
     except (error.UnregisteredEnv, error.DeprecatedEnv) as problem:
         known = nearest(name, gymnasium.registry)
@@ -92,7 +94,8 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     except error.Error as problem:
         raise UserError(f"Gymnasium cannot make '{name}': {one_line(problem)}") from problem
     except TypeError as problem:
-        raise bad_setting(name, kwargs, problem) from problem
+        makes = gymnasium.envs.registration.load_env_creator(gymnasium.spec(name).entry_point)  # pyright: ignore
+        raise bad_setting(name, kwargs, problem, makes) from problem
 
 
 def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
@@ -101,7 +104,7 @@ def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.
     except (error.DependencyNotInstalled, ImportError) as problem:
         raise missing_dependency(name, problem) from problem
     except TypeError as problem:
-        raise bad_setting(name, kwargs, problem) from problem
+        raise bad_setting(name, kwargs, problem, factory) from problem
     if not isinstance(environment, gymnasium.Env):
         raise UserError(f"{name} gave a {type(environment).__name__}; wanted a new gymnasium.Env at each call")
     return environment

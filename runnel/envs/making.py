@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import inspect
 import os
+import sys
 from collections.abc import Iterable
+from typing import Any
 
-from runnel.errors import UserError
+from runnel.errors import UserError, nearest
 
 
 def draw_without_screen() -> None:
@@ -17,12 +21,38 @@ def draw_without_screen() -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
-def bad_setting(name: str, settings: Iterable[str], problem: TypeError) -> Exception:
-    """Says which setting the environment does not take; any other TypeError is its own and passes."""
+def warn_once() -> None:
+    """Lets MuJoCo say each of its warnings once: it has the same ones for every environment that is made."""
+    mujoco: Any = importlib.import_module("mujoco")
+    said: set[str] = set()
+
+    def warn(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            print(f"MuJoCo: {text}", file=sys.stderr)
+
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(warn)
+
+
+def bad_setting(name: str, settings: Iterable[str], problem: TypeError, makes: Any = None) -> Exception:
+    """Says which setting the environment, which `makes` makes, does not take; other TypeErrors are its own and pass."""
     unknown = [key for key in settings if f"unexpected keyword argument '{key}'" in str(problem)]
     if not unknown:
         return problem
-    return UserError(f"{name} has no setting '{unknown[0]}'; leave it out")
+    known = _settings_of(makes) if makes else []
+    return UserError(f"{name} has no setting '{unknown[0]}'{nearest(unknown[0], known) or '; leave it out'}")
+
+
+def _settings_of(makes: Any) -> list[str]:
+    """The names that a callable takes, but for how it is to be drawn."""
+    try:
+        parameters = inspect.signature(makes).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [
+        p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "render_mode"
+    ]
 
 
 def missing_dependency(name: str, problem: Exception) -> UserError:

@@ -117,7 +117,9 @@ def _find(name: str) -> _MadeFrom:
     for attribute, play in (("parallel_env", Parallel), ("env", Turns)):
         if make := getattr(module, attribute, None):
             return _MadeFrom(make, play)
-    raise UserError(f"pettingzoo:{name}: '{module.__name__}' has neither `parallel_env` nor `env`; wanted one of them")
+    raise UserError(
+        f"pettingzoo:{name}: '{module.__name__}' has neither `parallel_env` nor `env`{nearest(name, _known(name))}"
+    )
 
 
 def _registry(kind: str = "aec") -> dict[str, str]:

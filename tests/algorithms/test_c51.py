@@ -18,7 +18,7 @@ from runnel.types import Box, Discrete, EnvSpec
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"atoms": 1}, "atoms=1.*above 1"), ({"v_min": 3.0, "v_max": 3.0}, "v_max=3.0.*above 3.0")],
+    [({"atoms": 1}, "atoms=1.*above 1"), ({"v_min": 3.0, "v_max": 3.0}, "v_max=3.0.*above v_min, which is 3.0")],
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(UserError, match=message):

@@ -41,6 +41,7 @@ def test_only_discrete_actions():
     ("settings", "message"),
     [
         ({"n_step": 0}, "n_step=0.*1 or more"),
+        ({"n_step": 5, "unroll": 4}, "n_step=5; it must be no more than unroll, which is 4"),
         ({"epsilon_end": 1.5}, "epsilon_end=1.5.*0 to 1"),
         ({"epsilon_spread": -1.0}, "epsilon_spread=-1.0.*0 or more"),
         ({"samples_per_insert": 0.0}, "samples_per_insert=0.0.*above 0"),

@@ -156,8 +156,8 @@ def test_pictures_are_in_colour_and_of_what_is_played():
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("Pongg-v5", {}, "no Atari game is called 'ALE/Pongg-v5'; did you mean 'Pong-v5'"),
-        ("Pong-v4", {}, "no Atari game is called 'ALE/Pong-v4'; did you mean 'Pong-v5'"),
+        ("Pongg-v5", {}, "no Atari game is called 'ALE/Pongg-v5'; did you mean 'ALE/Pong-v5'"),
+        ("Pong-v4", {}, "no Atari game is called 'ALE/Pong-v4'; did you mean 'ALE/Pong-v5'"),
         ("Pong-v5", {"stiky": 0.1}, "ALE/Pong-v5 has no setting 'stiky'; did you mean 'sticky'"),
         ("Pong-v5", {"sticky": 2}, "setting sticky is 2; wanted a number from 0 to 1, like 0.0"),
         ("Pong-v5", {"no_ops": 1.5}, "setting no_ops is 1.5; wanted a whole number, like 30"),

@@ -108,8 +108,8 @@ def test_actions_are_clipped_to_their_bounds():
     ("name", "settings", "words"),
     [
         ("aunt", {}, "no Brax environment is called 'aunt'; did you mean 'ant'"),
-        ("reacher", {"backend": "bullet"}, "cannot be made with {'backend': 'bullet'}: backend should be in"),
-        ("ant", {"legs": 4}, "cannot be made with {'legs': 4}.*legs"),
+        ("reacher", {"backend": "bullet"}, "cannot be made with backend=bullet: backend should be in"),
+        ("ant", {"legs": 4}, "cannot be made with legs=4.*legs"),
     ],
 )
 def test_mistakes_are_told_in_words(name, settings, words):

@@ -167,7 +167,7 @@ def test_an_environment_that_cannot_be_drawn_says_so():
         ("Nowhere/CartPole-v1", {}, "no Gymnasium environment is called 'Nowhere/CartPole-v1'; did you mean"),
         ("HalfCheetah-v99", {}, "did you mean 'HalfCheetah-v5'"),
         ("not an id", {}, "Gymnasium cannot make 'not an id'"),
-        ("CartPole-v1", {"gravty": 1}, "CartPole-v1 has no setting 'gravty'"),
+        ("CartPole-v1", {"gravty": 1}, "CartPole-v1 has no setting 'gravty'; known: sutton_barto_reward"),
         (own_envs.gives_a_string, {}, "own_envs:gives_a_string gave a str; wanted a new gymnasium.Env"),
     ],
 )
