@@ -85,9 +85,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_on(f"{__name__}:Lasting", tmp_path_factory.mktemp("run"))
 
 
-def train_on(environment: str, run_dir: Path, algorithm: Any = None, envs: int = 2) -> Path:
+def train_on(environment: str, run_dir: Path, algorithm: Any = None, envs: int = 2, steps: int = 16) -> Path:
     algorithm = algorithm or Alternates()
-    return train(algorithm, environment, envs=envs, steps=16, seed=3, run_dir=run_dir, quiet=True).run_dir
+    return train(algorithm, environment, envs=envs, steps=steps, seed=3, run_dir=run_dir, quiet=True).run_dir
 
 
 def lengths_of(seed: int, count: int) -> list[int]:
@@ -183,7 +183,7 @@ def test_a_script_named_from_where_one_stood_is_found_again(tmp_path: Path, monk
 def test_groups_of_agents_have_returns_of_their_own(tmp_path: Path) -> None:
     from toys import Drift
 
-    run_dir = train_on("toys:Tag", tmp_path / "run", Drift(), envs=8)
+    run_dir = train_on("toys:Tag", tmp_path / "run", Drift(), envs=8, steps=160)
     told = json.loads((run_dir / "result.json").read_text())
     assert told["mean_return"] == pytest.approx(np.mean(list(told["group_returns"].values())))
     found = evaluate(run_dir, episodes=3)
