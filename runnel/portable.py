@@ -168,7 +168,7 @@ def _module_of_file(file: Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if not file.is_file() or spec is None or spec.loader is None:
         beside = [str(path) for path in file.parent.glob("*.py")]
-        raise UserError(f"there is no file '{file}'{nearest(str(file), beside)} Was it moved since the run began?")
+        raise UserError(f"there is no file '{file}' (was it moved since the run began?){nearest(str(file), beside)}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     _LOADING.append(file)

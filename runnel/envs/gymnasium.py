@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium import error
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from runnel.envs import spaces
@@ -94,7 +95,8 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     except error.Error as problem:
         raise UserError(f"Gymnasium cannot make '{name}': {one_line(problem)}") from problem
     except TypeError as problem:
-        makes = gymnasium.envs.registration.load_env_creator(gymnasium.spec(name).entry_point)  # pyright: ignore
+        entry: Any = gymnasium.spec(name).entry_point
+        makes = entry if callable(entry) else load_env_creator(entry)
         raise bad_setting(name, kwargs, problem, makes) from problem
 
 

@@ -173,7 +173,8 @@ class Worker:
             return self._train if self.gradients is None else self._gather
         if self.player is not None:
             return self._play
-        return self._serve_free if self._free_servers() else self._serve
+        free = len(self._free_servers()) == len(self.servers)
+        return self._serve_free if free else self._serve
 
     def _play(self) -> None:
         assert self.player is not None

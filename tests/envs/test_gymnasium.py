@@ -231,3 +231,12 @@ def test_the_quicker_action_space_still_refuses_what_is_not_in_it():
     for action in (-1, 2):
         with pytest.raises(AssertionError):
             inner.step(np.int64(action))
+
+
+def test_an_id_registered_with_a_callable_names_its_settings(monkeypatch):
+    registry = dict(gymnasium.registry)
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", registry)
+    monkeypatch.setattr(gymnasium, "registry", registry)
+    gymnasium.register("Own-v0", entry_point=gymnasium.envs.classic_control.CartPoleEnv)
+    with pytest.raises(UserError, match="Own-v0 has no setting 'gravty'; known: sutton_barto_reward"):
+        GymnasiumEnvironment("Own-v0", {"gravty": 1})
