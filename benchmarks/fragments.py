@@ -1,9 +1,10 @@
 """Claim: a run reaches 90% of what its fragments allow.
 
-Each fragment first runs alone, in a process of its own, with peers that answer at once and take everything; then they
-run together. `async` and `decoupled`, with a core per worker, should reach 90% of their slowest fragment; `coarse` and
-`fine`, whose fragments wait for each other, 90% of one over the sum of the times that their fragments take alone.
-The environment costs what the case says, by work in Python.
+Each fragment runs alone, all its replicas at once, in processes like those of the run, with peers that answer at once
+and take everything; before the run and after it, because a machine does not stay as fast as it was. `async` and
+`decoupled`, with a core per worker, should reach 90% of their slowest fragment; `coarse` and `fine`, whose fragments
+wait for each other, 90% of one over the sum of the times that their fragments take alone, a fragment being as fast as
+its slowest replica. The environment costs what the case says, by work in Python.
 
     python benchmarks/fragments.py                               # cases for the cores that are there
     python benchmarks/fragments.py async:environment --runs 5
@@ -64,8 +65,10 @@ def build(case: Case, actors: int, work: int) -> Any:
     )
 
 
-def alone(name: str, fragment: str, actors: int, work: int, seconds: float, threads: int) -> dict[str, float]:
-    """A fragment by itself, in a new process with as many threads as it has in the run."""
+def alone(
+    name: str, fragment: str, replicas: int, actors: int, work: int, seconds: float, threads: int
+) -> list[dict[str, float]]:
+    """What each replica of a fragment counts, in new processes with as many threads as they have in the run."""
     command = [
         sys.executable,
         "-W",
@@ -79,10 +82,17 @@ def alone(name: str, fragment: str, actors: int, work: int, seconds: float, thre
         str(seconds),
     ]
     environ = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": str(threads), "PJRT_NPROC": str(threads)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ, check=False)
-    if done.returncode:
-        raise SystemExit(f"{name}: {fragment} alone failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+        for _ in range(replicas)
+    ]
+    counted = []
+    for process in processes:
+        said, failed = process.communicate(timeout=300)
+        if process.returncode:
+            raise SystemExit(f"{name}: {fragment} alone failed:\n{failed[-3000:]}")
+        counted.append(json.loads(said.splitlines()[-1]))
+    return counted
 
 
 def alone_process(name: str, fragment: str, actors: int, work: int, seconds: float) -> None:
@@ -100,21 +110,30 @@ def measure(name: str, actors: int, work: int, seconds: float) -> dict[str, Any]
     case = CASES[name]
     built = build(case, actors, work)
     plan, cores = built.plan, os.cpu_count() or 1
-    rates = {}
-    for fragment in plan.fragments:
-        learns = "learner" in fragment.name
-        threads = max(1, cores - plan.workers + fragment.replicas) if learns else 1
-        counted = alone(name, fragment.name, actors, work, seconds, threads)
-        each = counted["updates"] * plan.steps_per_iteration if learns else counted["env_steps"]
-        rates[fragment.name] = each * (1 if learns else fragment.replicas)
+
+    def fragments_alone() -> dict[str, float]:
+        rates = {}
+        for fragment in plan.fragments:
+            learns = "learner" in fragment.name
+            threads = max(1, cores - plan.workers + fragment.replicas) if learns else 1
+            counted = alone(name, fragment.name, fragment.replicas, actors, work, seconds, threads)
+            each = [c["updates"] * plan.steps_per_iteration if learns else c["env_steps"] for c in counted]
+            rates[fragment.name] = sum(each) if case.free else min(each) * len(each)
+        return rates
+
+    before = fragments_alone()
     shares = _runs.watch(
         built.algorithm, _costly.NAME, built.distribution, plan.envs, {"work": work}, 1.0, seconds
     )  # fmt: skip
+    after = fragments_alone()
+    rates = {fragment: statistics.fmean((rate, after[fragment])) for fragment, rate in before.items()}
     run = shares["learner"].rate("updates") * plan.steps_per_iteration
     allowed = min(rates.values()) if case.free else 1 / sum(1 / rate for rate in rates.values())
     return {
         "workers": plan.workers,
         "alone": rates,
+        "before": before,
+        "after": after,
         "run": run,
         "allowed": allowed,
         "ratio": run / allowed,

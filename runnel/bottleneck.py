@@ -277,10 +277,11 @@ def _relieve(slowest: Role, shares: Mapping[str, Share], setting: Setting) -> st
         return _run_free(setting) or "use a machine with more CPUs"
     if not setting.free:
         return _run_free(setting) or ("use a GPU" if not setting.gpus else NOTHING)
-    fewer = _fewer_players(playing, shares[playing.name].busy, setting)
-    if fewer:
-        return fewer
-    return "use a GPU" if not setting.gpus else f"use --envs {setting.envs * 2}, which makes every call larger"
+    larger = f"use --envs {setting.envs * 2}, which makes every call larger"
+    busy = shares[playing.name].busy
+    if not slowest.learns and "act" in slowest.kinds:  # with fewer players its calls would only be smaller
+        return _traded(slowest, playing, busy, setting) or (larger if setting.gpus else "use a GPU")
+    return _fewer_players(playing, busy, setting) or (larger if setting.gpus else "use a GPU")
 
 
 def _more(role: Role, setting: Setting, enough: float = math.inf) -> str | None:
@@ -304,6 +305,17 @@ def _fewer_players(playing: Role, busy: float, setting: Setting) -> str | None:
     fits = range(max(1, math.ceil(playing.replicas * busy)), playing.replicas)
     chosen = _first(fits, lambda n: setting.allows(actors=n))
     return f"use --actors {chosen}, which would not be slower" if chosen else None
+
+
+def _traded(slowest: Role, playing: Role, busy: float, setting: Setting) -> str | None:
+    """More of who holds the run back, on the CPUs of players that wait anyway."""
+    flag = setting.flag(slowest)
+    if flag is None or setting.flag(playing) != "actors":
+        return None
+    now = setting.flags[flag]
+    fits = range(playing.replicas - now, math.ceil(playing.replicas * busy) - 1, -1)
+    chosen = _first(fits, lambda n: setting.allows(actors=n, **{flag: 2 * now}))
+    return f"use --actors {chosen} --{flag} {2 * now}" if chosen else None
 
 
 def _fit(setting: Setting) -> str:

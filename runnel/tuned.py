@@ -28,7 +28,14 @@ _PPO_MUJOCO: Final = {  # CleanRL's, with 8 environments in the place of one tha
     "normalise_returns": True,
 }
 _PPO_ATARI: Final = {"unroll": 64, "minibatches": 8, "learning_rate": 5e-4, "clip": 0.1, "entropy_cost": 0.01}
-_IMPALA_ATARI: Final = {"unroll": 20, "learning_rate": 6e-4, "trace_lambda": 0.95, "optimiser": "adam"}
+_IMPALA_ATARI: Final = {  # advantages are small where rewards are rare: so are the costs beside them
+    "unroll": 10,
+    "learning_rate": 5e-4,
+    "trace_lambda": 0.95,
+    "value_cost": 0.25,
+    "entropy_cost": 0.002,
+    "optimiser": "adam",
+}
 _DQN_CARTPOLE: Final = {
     "unroll": 16,
     "n_step": 10,
@@ -92,7 +99,7 @@ TUNED: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("dqn", "gymnax:Asterix-MinAtar"): {"envs": 128, **_MINATAR},  # 27 at 10,000,000
     ("dqn", "gymnax:Breakout-MinAtar"): {"envs": 128, **_MINATAR},  # 47 at 10,000,000
     ("dqn", "gymnax:CartPole-v1"): {"envs": 8, **_DQN_CARTPOLE},  # 450 in 70,000
-    ("impala", "ALE/Pong-v5"): {"envs": 56, **_IMPALA_ATARI},  # not verified: no run was long enough
+    ("impala", "ALE/Pong-v5"): {"envs": 56, **_IMPALA_ATARI},  # 18 in 5,900,000; one seed
     ("impala", "CartPole-v1"): {"envs": 16, "unroll": 16, **_IMPALA_CARTPOLE},  # 475 in 138,000
     ("impala", "gymnax:CartPole-v1"): {"envs": 16, "unroll": 32, **_IMPALA_CARTPOLE},  # 475 in 219,000
     ("mappo", "jaxmarl:3m"): {"envs": 128, **_SMAX},  # 1.8 in 2,900,000

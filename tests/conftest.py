@@ -1,9 +1,11 @@
 """Shared by all tests: the toys beside them, and a place for compiled programs."""
 
+import gc
 import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -12,3 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _old_objects_are_not_searched_for_garbage() -> None:
+    """What earlier modules have traced and compiled stays: millions of objects, which take seconds to go through."""
+    gc.freeze()

@@ -118,6 +118,13 @@ def fine(**given: Any) -> Setting:
             "use --envs 32",
         ),
         (decoupled(), dict(environment=0.5, inference=0.97, learner=0.4), "use --inference 2"),
+        (decoupled(cpus=6), dict(environment=0.5, inference=0.97, learner=0.4), "use --actors 2 --inference 2"),
+        (decoupled(cpus=6), dict(environment=0.8, inference=0.97, learner=0.4), "use a GPU"),
+        (
+            decoupled(cpus=6, gpus=1),
+            dict(environment=0.8, inference=0.97, learner=0.4),
+            "use --envs 32, which makes every call larger",
+        ),
         (decoupled(), dict(environment=0.95, inference=0.5, learner=0.4), "use --actors 8"),
         (decoupled(), dict(environment=0.4, inference=0.5, learner=0.96), "use --learners 2"),
         (

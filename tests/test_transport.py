@@ -755,30 +755,26 @@ def test_many_ring_one_bell_at_once(transport: Transport, monkeypatch: pytest.Mo
 # Memory and descriptors
 
 
-def descriptors() -> int:
+def held() -> tuple[int, int]:
+    """Descriptors and pieces of shared memory."""
     gc.collect()
-    return len(os.listdir("/proc/self/fd"))
-
-
-def mappings() -> int:
-    gc.collect()
-    return Path("/proc/self/maps").read_text().count("memfd:runnel")
+    return len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count("memfd:runnel")
 
 
 def test_closing_a_stream_between_hosts_leaves_nothing_but_the_couriers() -> None:
     Stream(TRANSPORTS["tcp"]).close()
-    before = descriptors(), mappings()
+    before = held()
     for _ in range(5):
         stream = Stream(TRANSPORTS["tcp"])
         send(stream.writer, 0)
         check(stream.reader.receive(0), 0)
         stream.close()
         del stream
-    assert (descriptors(), mappings()) == before
+    assert held() == before
 
 
 def test_closing_leaves_no_descriptor_and_no_memory() -> None:
-    before = descriptors(), mappings()
+    before = held()
     for _ in range(5):
         stream = Stream(TRANSPORTS["shared memory"])
         assert isinstance(stream.ring, shared.Ring)
@@ -793,7 +789,7 @@ def test_closing_leaves_no_descriptor_and_no_memory() -> None:
             one.close()
         ringer.ring()
         del stream, again, ringer, reader, one
-    assert (descriptors(), mappings()) == before
+    assert held() == before
 
 
 def test_views_outlive_what_was_closed(stream: Stream) -> None:
@@ -806,14 +802,14 @@ def test_views_outlive_what_was_closed(stream: Stream) -> None:
 
 def test_a_refused_attachment_says_why_and_leaves_nothing() -> None:
     made = shared.create(PLAIN, 2)
-    before = descriptors(), mappings()
+    before = held()
     with pytest.raises(ValueError, match="both sides need the same"):
         shared.Ring.attach(os.dup(made.fileno()), PLAIN, 3)
     with pytest.raises(ValueError, match="not a ring of this schema"):
         shared.Ring.attach(os.dup(made.fileno()), (*PLAIN[:2], Field((0, 3), "<f4")), 2)
     with pytest.raises(ValueError, match="bytes"):
         shared.Bell.attach((os.dup(0), os.dup(made.fileno())))
-    assert (descriptors(), mappings()) == before
+    assert held() == before
     made.close()
 
 
@@ -845,10 +841,10 @@ def test_too_few_descriptors_are_told_in_words() -> None:
 
 
 def test_more_memory_than_any_machine_has_is_told_in_words() -> None:
-    before = descriptors()
+    before = held()
     with pytest.raises(UserError, match="the system refused"):
         shared.create((Field((2**60,), "|u1"),), 2)
-    assert descriptors() == before
+    assert held() == before
 
 
 def test_killing_a_whole_family_leaves_nothing() -> None:

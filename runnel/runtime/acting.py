@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel.runtime.loop import Loop
+from runnel.runtime.pieces import packed
 from runnel.types import Array, PyTree
 
 Parameters = Callable[[int], tuple[int, dict[str, PyTree]]]
@@ -116,11 +117,6 @@ class Given:
         return [row[a:b].view(dtype).reshape(shape) for (a, b), (shape, dtype) in spans]
 
 
-def packed(leaves: Sequence[Array]) -> Array:
-    """Arrays as one row of bytes."""
-    return jnp.concatenate([_bytes(x) for x in leaves])
-
-
 def _shared(array: np.ndarray) -> Any:
     """The memory of an array as an array of JAX's, where the two can share it: on a CPU, if it begins at a cache line.
 
@@ -149,8 +145,3 @@ def _unpacked(packed: Sequence[Array], types: Sequence[jax.ShapeDtypeStruct]) ->
         begin, taken[leaf.dtype] = taken[leaf.dtype], taken[leaf.dtype] + math.prod(leaf.shape)
         leaves.append(by_type[leaf.dtype][begin : taken[leaf.dtype]].reshape(leaf.shape))
     return leaves
-
-
-def _bytes(x: Array) -> Array:
-    x = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, jnp.uint8)
-    return x.reshape(-1)

@@ -11,6 +11,7 @@ import numpy as np
 
 from runnel.graph import Graph
 from runnel.ops.episodes import Finished
+from runnel.runtime import pieces
 from runnel.runtime.loop import Loop
 from runnel.runtime.messages import GroupTypes, as_observation, parts, unroll_fields
 from runnel.transport.stream import Field, schema_of
@@ -41,18 +42,19 @@ COLUMNS_FIRST = ("memory", "discounted_sum")
 def assemble(
     loop: Loop,
     group: str,
-    blocks: Sequence[Sequence[Array]],
+    blocks: Sequence[pieces.Message],
     starts: Array,
     versions: Array,
 ) -> tuple[Trajectory, Array, Array]:
     """Blocks of one group side by side as one trajectory, with returns and lengths [T, E] of what ended in it.
 
-    Block k begins at environment `starts[k]` and was acted by `versions[k]`.
+    Block k begins at environment `starts[k]` and was acted by `versions[k]`. All blocks are of one size.
     """
     graph = loop.graph
     types, agents = group_types(graph)[group], graph.spec.groups[group].agents
-    envs = blocks[0][-1].shape[1]
-    named = [parts(unroll_fields(types, graph.unroll, envs), block) for block in blocks]
+    arrays = [pieces.apart(block) for block in blocks]
+    envs = arrays[0][-1].shape[1]
+    named = [parts(unroll_fields(types, graph.unroll, envs), block) for block in arrays]
 
     def joined(name: str) -> list[Array]:
         axis = 0 if name in COLUMNS_FIRST else 1
@@ -83,7 +85,7 @@ def assemble(
 
 
 def assemble_all(
-    loop: Loop, blocks: dict[str, Sequence[Sequence[Array]]], starts: Array, versions: dict[str, Array],
+    loop: Loop, blocks: dict[str, Sequence[pieces.Message]], starts: Array, versions: dict[str, Array],
 ) -> tuple[dict[str, Trajectory], Finished]:  # fmt: skip
     """Every group's blocks; all groups end their episodes together."""
     trajectories, returns, lengths = {}, {}, jnp.zeros((0,), jnp.int32)

@@ -17,8 +17,8 @@ import numpy as np
 
 from runnel.graph import Graph
 from runnel.ops import random
-from runnel.runtime import topology
-from runnel.runtime.acting import Given, Parameters, Policies, packed
+from runnel.runtime import pieces, topology
+from runnel.runtime.acting import Given, Parameters, Policies
 from runnel.runtime.blocks import group_types
 from runnel.runtime.counting import Counter
 from runnel.runtime.lanes import Kept
@@ -26,7 +26,7 @@ from runnel.runtime.loop import Loop, group_key
 from runnel.runtime.messages import as_observation, each, empty, leaves, parts, reply_fields, request_fields
 from runnel.runtime.player import count
 from runnel.runtime.ports import In, Out, Station
-from runnel.transport.stream import Message
+from runnel.transport.stream import Field, Message
 from runnel.types import Array, PyTree
 
 
@@ -215,18 +215,19 @@ class FreeServer:
         self.ahead = jax.default_backend() != "cpu"
         self._act = jax.jit(self._act_rows, donate_argnums=2)
 
-    def _buffer(self, size: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Of so many blocks: place, step, and where episodes begin; what they show."""
-        asked = np.zeros((size, 2 + self.envs), np.int32)
-        return asked, empty(each(self.clients[0].types.observation, size * self.rows))
+    def _buffer(self, size: int) -> tuple[pieces.Message, np.ndarray, list[np.ndarray]]:
+        """What so many blocks ask; of that, place, step and where episodes begin; and what they show."""
+        schema = (Field((size, 2 + self.envs), "<i4"), *each(self.clients[0].types.observation, size * self.rows))
+        asked, *shown = arrays = empty(schema)
+        return pieces.whole(arrays, schema), asked, shown
 
     def compile(self) -> None:
         """All sizes, before anybody waits."""
         _, params = self.parameters(0)
         for size in self.sizes:
-            asked, seen = self._buffer(size)
+            question, asked, _ = self._buffer(size)
             asked[:, 0] = len(self.clients)
-            _, _, self.memory = self._act(self._base, params[self.group], self.memory, asked, seen)
+            _, _, self.memory = self._act(self._base, params[self.group], self.memory, question)
 
     def serve(self) -> None:
         """Acts for those that have asked, if any, and answers those acted for before."""
@@ -256,21 +257,22 @@ class FreeServer:
         """Begins to act for some blocks."""
         size = next(size for size in self.sizes if size >= len(clients))
         self._buffers.reverse()
-        asked, buffer = self._buffers[0][size]
+        question, asked, shown = self._buffers[0][size]
         asked[:, 0] = len(self.clients)
         for k, client in enumerate(clients):
             seen, span = client.receive(0), slice(k * self.rows, (k + 1) * self.rows)
-            for to, value in zip(buffer, seen, strict=True):
+            for to, value in zip(shown, seen, strict=True):
                 to[span] = value
             asked[k, 0], asked[k, 1], asked[k, 2:] = self._places[id(client)], client.step, client.first[0]
         _, params = self.parameters(0)
-        row, before, self.memory = self._act(self._base, params[self.group], self.memory, asked, buffer)
+        row, before, self.memory = self._act(self._base, params[self.group], self.memory, question)
         row.copy_to_host_async()
         return Flight(clients, self._given[size], row, before)
 
     def _act_rows(
-        self, base: Array, params: PyTree, memory: PyTree, asked: Array, seen: list[Array]
+        self, base: Array, params: PyTree, memory: PyTree, question: pieces.Message
     ) -> tuple[Array, list[Array], PyTree]:
+        asked, *seen = pieces.apart(question)
         place, step, first = asked[:, 0], jnp.repeat(asked[:, 1], self.rows), asked[:, 2:].astype(jnp.bool_)
         each_row = jnp.arange(self.rows, dtype=jnp.int32)
         rows = jnp.minimum(place[:, None] * self.rows + each_row, len(self.clients) * self.rows).ravel()
@@ -281,4 +283,4 @@ class FreeServer:
         began = jnp.repeat(first, self.agents, axis=1).ravel()
         act = self.loop.act(self.group, params, observation, own, began, keys, index)
         memory = jax.tree.map(lambda x, new: x.at[rows].set(new), memory, act.memory)
-        return packed([act.action, *jax.tree.leaves(act.extras)]), jax.tree.leaves(own), memory
+        return pieces.packed([act.action, *jax.tree.leaves(act.extras)]), jax.tree.leaves(own), memory

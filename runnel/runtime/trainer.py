@@ -27,7 +27,7 @@ from runnel.types import PyTree, Trajectory
 class Batch(NamedTuple):
     """The unrolls of one iteration, as they came: blocks side by side, or trajectories of a compiled unroll."""
 
-    blocks: dict[str, list[list[Any]]] | None  # by group: the arrays of each block
+    blocks: dict[str, list[Any]] | None  # by group: what each block sent, `pieces.Message`
     starts: np.ndarray  # [K] the first environment of each block
     versions: dict[str, np.ndarray]  # by group: [K] updates of the parameters that acted
     release: Callable[[], None]  # the blocks have been read

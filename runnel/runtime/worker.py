@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.runtime import assembly, parts, totals
+from runnel.runtime import assembly, parts, pieces, totals
 from runnel.runtime.assembly import Assignment
 from runnel.runtime.compiled_player import CompiledPlayer
 from runnel.runtime.intake import Taken
@@ -23,6 +23,7 @@ from runnel.runtime.player import Block, Player
 from runnel.runtime.ports import REPORT_S, In, first_of
 from runnel.runtime.serving import FreeServer, Server
 from runnel.runtime.trainer import Batch
+from runnel.transport.stream import schema_of
 from runnel.types import PyTree
 
 REMEMBERED = 1024
@@ -283,11 +284,9 @@ class Worker:
         blocks = {g: [each.messages[k].arrays for each in taken] for k, g in enumerate(self.a.taken)}
         starts = np.asarray([self.sources[each.source].start for each in taken], np.int32)
         versions = {group: np.asarray([each[group] for each in then], np.int32) for group in self.a.taken}
-        if self.copies:
-            blocks = jax.block_until_ready(jax.device_put(blocks))
         if not self.a.learning:
-            return Batch(blocks, starts, versions, lambda: intake.release(taken))
-        return Batch(blocks, starts, versions, lambda: self.read.append(lambda: intake.release(taken)))
+            return Batch(self._sent(blocks), starts, versions, lambda: intake.release(taken))
+        return Batch(self._sent(blocks), starts, versions, lambda: self.read.append(lambda: intake.release(taken)))
 
     def _made_here(self, now: dict[str, int]) -> Batch | None:
         """Of the environments that this worker plays or acts for."""
@@ -305,7 +304,15 @@ class Worker:
             return None
         self.staleness.add(0)
         versions = {group: np.full(len(starts), now[group], np.int32) for group in kept}
-        return Batch(kept, np.asarray(starts, np.int32), versions, lambda: None)
+        return Batch(self._sent(kept), np.asarray(starts, np.int32), versions, lambda: None)
+
+    def _sent(self, blocks: dict[str, list[list[Any]]]) -> dict[str, list[Any]]:
+        """Unrolls where the device can read them: copies, unless it is this processor."""
+        if not self.copies:
+            return blocks
+        schemas = {group: schema_of(own[0]) for group, own in blocks.items()}
+        whole = {group: [pieces.whole(arrays, schemas[group]) for arrays in own] for group, own in blocks.items()}
+        return jax.block_until_ready(jax.device_put(whole))
 
     # Between two iterations
 

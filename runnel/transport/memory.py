@@ -20,6 +20,7 @@ import mmap
 import os
 import platform
 from _thread import allocate_lock
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,13 @@ def arrays_at(buffer: Any, schema: Schema, offset: int) -> list[np.ndarray]:
         views.append(view)
         offset += aligned(view.nbytes)
     return views
+
+
+def bytes_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The memory of one message, given its arrays as `arrays_at` made them."""
+    first, last = arrays[0], arrays[-1]
+    size = last.ctypes.data + last.nbytes - first.ctypes.data
+    return np.lib.stride_tricks.as_strided(first.reshape(-1).view(np.uint8), (size,), (1,))
 
 
 def zeros(size: int) -> np.ndarray:
