@@ -27,7 +27,7 @@ def numbered(steps, columns):
     return jnp.arange(steps * columns).reshape(steps, columns)
 
 
-@hypothesis_settings(deadline=None, max_examples=12)
+@hypothesis_settings(deadline=None, max_examples=6)
 @given(steps=st.integers(1, 12), columns=st.integers(1, 48), count=st.integers(1, 6), whole=st.booleans())
 def test_every_step_once_in_an_epoch_and_alike_from_every_block(steps, columns, count, whole):
     try:
