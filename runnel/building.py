@@ -56,6 +56,9 @@ def build(
     A named algorithm takes the tuned settings of the environment, where there are some; `settings` override
     them. An instance is taken as it is.
     """
+    if not isinstance(environment, str):
+        path = portable.path_of(environment) or "package.module:name"
+        raise UserError(f"found {environment!r} as an environment, wanted a name, such as 'CartPole-v1' or '{path}'")
     known = tuned(algorithms.known_as(algorithm), environment) if isinstance(algorithm, str) else {}
     tuned_envs = known.pop("envs", None)
     if isinstance(algorithm, str):

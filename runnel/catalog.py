@@ -119,7 +119,8 @@ def described(entry: AlgorithmEntry | DistributionEntry) -> str:
         lines.append(f"actions: {', '.join(actions)}")
     if isinstance(entry, AlgorithmEntry):
         lines.append(f"distributions: {', '.join(entry.distributions)}")
-    lines.append("\nsettings (--set NAME=VALUE)" if entry.settings else "\nno settings")
+    of = "" if isinstance(entry, AlgorithmEntry) else "distribution."
+    lines.append(f"\nsettings (--set {of}NAME=VALUE)" if entry.settings else "\nno settings")
     lines += table([(f"{row.name}={row.default}", row.type, row.doc) for row in entry.settings])
     for environment, known in getattr(entry, "tuned", {}).items():
         pairs = " ".join(f"{key}={settings.default_text(value)}" for key, value in known.items())

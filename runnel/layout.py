@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from runnel.errors import UserError
 
@@ -37,6 +37,10 @@ class Free:
 
     max_staleness: int
 
+    def __post_init__(self) -> None:
+        if not _whole(self.max_staleness, 0):
+            raise UserError(f"found Free({self.max_staleness!r}), wanted a whole number of versions, 0 or more")
+
     def __str__(self) -> str:
         if not self.max_staleness:
             return "free, but waits every unroll (the algorithm bears no staleness)"
@@ -65,6 +69,19 @@ class Fragment:
     compiled: bool = False
     ring: int = 1
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.nodes, tuple | list) or not all(isinstance(node, str) for node in self.nodes):
+            raise UserError(f"fragment {self.name}: found nodes={self.nodes!r}, wanted a tuple of names: ('act',)")
+        if not isinstance(self.replicas, int):
+            raise UserError(f"fragment {self.name}: found replicas={self.replicas!r}, wanted a whole number")
+        if self.devices not in get_args(Devices):
+            wanted = ", ".join(map(repr, get_args(Devices)))
+            raise UserError(f"fragment {self.name}: found devices={self.devices!r}, wanted one of {wanted}")
+        if not _whole(self.ring, 1):
+            raise UserError(
+                f"fragment {self.name}: found ring={self.ring!r}, wanted a whole number of blocks, 1 or more"
+            )
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -72,6 +89,10 @@ class Layout:
 
     fragments: tuple[Fragment, ...]
     synchronisation: Synchronisation = field(default_factory=Barrier)
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 class Distribution(abc.ABC):

@@ -31,7 +31,9 @@ def notes(
     if workers > 1 and isinstance(synchronisation, Free):
         algorithm, limit = type(graph.algorithm).__name__, synchronisation.max_staleness
         wait = "actors wait for the learner at every unroll" if not limit else "actors wait before they exceed it"
-        found.append(f"{algorithm} declares max_staleness {limit}: {wait}")
+        declared = graph.algorithm.max_staleness
+        less = "" if limit == declared else f", the distribution allows {limit}"
+        found.append(f"{algorithm} declares max_staleness {declared}{less}: {wait}")
     if len(machines) == 1:
         if workers > machines[0].cpus and workers > 1:
             found.append(f"{workers} workers share {plural(machines[0].cpus, 'CPU')}: fewer would not be slower")

@@ -6,6 +6,7 @@ how the edges that are cut by that synchronise. Everything else follows from the
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import traceback
 from collections.abc import Mapping, Sequence
@@ -212,10 +213,23 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
         raise UserError(
             f"the layout of distribution {name} fails ({where}): {type(error).__name__}: {error}"
         ) from error
+    if not isinstance(layout, Layout):
+        raise UserError(
+            f"the layout of distribution {name}: found a {type(layout).__name__}, wanted a runnel.plan.Layout"
+        )
+    names = [fragment.name for fragment in layout.fragments]
+    for twice in {each for each in names if names.count(each) > 1}:
+        raise UserError(
+            f"distribution {name} has {names.count(twice)} fragments named '{twice}'; each needs its own name"
+        )
+    if isinstance(layout.synchronisation, Free):
+        bound = min(layout.synchronisation.max_staleness, graph.algorithm.max_staleness)
+        layout = dataclasses.replace(layout, synchronisation=Free(bound))
     for fragment in layout.fragments:
         for pattern in fragment.nodes:
             if pattern not in (REST, *get_args(Kind)) and not any(_matches(pattern, n) for n in graph.nodes.values()):
-                known = [*get_args(Kind), *graph.nodes, *(f"{group}/*" for group in graph.spec.groups)]
+                kinds = (node.kind for node in graph.nodes.values())
+                known = dict.fromkeys([*kinds, *graph.nodes, *(f"{group}/*" for group in graph.spec.groups)])
                 raise UserError(f"distribution {name}: there is no node '{pattern}'{nearest(pattern, known)}")
     return layout
 
@@ -230,16 +244,20 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
     rest = [f.name for f in layout.fragments if REST in f.nodes]
     for node in graph.nodes.values():
         named = [f.name for f in layout.fragments if any(_matches(pattern, node) for pattern in f.nodes)]
-        found = named or rest
-        if len(found) != 1:
-            count = "no fragment" if not found else f"fragments {' and '.join(found)}"
-            raise UserError(f"distribution {name} gives node '{node.name}' to {count}; every node needs exactly one")
-        homes[node.name] = found[0]
         if node.kind == "rollout" and not named:
             # Trajectories are put together where actions or observations are made: steps then travel once.
             act = next(n.name for n in graph.of_kind("act") if n.group == node.group)
-            if found[0] not in (homes[act], homes["environment"]):
-                homes[node.name] = homes["environment"]
+            near = [home for home in rest if home in (homes[act], homes["environment"])]
+            homes[node.name] = near[0] if near else homes["environment"]
+            continue
+        found = named or rest
+        if len(found) != 1:
+            count = "no fragment" if not found else f"fragments {' and '.join(found)}"
+            remedy = "; REST among a fragment's nodes takes what no other names" if not found else ""
+            raise UserError(
+                f"distribution {name} gives node '{node.name}' to {count}; every node needs exactly one{remedy}"
+            )
+        homes[node.name] = found[0]
     return {f.name: tuple(node for node, home in homes.items() if home == f.name) for f in layout.fragments}
 
 

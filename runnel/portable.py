@@ -148,19 +148,40 @@ def _module(name: str) -> types.ModuleType:
     main = sys.modules["__main__"]
     if getattr(main.__spec__, "name", None) == name:
         return main  # run by `python -m`
+    if name in sys.modules:
+        return sys.modules[name]
     try:
-        return importlib.import_module(name)
+        spec = importlib.util.find_spec(name)
+        origin = spec.origin if spec is not None else None
+        file = Path(origin) if origin is not None and origin.endswith(".py") else None
+        if file is not None and _runs(main, file):
+            return main  # under the name that it has as a module
+        _LOADING.append(file or Path(name))
+        try:
+            return importlib.import_module(name)
+        except Enough:
+            assert file is not None
+            return _module_of_file(file)  # up to where it trains
+        finally:
+            _LOADING.pop()
+    except UserError:
+        raise
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise UserError(f"there is no module '{name}' on the Python path") from None
+            raise UserError(f"there is no module '{name}' on the Python path or in the present directory") from None
         raise UserError(f"'{name}' cannot be imported: it needs '{error.name}', which is not installed") from error
     except Exception as error:
         raise UserError(f"'{name}' cannot be imported: {type(error).__name__}: {error}") from error
 
 
+def _runs(main: types.ModuleType, file: Path) -> bool:
+    """Whether `file` is the script that runs."""
+    return os.path.abspath(getattr(main, "__file__", None) or "") == os.path.abspath(file)
+
+
 def _module_of_file(file: Path) -> types.ModuleType:
     main = sys.modules["__main__"]
-    if os.path.abspath(getattr(main, "__file__", None) or "") == os.path.abspath(file):
+    if _runs(main, file):
         return main
     name = f"{FROM_FILE}{os.path.abspath(file).encode().hex()}"
     if name in sys.modules:

@@ -294,6 +294,14 @@ def test_a_pause_is_neither_work_nor_waiting() -> None:
     assert (actor.busy, actor.seconds) == (0.5, 2.0)
 
 
+def test_a_glance_is_no_judgement() -> None:
+    tally = Tally({"actor": "actor"}, [], Clock())
+    tally.hear("actor", status(1.0, {}, 100))
+    tally.hear("actor", status(1.2, {"unrolls": 0.2}, 120))
+    (actor,) = tally.report().workers
+    assert (actor.busy, actor.env_steps) == (None, 120)
+
+
 def test_a_worker_that_began_again_is_counted_from_there() -> None:
     tally = Tally({"actor": "actor"}, [], Clock())
     for told in (status(50.0, {"unrolls": 40.0}), status(1.0, {"unrolls": 1.0}), status(2.0, {"unrolls": 1.0})):

@@ -75,3 +75,12 @@ def test_named_algorithms_take_tuned_settings_and_the_users_override_them():
     own = runnel.build("ppo", "CartPole-v1", settings={"discount": 0.5})
     assert own.algorithm.discount == 0.5
     assert own.algorithm.unroll == tuned.algorithm.unroll
+
+
+class World:
+    """What somebody might pass in the place of its name."""
+
+
+def test_an_environment_is_asked_for_by_its_name() -> None:
+    with pytest.raises(UserError, match=r"wanted a name, such as 'CartPole-v1' or '.*:World'"):
+        runnel.build("ppo", World)  # type: ignore[arg-type]

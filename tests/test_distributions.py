@@ -425,9 +425,10 @@ print("ended", run.result["status"], run.result["updates"])
 """
 
 
-def test_a_script_without_a_guard_trains_in_processes(tmp_path):
-    """Workers never run the user's script again as a whole."""
-    (tmp_path / "script.py").write_text(SCRIPT)
+@pytest.mark.parametrize("itself", ["__file__", "'script'"])
+def test_a_script_without_a_guard_trains_in_processes(itself, tmp_path):
+    """Workers never run the user's script again as a whole, whether it speaks of itself as a file or as a module."""
+    (tmp_path / "script.py").write_text(SCRIPT.replace("__file__", itself))
     environ = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parent)}
     done = subprocess.run(
         [sys.executable, "script.py"], capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=280,

@@ -125,7 +125,14 @@ def test_a_distribution_nobody_shipped_is_as_good():
 @pytest.mark.parametrize(
     ("fragments", "message"),
     [
-        ((Fragment("a", ("act", "environment")),), "gives node 'rollout' to no fragment"),
+        (
+            (Fragment("a", ("act", "environment")),),
+            "gives node 'learn' to no fragment; .* REST among a fragment's nodes",
+        ),
+        (
+            (Fragment("a", ("act", "environment")), Fragment("a", (REST,))),
+            "bad has 2 fragments named 'a'; each needs its own name",
+        ),
         (
             (Fragment("a", (REST,)), Fragment("b", (REST,))),
             "to fragments a and b; every node needs exactly one",
@@ -142,6 +149,52 @@ def test_a_layout_that_cannot_be_is_refused(fragments, message):
 
     with pytest.raises(UserError, match=message):
         plan(Bad())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"nodes": "act"}, r"found nodes='act', wanted a tuple of names"),
+        ({"replicas": 2.5}, r"found replicas=2.5, wanted a whole number"),
+        ({"devices": "gpu"}, r"found devices='gpu', wanted one of 'cpu', 'one', 'all'"),
+        ({"ring": 0}, r"found ring=0, wanted a whole number of blocks, 1 or more"),
+    ],
+)
+def test_a_fragment_that_cannot_be_is_refused(wrong, message):
+    with pytest.raises(UserError, match=f"fragment a: {message}"):
+        Fragment(**{"name": "a", "nodes": ("act",), **wrong})
+
+
+def test_what_is_no_layout_is_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Bare(Distribution):
+        def layout(self, graph):
+            return (Fragment("a", (REST,)),)
+
+    with pytest.raises(UserError, match=r"distribution bare: found a tuple, wanted a runnel\.plan\.Layout"):
+        plan(Bare())
+
+
+@dataclasses.dataclass(frozen=True)
+class Eager(Distribution):
+    bound: int = 5
+
+    def layout(self, graph):
+        return Layout((Fragment("a", ("environment", "act")), Fragment("b", (REST,))), Free(self.bound))
+
+
+def test_nobody_runs_further_ahead_than_the_algorithm_bears():
+    class Patient(Reinforce):
+        max_staleness = 3
+
+    built = plan(Eager(5), Patient())
+    assert built.synchronisation == Free(3)
+    assert built.notes[0].startswith("Patient declares max_staleness 3: ")
+    built = plan(Eager(2), Patient())
+    assert built.synchronisation == Free(2)
+    assert built.notes[0].startswith("Patient declares max_staleness 3, the distribution allows 2: ")
+    with pytest.raises(UserError, match=r"found Free\(-1\), wanted a whole number of versions, 0 or more"):
+        plan(Eager(-1))
 
 
 def test_environments_must_divide():

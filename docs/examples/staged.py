@@ -1,6 +1,7 @@
 """Two distributions of one's own."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from runnel.plan import REST, Barrier, Distribution, Fragment, Layout
 
@@ -8,6 +9,8 @@ from runnel.plan import REST, Barrier, Distribution, Fragment, Layout
 @dataclass(frozen=True)
 class Staged(Distribution):
     """Actors, one worker that prepares and replays what they played, and learners."""
+
+    needs: ClassVar = ("replay",)
 
     actors: int = 2
     learners: int = 1
@@ -20,7 +23,6 @@ class Staged(Distribution):
                 Fragment("learner", (REST,), replicas=self.learners, devices="one"),
             ),
             Barrier(every="unroll"),
-            needs=("replay",),
         )
 
 

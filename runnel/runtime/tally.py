@@ -14,6 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 from runnel.bottleneck import CARRIES, Report, Stream, Worker
 
+LEAST_S = 0.5
+"""Who was looked at for less time is not judged by it: a single wait would be all that was seen."""
+
 SAMPLE_S = 0.1
 """How often the fill of streams is looked at."""
 
@@ -168,12 +171,14 @@ class Tally:
 
     def _worker(self, name: str, role: str, stretch: _Sums) -> Worker:
         seconds = stretch.seconds[name]
-        if seconds <= 0:
+        if name not in self._heard:
             return Worker(name, role)
-        waited, counted = stretch.waited[name], stretch.counted[name]
         told = self._heard[name]["counts"]  # since the worker began: compiling it took steps too
         before = self._before.get(name, {})
         counts = {key: int(told[key] + before.get(key, 0)) for key in ("env_steps", "updates") if key in told}
+        if seconds < LEAST_S:
+            return Worker(name, role, env_steps=counts.get("env_steps"), updates=counts.get("updates"))
+        waited, counted = stretch.waited[name], stretch.counted[name]
         first = next(iter(counts), None)
         return Worker(
             name,
