@@ -237,7 +237,7 @@ def _among(seen: Seen, setting: Setting) -> tuple[str, str]:
     load = sum(share.busy * role.replicas for role, share in seen)
     slowest, most = max(seen, key=lambda pair: pair[1].busy)
     # Who exchanges something every step, and finds no CPU when it comes, looks idle and is not.
-    if setting.workers > setting.cpus and (setting.exchanges or load >= 0.9 * setting.cpus):
+    if setting.spare() < 0 and (setting.exchanges or load >= 0.9 * setting.cpus):
         cpus = "1 CPU" if setting.cpus == 1 else f"{setting.cpus} CPUs"
         return f"{setting.workers} workers share {cpus} ({_busy(seen)})", _fit(setting)
     if all(share.busy >= BUSY for _, share in seen):

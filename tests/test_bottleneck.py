@@ -294,6 +294,17 @@ def test_a_pause_is_neither_work_nor_waiting() -> None:
     assert (actor.busy, actor.seconds) == (0.5, 2.0)
 
 
+def test_one_suggestion_does_not_undo_another() -> None:
+    """Of workers that meet, the learner rests while the others play: it is not counted among those that need a CPU."""
+
+    def with_actors(actors: int) -> Setting:
+        return sync(cpus=2, roles={"actor": (actors, ACTOR), "learner": (1, LEARNER)}, flags={"actors": actors})
+
+    one, two = with_actors(1), with_actors(2)
+    assert str(bottleneck(report(one, actor=0.7, learner=0.3), one)).endswith("use --actors 2")
+    assert str(bottleneck(report(two, actor=0.74, learner=0.34), two)).endswith("use a machine with more CPUs")
+
+
 def test_a_glance_is_no_judgement() -> None:
     tally = Tally({"actor": "actor"}, [], Clock())
     tally.hear("actor", status(1.0, {}, 100))
