@@ -20,12 +20,6 @@ def judged(task: Task, record: Record) -> float | None:
     return (record["evaluation"] or {}).get("mean_return") if task.judged_by == "evaluation" else record["mean_return"]
 
 
-def held(task: Task, record: Record) -> bool:
-    """Whether a seed has what is wanted; one that was to end there had it when it was told to."""
-    ended_there = task.stop_at is not None and record["reached_at"] is not None
-    return ended_there or task.wanted.holds(judged(task, record))
-
-
 # Tables
 
 
@@ -58,7 +52,7 @@ _COSTS: Final = ("task", "distribution", "frames", "seconds", "steps/s", "CPU bu
 
 def _row(run: Run) -> tuple[str, ...]:
     task, records = run.task, list(run.seeds.values())
-    number = sum(held(task, record) for record in records)
+    held = sum(task.wanted.holds(judged(task, record)) for record in records)
     reached = median(record["reached_at"] or math.inf for record in records)  # one that never did counts as endless
     greedy = [(record["evaluation"] or {}).get("mean_return") for record in records]
     return (
@@ -69,7 +63,7 @@ def _row(run: Run) -> tuple[str, ...]:
         _spread(record["mean_return"] for record in records),
         _spread(greedy),
         str(task.wanted),
-        f"{number} of {len(records)}",
+        f"{held} of {len(records)}",
         f"{reached:,.0f}" if reached < math.inf and task.judged_by == "training" else "",
         str(task.published),
         run.machine,

@@ -207,7 +207,7 @@ def run(tasks: list[Task], options: argparse.Namespace) -> None:
 def _line(task: Task, record: Record) -> str:
     if record["status"] == "failed":
         return f"failed: {record['reason'].splitlines()[-1]}"
-    held = "held" if table.held(task, record) else "NOT HELD"
+    held = "held" if task.wanted.holds(table.judged(task, record)) else "NOT HELD"
     returns = [record["mean_return"], (record["evaluation"] or {}).get("mean_return")]
     trained, played = ("none" if value is None else f"{value:.2f}" for value in returns)
     return (
