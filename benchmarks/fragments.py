@@ -161,6 +161,9 @@ def main() -> None:
     from benchmarks import _machine as machine
 
     cores, results = os.cpu_count() or 1, {}
+    about = machine.describe("gymnasium", "flax", "optax")
+    settings = {"seconds": args.seconds, "cases": {name: vars(CASES[name]) for name in args.cases}}
+    path = None
     for name in args.cases:
         case = CASES[name]
         others = 2 if case.distribution == "decoupled" else 1
@@ -178,9 +181,9 @@ def main() -> None:
             f"{middle:.0%} of what they allow{share}",
             flush=True,
         )
-    about = machine.describe("gymnasium", "flax", "optax")
-    settings = {"seconds": args.seconds, "cases": {name: vars(CASES[name]) for name in args.cases}}
-    print(machine.save("fragments", {"machine": about, "settings": settings, "cases": results}, args.out))
+        found = {"machine": about, "settings": settings, "cases": results}
+        path = machine.save("fragments", found, args.out)  # each time: the machine may be a loan
+    print(path)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ The environment costs about 100 microseconds a step, by work in Python. Each run
 first update on, by what its actors say they stepped, and compared with the bare environment on as many processes as
 it has actors, measured before and after it. Of `coarse`, which waits while its learner learns, that time is left out:
 the rate is of the time in which the learner waits for unrolls. It waits for its slowest actor too, and cores of one
-machine differ: what that alone costs the bare environment is told beside it. `decoupled` has one inference worker
-beside its actors.
+machine differ: what that alone costs the bare environment is told beside it. Actors of `coarse` move from core to core
+for that reason; with `--still` they do not. `decoupled` has one inference worker beside its actors.
 
     python benchmarks/scaling.py                                          # as many actors as there are cores for
     python benchmarks/scaling.py --actors 1 2 4 8 14 --learner cpu        # acting and learning on the CPU
@@ -19,6 +19,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -151,6 +152,7 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=32, help="of each actor")
     parser.add_argument("--cost-us", type=float, default=100.0, help="of a step of the environment")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run, measured")
+    parser.add_argument("--still", action="store_true", help="actors of coarse stay where the system puts them")
     parser.add_argument("--out", help="directory for the raw results")
     parser.add_argument("--bare", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -163,13 +165,16 @@ def main() -> None:
     counts = args.actors or [count for count in ACTORS if count < max(cores, 2)]
     from benchmarks import _costly
     from benchmarks import _machine as machine
+    from runnel.launch import carousel
 
+    if args.still:
+        carousel.TURN_S = threading.TIMEOUT_MAX
     work = _costly.work_for(args.cost_us)
     print(f"{cores} cores, {args.envs} environments an actor, {work} rounds of work a step; learner on {args.learner}")
     print(f"actors  {'':<10}  {'steps/s':>14}  {'bare, steps/s':>14}  ratio", flush=True)
     settings = {
         "envs_per_actor": args.envs, "cost_us": args.cost_us, "work": work, "seconds": args.seconds,
-        "learner": args.learner, "algorithms": ALGORITHMS, "settings": SETTINGS,
+        "learner": args.learner, "still": args.still, "algorithms": ALGORITHMS, "settings": SETTINGS,
     }  # fmt: skip
     about = machine.describe("gymnasium", "flax", "optax")
     result = {"machine": about, "settings": settings, "rows": []}

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 
 from runnel.building import Built
+from runnel.graph import Graph
 from runnel.launch.host import Board, Layout, Order, Stream
 from runnel.launch.site import Fill, Process, Site
-from runnel.plan import Machine, learns
+from runnel.plan import Barrier, Machine, Plan, learns
 from runnel.runtime.blocks import group_types
 from runnel.runtime.messages import fields_json
 from runnel.runtime.topology import Link, Post, Topology
@@ -69,7 +70,15 @@ class Crew:
                 for number, board in boards.items()
                 if here(board.source, *board.targets)
             ),
+            self._abreast(host),
         )  # fmt: skip
+
+    def _abreast(self, host: str) -> tuple[str, ...]:
+        here = tuple(name for name in abreast(self.plan, self.graph) if self.hosts[name] == host)
+        return here if len(here) > 1 and self._cores_for_all(host) else ()
+
+    def _cores_for_all(self, host: str) -> bool:
+        return sum(1 for name in self.posts if self.hosts[name] == host) <= self.machines[host].cpus
 
     def streams(self) -> list[tuple[Link, Fill]]:
         """Every stream, as its reader's host sees it."""
@@ -103,10 +112,9 @@ class Crew:
         others |= {name for board in boards for name in (board.source, *board.targets)}
         peers = sorted(others - {post.name})
         host = self.hosts[post.name]
-        crowd = sum(1 for name in self.posts if self.hosts[name] == host)
         job: dict[str, Any] = common | {
             "name": post.name,
-            "spin_s": LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
+            "spin_s": LONG_SPIN_S if self._cores_for_all(host) else bell.SPIN_S,
             "bells": peers,
             "links": [{**asdict(link), "name": link.name, "schema": fields_json(link.schema)} for link in links],
             "boards": [{"group": board.group, "schema": fields_json(board.schema)} for board in boards],
@@ -209,3 +217,11 @@ class Crew:
     def close(self, seconds: float) -> None:
         """Ends every worker and leaves nothing behind."""
         self.site.close(seconds)
+
+
+def abreast(plan: Plan, graph: Graph) -> list[str]:
+    """The workers that play whole unrolls, do nothing else, and wait for each other after each."""
+    barrier, fragment = plan.synchronisation, plan.home("environment")
+    acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
+    meet = isinstance(barrier, Barrier) and barrier.every == "unroll" and fragment.replicas > 1
+    return fragment.workers() if acts and meet and not learns(fragment, graph) else []

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from runnel.launch.carousel import Carousel
 from runnel.launch.local import LocalLauncher, Process, Worker
 from runnel.oom import oom_kills
 from runnel.runtime.journal import Memory
@@ -56,6 +57,7 @@ class Layout:
     posts: tuple[str, ...]
     streams: tuple[Stream, ...]
     boards: tuple[Board, ...]
+    abreast: tuple[str, ...] = ()  # workers that wait for each other, with cores enough for everybody
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -66,7 +68,7 @@ class Layout:
                    for each in data["streams"]]  # fmt: skip
         boards = [Board(**{**each, "schema": _schema(each), "targets": tuple(each["targets"])})
                   for each in data["boards"]]  # fmt: skip
-        return cls(tuple(data["posts"]), tuple(streams), tuple(boards))
+        return cls(tuple(data["posts"]), tuple(streams), tuple(boards), tuple(data["abreast"]))
 
     @property
     def bytes(self) -> int:
@@ -112,6 +114,7 @@ class Host:
         self.journals: dict[str, Memory] = {}
         self.rings: dict[int, shared.Ring] = {}
         self.stores: dict[int, store.Store] = {}
+        self._carousel: Carousel | None = None
         try:
             for name in layout.posts:
                 self.bells[name], self.journals[name] = shared.Bell.create(), Memory.create()
@@ -131,7 +134,14 @@ class Host:
         ]  # fmt: skip
         started = self.launcher.start_all(workers)
         self.processes |= {process.name: process for process in started}
+        if self.layout.abreast and self._carousel is None:
+            self._carousel = Carousel(self._abreast)
+            self._carousel.start()
         return started
+
+    def _abreast(self) -> list[int]:
+        processes = (self.processes.get(name) for name in self.layout.abreast)
+        return [process.pid for process in processes if process is not None]
 
     def _fds(self, order: Order) -> tuple[int, ...]:
         fds = [*self.bells[order.name].fds]
@@ -188,6 +198,8 @@ class Host:
 
     def let_go(self) -> None:
         """Of the memory: the launcher has ended the workers."""
+        if self._carousel is not None:
+            self._carousel.close()
         held: Iterable[Any] = (
             *self.rings.values(), *self.stores.values(), *self.journals.values(), *self.bells.values(),
         )  # fmt: skip

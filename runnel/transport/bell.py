@@ -49,6 +49,9 @@ class Bell(ABC):
                 if found is not None or left <= 0:
                     return found
                 self._nap(min(left, NAP_S))
+                found = ready()  # at once: whoever rang has waited long enough
+                if found is not None:
+                    return found
         finally:
             self._awake()
 

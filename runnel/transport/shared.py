@@ -79,7 +79,7 @@ class Bell(bell.Bell):
         self._event_fd = event_fd
         self._events = select.poll()
         self._events.register(event_fd, select.POLLIN)
-        self._rung = False
+        self._napped = False
 
     @classmethod
     def create(cls, spin_s: float = bell.SPIN_S) -> Self:
@@ -123,8 +123,7 @@ class Bell(bell.Bell):
     def ring(self) -> None:
         memory.fence()
         if self._words[_SLEEPING]:
-            with suppress(BlockingIOError):  # rung 2**64 times and not once answered
-                os.eventfd_write(self._event_fd, 1)
+            os.eventfd_write(self._event_fd, 1)
 
     def beat(self) -> None:
         self._words[_BEATS] += 1
@@ -134,15 +133,16 @@ class Bell(bell.Bell):
 
     def _announce(self) -> None:
         # An old ring is answered by the coming check. It is taken away here, where nobody is kept waiting by it.
-        if self._rung:
-            self._rung = False
-            with suppress(BlockingIOError):
+        if self._napped:
+            self._napped = False
+            with suppress(BlockingIOError):  # woken by something else
                 os.eventfd_read(self._event_fd)
         self._words[_SLEEPING] = 1
         memory.fence()
 
     def _nap(self, timeout_s: float) -> None:
-        self._rung = self._event_fd in [fd for fd, _ in self._events.poll(max(1.0, timeout_s * 1000))]
+        self._napped = True
+        self._events.poll(max(1.0, timeout_s * 1000))
 
     def _awake(self) -> None:
         self._words[_SLEEPING] = 0
