@@ -4,8 +4,8 @@ The environment costs about 100 microseconds a step, by work in Python. Each run
 first update on, by what its actors say they stepped, and compared with the bare environment on as many processes as
 it has actors, measured before and after it. Of `coarse`, which waits while its learner learns, that time is left out:
 the rate is of the time in which the learner waits for unrolls. It waits for its slowest actor too, and cores of one
-machine differ: what that alone costs the bare environment is told beside it. Actors of `coarse` move from core to core
-for that reason; with `--still` they do not. `decoupled` has one inference worker beside its actors.
+machine differ: what that alone costs the bare environment is told beside it. Actors of `coarse` change places for
+that reason; with `--still` they do not. `decoupled` has one inference worker beside its actors.
 
     python benchmarks/scaling.py                                          # as many actors as there are cores for
     python benchmarks/scaling.py --actors 1 2 4 8 14 --learner cpu        # acting and learning on the CPU
@@ -165,10 +165,10 @@ def main() -> None:
     counts = args.actors or [count for count in ACTORS if count < max(cores, 2)]
     from benchmarks import _costly
     from benchmarks import _machine as machine
-    from runnel.launch import carousel
+    from runnel.launch import abreast
 
     if args.still:
-        carousel.TURN_S = threading.TIMEOUT_MAX
+        abreast.TURN_S = threading.TIMEOUT_MAX
     work = _costly.work_for(args.cost_us)
     print(f"{cores} cores, {args.envs} environments an actor, {work} rounds of work a step; learner on {args.learner}")
     print(f"actors  {'':<10}  {'steps/s':>14}  {'bare, steps/s':>14}  ratio", flush=True)

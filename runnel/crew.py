@@ -74,7 +74,7 @@ class Crew:
         )  # fmt: skip
 
     def _abreast(self, host: str) -> tuple[str, ...]:
-        here = tuple(name for name in abreast(self.plan, self.graph) if self.hosts[name] == host)
+        here = tuple(name for name in meeting(self.plan, self.graph) if self.hosts[name] == host)
         return here if len(here) > 1 and self._cores_for_all(host) else ()
 
     def _cores_for_all(self, host: str) -> bool:
@@ -219,7 +219,7 @@ class Crew:
         self.site.close(seconds)
 
 
-def abreast(plan: Plan, graph: Graph) -> list[str]:
+def meeting(plan: Plan, graph: Graph) -> list[str]:
     """The workers that play whole unrolls, do nothing else, and wait for each other after each."""
     barrier, fragment = plan.synchronisation, plan.home("environment")
     acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from runnel.launch.carousel import Carousel
+from runnel.launch.abreast import Abreast, Standing
 from runnel.launch.local import LocalLauncher, Process, Worker
 from runnel.oom import oom_kills
 from runnel.runtime.journal import Memory
@@ -114,7 +114,7 @@ class Host:
         self.journals: dict[str, Memory] = {}
         self.rings: dict[int, shared.Ring] = {}
         self.stores: dict[int, store.Store] = {}
-        self._carousel: Carousel | None = None
+        self._abreast: Abreast | None = None
         try:
             for name in layout.posts:
                 self.bells[name], self.journals[name] = shared.Bell.create(), Memory.create()
@@ -134,14 +134,19 @@ class Host:
         ]  # fmt: skip
         started = self.launcher.start_all(workers)
         self.processes |= {process.name: process for process in started}
-        if self.layout.abreast and self._carousel is None:
-            self._carousel = Carousel(self._abreast)
-            self._carousel.start()
+        if self.layout.abreast and self._abreast is None:
+            self._abreast = Abreast(self._standings)
+            self._abreast.start()
         return started
 
-    def _abreast(self) -> list[int]:
-        processes = (self.processes.get(name) for name in self.layout.abreast)
-        return [process.pid for process in processes if process is not None]
+    def _standings(self) -> dict[int, Standing]:
+        """Of those who are to be kept abreast."""
+        processes, bells = self.processes.copy(), self.bells  # one may end meanwhile
+        return {
+            processes[name].pid: Standing(bells[name].steps(), bells[name].sleeps())
+            for name in self.layout.abreast
+            if name in processes
+        }
 
     def _fds(self, order: Order) -> tuple[int, ...]:
         fds = [*self.bells[order.name].fds]
@@ -198,8 +203,8 @@ class Host:
 
     def let_go(self) -> None:
         """Of the memory: the launcher has ended the workers."""
-        if self._carousel is not None:
-            self._carousel.close()
+        if self._abreast is not None:
+            self._abreast.close()
         held: Iterable[Any] = (
             *self.rings.values(), *self.stores.values(), *self.journals.values(), *self.bells.values(),
         )  # fmt: skip

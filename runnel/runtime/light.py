@@ -48,7 +48,7 @@ class Light:
                 journal.write(block.entry())
         self.player = Player(
             list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free,
-            beat=station.bell.beat, tell=station.tell,
+            beat=station.bell.beat_at, tell=station.tell,
         )  # fmt: skip
         tell_cut(self.blocks.values(), station.tell)
 

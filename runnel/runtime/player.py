@@ -281,7 +281,8 @@ class Player:
     begin at once while others still play, else None. `started` is called once the state is no more that between two
     unrolls: with the first action, or, where others act on what they are asked at once, with the first question.
     `compiled` is called once all have acted: what takes long now is no compiler.
-    `beat` is called now and then, so that whoever watches sees that it goes on; `tell` where environments failed.
+    `beat` is called with the number of steps that a block has taken, so that whoever watches sees how it goes on, and
+    `tell` where environments failed.
     """
 
     def __init__(
@@ -292,7 +293,7 @@ class Player:
         started: Callable[[], None] = lambda: None,
         asks_count: bool = False,
         compiled: Callable[[], None] = lambda: None,
-        beat: Callable[[], None] = lambda: None,
+        beat: Callable[[int], None] = lambda steps: None,
         tell: Tell = nobody,
     ):
         self.blocks, self.gate, self.early = list(blocks), gate, early
@@ -345,7 +346,7 @@ class Player:
                 block.step(t, actions)
                 self.act_s += acted - started
                 self.environment_s += clock() - acted
-                self.beat()
+                self.beat(behind * steps + t + 1)
                 if t + 1 == steps:
                     self._finish(block)
         for block in blocks:

@@ -53,7 +53,7 @@ class Worker:
         if a.plays:
             self.player = assembly.make_compiled_player(a, self._parameters, self._ready) or Player(
                 assembly.make_blocks(a, self._parameters), self._gate, self._early, self._started, asks_count=a.free,
-                compiled=partial(a.station.enter, "working"), beat=a.station.bell.beat, tell=a.station.tell,
+                compiled=partial(a.station.enter, "working"), beat=a.station.bell.beat_at, tell=a.station.tell,
             )  # fmt: skip
             if self.trainer is not None and a.start.rejoins:
                 self.trainer.go_on(min(block.unrolls for block in self.player.blocks))

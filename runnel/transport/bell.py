@@ -64,6 +64,18 @@ class Bell(ABC):
         """How often the owner said so."""
 
     @abstractmethod
+    def beat_at(self, steps: int) -> None:
+        """Beats, and tells how many steps the owner has taken in all."""
+
+    @abstractmethod
+    def steps(self) -> int:
+        """How many those were when it told last."""
+
+    @abstractmethod
+    def sleeps(self) -> bool:
+        """Whether the owner waits for something, and has given up looking for it."""
+
+    @abstractmethod
     def _announce(self) -> None:
         """Says that the owner is about to sleep: from now on a ring wakes it."""
 

@@ -28,7 +28,7 @@ class Bell(bell.Bell):
     def __init__(self, spin_s: float = 0.0) -> None:
         self.spin_s = spin_s
         self._sleeping = False
-        self._beats = 0
+        self._beats = self._steps = 0
         self._lock = allocate_lock()
         self._lock.acquire()
 
@@ -42,6 +42,16 @@ class Bell(bell.Bell):
 
     def beats(self) -> int:
         return self._beats
+
+    def beat_at(self, steps: int) -> None:
+        self._beats += 1
+        self._steps = steps
+
+    def steps(self) -> int:
+        return self._steps
+
+    def sleeps(self) -> bool:
+        return self._sleeping
 
     def _announce(self) -> None:
         self._sleeping = True

@@ -16,7 +16,7 @@ from runnel.transport.stream import Schema
 
 __all__ = ["Bell", "Ring", "check_room", "create", "size"]
 
-_SLEEPING, _BEATS = range(2)  # words of a bell's page, written by its owner
+_SLEEPING, _BEATS, _STEPS = range(3)  # words of a bell's page, written by its owner
 _PAGE_BYTES = 64
 
 
@@ -130,6 +130,16 @@ class Bell(bell.Bell):
 
     def beats(self) -> int:
         return self._words[_BEATS]
+
+    def beat_at(self, steps: int) -> None:
+        self._words[_BEATS] += 1
+        self._words[_STEPS] = steps
+
+    def steps(self) -> int:
+        return self._words[_STEPS]
+
+    def sleeps(self) -> bool:
+        return bool(self._words[_SLEEPING])
 
     def _announce(self) -> None:
         # An old ring is answered by the coming check. It is taken away here, where nobody is kept waiting by it.
