@@ -75,10 +75,7 @@ class Crew:
 
     def _abreast(self, host: str) -> tuple[str, ...]:
         here = tuple(name for name in meeting(self.plan, self.graph) if self.hosts[name] == host)
-        return here if len(here) > 1 and self._cores_for_all(host) else ()
-
-    def _cores_for_all(self, host: str) -> bool:
-        return sum(1 for name in self.posts if self.hosts[name] == host) <= self.machines[host].cpus
+        return here if 1 < len(here) <= self.machines[host].cpus else ()  # others sleep while they play
 
     def streams(self) -> list[tuple[Link, Fill]]:
         """Every stream, as its reader's host sees it."""
@@ -112,9 +109,10 @@ class Crew:
         others |= {name for board in boards for name in (board.source, *board.targets)}
         peers = sorted(others - {post.name})
         host = self.hosts[post.name]
+        crowd = sum(1 for name in self.posts if self.hosts[name] == host)
         job: dict[str, Any] = common | {
             "name": post.name,
-            "spin_s": LONG_SPIN_S if self._cores_for_all(host) else bell.SPIN_S,
+            "spin_s": LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
             "bells": peers,
             "links": [{**asdict(link), "name": link.name, "schema": fields_json(link.schema)} for link in links],
             "boards": [{"group": board.group, "schema": fields_json(board.schema)} for board in boards],

@@ -198,8 +198,8 @@ def test_a_distribution_of_ones_own_has_it_too():
     assert meeting(built.plan, built.graph) == ["hand-0", "hand-1", "hand-2"]
 
 
-@pytest.mark.parametrize("cpus", [3, 2])
-def test_a_run_looks_after_its_actors_where_there_is_a_core_for_everybody(tmp_path, monkeypatch, cpus):
+@pytest.mark.parametrize("cpus", [2, 1])
+def test_a_run_looks_after_its_actors_where_there_is_a_core_for_each(tmp_path, monkeypatch, cpus):
     seen: dict[int, int] = {}
 
     class Watched(Abreast):
@@ -211,7 +211,7 @@ def test_a_run_looks_after_its_actors_where_there_is_a_core_for_everybody(tmp_pa
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls: Machine(cpus, ("cpu:0",))))
     run = train("ppo", "CartPole-v1", "coarse", envs=8, steps=8_000, run_dir=tmp_path / "run", quiet=True)
     assert run.result["status"] == "finished"
-    if cpus == 3:
+    if cpus == 2:
         assert len(seen) == 2
         assert all(0 < steps <= run.result["env_steps"] // 8 for steps in seen.values())  # of each environment
     else:

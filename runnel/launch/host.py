@@ -57,7 +57,7 @@ class Layout:
     posts: tuple[str, ...]
     streams: tuple[Stream, ...]
     boards: tuple[Board, ...]
-    abreast: tuple[str, ...] = ()  # workers that wait for each other, with cores enough for everybody
+    abreast: tuple[str, ...] = ()  # workers that wait for each other, with a core for each
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
