@@ -67,8 +67,9 @@ def check_learning(name: str, fragments: Sequence[Placed], synchronisation: Sync
             if blocks % fragment.replicas:
                 wanted = " or ".join(str(k) for k in range(2, blocks + 1) if blocks % k == 0) or "1"
                 raise UserError(
-                    f"{fragment.replicas} {fragment.name}s: {graph.envs} environments form {blocks} blocks, which "
-                    f"learners share evenly; use {wanted} {fragment.name}s"
+                    f"{fragment.replicas} {fragment.name}s: a batch of {graph.envs} environments is cut into {blocks} "
+                    "equal parts, so that training is the same however many share them, and each learner takes as "
+                    f"many as the others; use {wanted} {fragment.name}s"
                     + (", or --envs a multiple of 8" if 8 % fragment.replicas == 0 else "")
                 )
             if plays is not fragment and plays.replicas * plays.ring % fragment.replicas:

@@ -255,7 +255,14 @@ def _distribution(
 
         cls: Any = distributions.load(args.distribution)
         _check_flags(args.distribution, cls, numbers)
-        return cls(**{**settings.parse(cls, pairs, args.distribution), **numbers})
+        parsed = settings.parse(cls, pairs, args.distribution)
+        for flag in numbers.keys() & parsed.keys():
+            if numbers[flag] != parsed[flag]:
+                raise UserError(
+                    f"--{flag} {numbers[flag]} and --set distribution.{flag}={parsed[flag]} say different things of "
+                    "one setting; give one of them"
+                )
+        return cls(**parsed, **{flag: number for flag, number in numbers.items() if flag not in parsed})
     if not numbers and not pairs:
         return None
     if config is None:

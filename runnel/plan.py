@@ -303,14 +303,16 @@ def _cuts(fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph
             between.setdefault((source.name, target.name, edge.source, times), []).append(edge)
     by_name = {fragment.name: fragment for fragment in fragments}
     cuts = []
-    for (source, target, _, times), edges in between.items():
+    for (source, target, node, times), edges in between.items():
         values = {name: type_ for edge in edges for name, type_ in edge.type.items()}
         if "state" in values:
             values.pop("params", None)  # they are in it
         pattern = _pattern(by_name[source], by_name[target], edges)
         copies = by_name[target].replicas if pattern == "broadcast" else 1
         size = round(tree_bytes(values) * times * copies)
-        cuts.append(Cut(source, target, tuple(values), pattern, str(synchronisation), size))
+        group = graph.nodes[node].group if len(graph.spec.groups) > 1 else ""
+        what = tuple(f"{name} of {group}" if group else name for name in values)
+        cuts.append(Cut(source, target, what, pattern, str(synchronisation), size))
     for fragment in fragments:
         learners = [graph.nodes[node] for node in fragment.nodes if graph.nodes[node].kind in ("learn", "apply")]
         if learners and fragment.replicas > 1:

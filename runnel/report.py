@@ -250,7 +250,7 @@ def table(record: Mapping[str, Any], report: Report) -> list[str]:
     if report.streams:
         lines.append("streams filled: " + ", ".join(map(str, report.streams)))
     if record.get("staleness_max"):
-        lines.append(f"staleness {short(record['staleness_mean'])}, at most {record['staleness_max']}")
+        lines.append(f"staleness {short(record['staleness_mean'])}, highest {record['staleness_max']}")
     return lines
 
 
@@ -286,7 +286,7 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         after = "" if started is None else f" after {duration(started)} to the first update"
         lines.append(f"  speed       {rate(result['steps_per_second'])} steps/s{after}")
     if result.get("staleness_max"):
-        lines.append(f"  staleness   {short(result['staleness_mean'])}, at most {result['staleness_max']}")
+        lines.append(f"  staleness   {short(result['staleness_mean'])}, highest {result['staleness_max']}")
     workers = result.get("workers") or []
     if len(workers) > 1:
         lines.append(f"  busy        {_busy(workers)}")

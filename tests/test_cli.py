@@ -246,6 +246,15 @@ def test_settings_may_stand_anywhere(runnel: Any, called: dict[str, Any], words:
     assert called["settings"] == {"unroll": 2, "learning_rate": 1.0}
 
 
+def test_a_setting_that_is_given_twice_must_say_the_same(runnel: Any, called: dict[str, Any]) -> None:
+    words = ["train", "toys:Reinforce", "toys:Corridor", "--distribution", "coarse", "--set", "distribution.actors=2"]
+    assert runnel(*words, "--actors", "2").status == 0
+    assert called["distribution"] == Coarse(actors=2)
+    ended = runnel(*words, "--actors", "4")
+    assert ended.status == 2
+    assert "--actors 4 and --set distribution.actors=2 say different things" in ended.err
+
+
 def test_missing_wandb_is_told_before_there_is_a_run(
     runnel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,13 @@ def test_coarse_ships_trajectories_up_and_parameters_down():
     assert {cut.synchronisation for cut in built.cuts} == {"barrier every unroll"}
 
 
+def test_of_several_groups_a_cut_tells_whose_values_it_carries():
+    built = plan(distributions.load("coarse")(actors=2), Drift(), Tag())
+    groups = list(Tag().spec.groups)
+    assert len(groups) > 1
+    assert {cut.what for cut in built.cuts if cut.source == "actor"} == {(f"trajectory of {g}",) for g in groups}
+
+
 def test_fine_exchanges_each_observation_once_and_gets_actions_back():
     built = plan(distributions.load("fine")(actors=2))
     (up,) = [cut for cut in built.cuts if cut.source == "environment"]

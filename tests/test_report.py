@@ -97,7 +97,7 @@ def test_a_table_of_roles_streams_and_staleness() -> None:
         "actor x2  busy  75%  200 steps/s  waits for room for unrolls",
         "learner   busy  25%  10 updates/s  waits for unrolls",
         "streams filled: actor -> learner unrolls 12%",
-        "staleness 1.50, at most 4",
+        "staleness 1.50, highest 4",
     ]
 
 
@@ -205,7 +205,7 @@ def test_the_summary_of_several_workers_names_the_bottleneck() -> None:
     told = {"staleness_mean": 1.5, "staleness_max": 4, "cut_episodes": 3, "bottleneck": "the learner: use --learners 2"}
     lines = summary({**RESULT, "workers": workers, **told}, "runs/a").splitlines()
     assert "  busy        actor x2 75%, learner 25%" in lines
-    assert "  staleness   1.50, at most 4" in lines
+    assert "  staleness   1.50, highest 4" in lines
     assert "  cut         3 episodes cut short" in lines
     assert "  bottleneck  the learner: use --learners 2" in lines
 
