@@ -38,6 +38,7 @@ class Built(NamedTuple):
     distribution: Distribution
     graph: Graph
     plan: Plan
+    tuned: tuple[str, ...] = ()  # settings of the algorithm that were known to serve, and not given
 
 
 def build(
@@ -80,7 +81,9 @@ def build(
         distribution = distributions.load(distribution)()
     graph = trace(chosen, world.spec, count)
     plan = planned(distribution, graph, world, machine or Machine.here())
-    return Built(chosen, world, env_settings, distribution, graph, plan)
+    in_force = [f"{name}={value}" for name, value in known.items() if name not in (settings or {})]
+    in_force += [f"--envs {tuned_envs}"] if tuned_envs and envs is None else []
+    return Built(chosen, world, env_settings, distribution, graph, plan, tuple(in_force))
 
 
 def planned(

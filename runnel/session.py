@@ -104,7 +104,9 @@ class Session:
     def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         stack.callback(self._close)
         program = self._first_program()
-        notes = list(self.built.plan.notes)
+        tuned = ", ".join(self.built.tuned)
+        notes = [f"tuned for {self.config['environment']['name']}: {tuned}"] if tuned else []
+        notes += self.built.plan.notes
         if self.resumed:
             self._load(program, notes.append)
         view = stack.enter_context(LiveView(self.config["steps"], self.quiet, self._title()))

@@ -75,6 +75,14 @@ def test_named_algorithms_take_tuned_settings_and_the_users_override_them():
     own = runnel.build("ppo", "CartPole-v1", settings={"discount": 0.5})
     assert own.algorithm.discount == 0.5
     assert own.algorithm.unroll == tuned.algorithm.unroll
+    assert {"discount=0.98", "unroll=128"} <= set(tuned.tuned)
+    assert set(own.tuned) == set(tuned.tuned) - {"discount=0.98"}
+    assert runnel.build(own.algorithm, "CartPole-v1").tuned == ()
+
+
+def test_how_many_environments_are_tuned_too_unless_it_is_said():
+    assert "--envs 16" in runnel.build("a2c", "CartPole-v1").tuned
+    assert not any("--envs" in each for each in runnel.build("a2c", "CartPole-v1", envs=8).tuned)
 
 
 class World:
