@@ -81,7 +81,7 @@ def build(
         distribution = distributions.load(distribution)()
     graph = trace(chosen, world.spec, count)
     plan = planned(distribution, graph, world, machine or Machine.here())
-    in_force = [f"{name}={value}" for name, value in known.items() if name not in (settings or {})]
+    in_force = [f"{name}={fields.default_text(value)}" for name, value in known.items() if name not in (settings or {})]
     in_force += [f"--envs {tuned_envs}"] if tuned_envs and envs is None else []
     return Built(chosen, world, env_settings, distribution, graph, plan, tuple(in_force))
 

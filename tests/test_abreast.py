@@ -98,14 +98,20 @@ def test_a_core_that_becomes_slow_is_shared_by_all(monkeypatch):
 
 def test_who_waits_for_something_else_is_not_moved(monkeypatch):
     cores = Cores([3.0, 3.0], 2, monkeypatch)
-    monkeypatch.setattr(cores, "standings", dict)
-    cores.workers.look()
-    stuck = {1000: Standing(5, waits=True), 1001: Standing(50)}
-    monkeypatch.setattr(cores.workers, "_standings", lambda: stuck)
-    for n in range(10):
-        stuck[1001] = Standing(50 + n)
+    told = {}
+    monkeypatch.setattr(cores.workers, "_standings", lambda: told)
+
+    def look(behind, ahead, waits):
+        told.update({1000: Standing(behind, waits), 1001: Standing(ahead)})
         cores.workers.look()
+
+    look(0, 0, waits=False)
+    look(1, 2, waits=False)  # it is the slower one
+    for ahead in range(4, 20, 2):
+        look(1, ahead, waits=True)
     assert cores.moves == 0
+    look(1, 20, waits=False)
+    assert cores.moves == 2
 
 
 def test_who_is_replaced_begins_anew_and_does_not_fall_behind_for_that(monkeypatch):
