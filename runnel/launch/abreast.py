@@ -3,7 +3,7 @@
 Cores of a machine differ: two of them may be one in hardware, some are built slower, a neighbour takes its part of
 others. The system leaves a worker that is always busy on the core that it has, and where all wait for the slowest of
 them every unroll, the run is as slow as the slowest core. Where workers change places in time, all of them come to the
-end of an unroll together, as fast as the cores are on average; where cores are even, nobody is moved.
+end of an unroll together, as fast as the cores are on average; where cores are even, few are moved.
 
 A worker is moved by allowing it one core only and, at once, again all that it was allowed before: whatever else the
 system wants to do with it, it may.
