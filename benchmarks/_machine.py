@@ -35,6 +35,12 @@ def _version(package: str) -> str | None:
         return None
 
 
+def stolen_s() -> float:
+    """Seconds of this machine's cores, all together, that went to others on the same hardware since it started."""
+    ticks = int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def save(name: str, result: dict[str, Any], directory: str | None = None) -> Path:
     """Writes raw results beside the script that made them, or into another directory."""
     target = Path(directory) if directory else RESULTS

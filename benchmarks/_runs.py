@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _machine
 from runnel import portable
 from runnel.algorithm import Algorithm
 from runnel.building import build
@@ -30,6 +31,7 @@ class Share:
 
     seconds: float
     cpu_s: float  # of the processor's time
+    stolen: float  # the share of all the machine's cores that others on the same hardware had
     waited: dict[str, float]  # seconds, by cause
     counts: dict[str, float]
 
@@ -88,10 +90,11 @@ def _watch(fleet: Fleet, warm_s: float, seconds: float) -> dict[str, Share]:
 
 def _statuses(fleet: Fleet) -> dict[str, dict[str, Any]]:
     """What every worker told last, and the processor's time it has had."""
-    told = {}
+    told, stolen_s = {}, _machine.stolen_s()
     for name, status in fleet.status.items():
         fields = Path(f"/proc/{fleet.crew.processes[name].pid}/stat").read_text().rpartition(")")[2].split()
-        told[name] = {**status, "cpu_s": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")}
+        cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        told[name] = {**status, "cpu_s": cpu_s, "stolen_s": stolen_s}
     return told
 
 
@@ -105,5 +108,5 @@ def _share(before: dict[str, Any], after: dict[str, Any]) -> Share:
     def grown(what: str) -> dict[str, float]:
         return {name: value - before[what].get(name, 0.0) for name, value in after[what].items()}
 
-    seconds, cpu_s = (after[what] - before[what] for what in ("elapsed", "cpu_s"))
-    return Share(seconds, cpu_s, grown("waited"), grown("counts"))
+    seconds, cpu_s, stolen_s = (after[what] - before[what] for what in ("elapsed", "cpu_s", "stolen_s"))
+    return Share(seconds, cpu_s, stolen_s / seconds / (os.cpu_count() or 1), grown("waited"), grown("counts"))

@@ -137,6 +137,7 @@ def measure(name: str, actors: int, work: int, seconds: float) -> dict[str, Any]
         "run": run,
         "allowed": allowed,
         "ratio": run / allowed,
+        "stolen": shares["learner"].stolen,
         "waiting": {worker: round(share.waiting, 4) for worker, share in shares.items()},
     }
 

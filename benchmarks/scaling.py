@@ -105,6 +105,7 @@ def run(name: str, actors: int, work: int, envs: int, seconds: float) -> dict[st
         waits.setdefault(worker.partition("-")[0], []).append(round(share.waiting, 4))
         cpu.setdefault(worker.partition("-")[0], []).append(round(share.cpu_s / share.seconds, 4))
     result = {"steps_per_second": rate, "updates_per_second": learner.rate("updates"), "waiting": waits, "cpu": cpu}
+    result["stolen"] = learner.stolen
     if name == "coarse":
         result |= {"with_learning": rate, "steps_per_second": rate / learner.waiting}
     if name == "decoupled":

@@ -17,11 +17,12 @@ from runnel import settings as fields
 from runnel.algorithm import Algorithm
 from runnel.environment import Environment, JaxEnvironment, is_traceable
 from runnel.errors import UserError
-from runnel.flow import describe, same_types, space_type, trace, typed
+from runnel.flow import trace
 from runnel.graph import Graph
 from runnel.plan import Distribution, Machine, Plan, build_plan
 from runnel.runtime.crossing import predict
 from runnel.runtime.topology import wire
+from runnel.shapes import describe, same_types, space_type, typed
 from runnel.tuned import tuned
 from runnel.types import AgentSpec
 

@@ -20,8 +20,9 @@ from runnel.runtime.messages import fields_json
 from runnel.runtime.topology import Link, Post, Topology
 from runnel.transport import bell
 
-LONG_SPIN_S = 1e-3
-"""How long a worker that has a core of its own looks for what it waits for before it sleeps: being woken takes long."""
+LONG_SPIN_S = 5e-3
+"""How long a worker that has a core of its own looks for what it waits for before it sleeps: being woken takes long,
+and what it then runs is in no cache."""
 
 
 class Crew:
