@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runnel.bottleneck import Report
 from runnel.errors import UserError
 from runnel.runtime.totals import Progress
 
@@ -77,6 +78,72 @@ class Rate:
 
     def overall(self) -> float | None:
         return _slope(self.started, self.stopped) if self.started and self.stopped else None
+
+
+@dataclass
+class Ledger:
+    """A run's counters and clocks, and what is told of them."""
+
+    began: float  # this stretch of the run, by the monotonic clock
+    counters: Counters = field(default_factory=Counters)
+    rate: Rate = field(default_factory=Rate)
+    startup_s: float | None = None  # to the first update
+    staleness: tuple[float, int] = (0.0, 0)  # lately: its mean, and the highest
+
+    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+        self.counters.add(progress, steps_per_iteration)
+        self.staleness = progress.staleness
+
+    def first_update(self) -> None:
+        """Until then there was compiling to do; what follows is what the rate is of."""
+        self.startup_s = time.monotonic() - self.began
+        self.rate.start(self.counters.env_steps)
+
+    def wall_seconds(self) -> float:
+        return self.counters.wall_seconds + time.monotonic() - self.began
+
+    def metrics(self, progress: Progress, lately: Report) -> dict[str, Any]:
+        """A line of metrics.jsonl."""
+        counters = self.counters
+        return {
+            "env_steps": counters.env_steps,
+            "iterations": counters.iterations,
+            "updates": counters.updates,
+            "episodes": counters.episodes,
+            "mean_return": counters.mean_return,
+            "mean_length": counters.mean_length,
+            "steps_per_second": self.rate.now(counters.env_steps),
+            "wall_seconds": self.wall_seconds(),
+            "restarts": counters.restarts,
+            "environment_failures": counters.environment_failures,
+            "skipped_updates": counters.skipped_updates,
+            "staleness_mean": progress.staleness[0],
+            "staleness_max": progress.staleness[1],
+            **lately.metrics(),
+            **{f"learn/{name}": value for name, value in progress.out.items()},
+            **{f"return/{group}": value for group, value in counters.group_returns.items()},
+        }
+
+    def result(self) -> dict[str, Any]:
+        """What result.json has of it."""
+        counters = self.counters
+        return {
+            "env_steps": counters.env_steps,
+            "updates": counters.updates,
+            "episodes": counters.episodes,
+            "cut_episodes": counters.cut_episodes,
+            "mean_return": counters.mean_return,
+            **({"group_returns": counters.group_returns} if counters.group_returns else {}),
+            "wall_seconds": self.wall_seconds(),
+            "startup_seconds": self.startup_s,
+            "steps_per_second": self.rate.overall(),
+            "staleness_mean": self.staleness[0],
+            "staleness_max": self.staleness[1],
+            "restarts": counters.restarts,
+            "restart_reasons": counters.restart_reasons,
+            "environment_failures": counters.environment_failures,
+            "skipped_updates": counters.skipped_updates,
+        }
 
 
 def _slope(start: tuple[float, int], end: tuple[float, int]) -> float | None:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from runnel import portable
-from runnel.bottleneck import Report
 from runnel.building import Built
 from runnel.checkpoint import Checkpoints
 from runnel.configure import keep_off_devices
-from runnel.counters import Counters, Rate
+from runnel.counters import Counters, Ledger
 from runnel.environment import is_traceable
 from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed
 from runnel.events import EventLog
@@ -68,23 +67,24 @@ class Session:
     ):
         self.premises = premises or OneMachine()
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
-        self.began, self.resumed = began, resumed
+        self.resumed = resumed
         self._asked_for = built  # what was asked for; where machines come and go, `built` is what there is of it
         self._first_cpus = sum(machine.cpus for machine in self.premises.machines)
         self.checkpoints = Checkpoints(run_dir)
         self.events = EventLog(run_dir)
-        self.counters = Counters()
-        self.rate = Rate()
-        self.startup_s: float | None = None
+        self.ledger = Ledger(began)
         self.interrupted = False
         self.asked = ""  # the signal that did
         self.begun = False
         self.program: Program | None = None
         self.reason: str | None = None  # why the run did not end as it should
         self.rest: Progress | None = None  # what workers told while they paused for the last checkpoint
-        self.staleness = (0.0, 0)
         self._saved_at_iteration = -1
         self._setbacks = Setbacks()
+
+    @property
+    def counters(self) -> Counters:
+        return self.ledger.counters
 
     def run(self) -> Run:
         with Stopping(self._stop, self._last_word), self._at_once(), contextlib.ExitStack() as stack:
@@ -219,11 +219,11 @@ class Session:
         `other_numbers`: with other random ones than before, for what happened would happen again.
         """
         before, saved = self.counters, None
-        self.counters = Counters()
+        self.ledger.counters = Counters()
         if self.checkpoints.newest() is not None:
             like = {"carry": carry_types(self.built.graph, self.built.environment)}
             saved, counters = self.checkpoints.load(like, view.note)
-            self.counters = Counters.of(counters, self.run_dir)
+            self.ledger.counters = Counters.of(counters, self.run_dir)
             saved["carry"] = other_seed(saved["carry"], other_numbers)
         for name in ("wall_seconds", "restarts", "restart_reasons", "environment_failures"):
             setattr(self.counters, name, getattr(before, name))
@@ -240,19 +240,16 @@ class Session:
         saved_at = time.monotonic()
         reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
         while self.counters.env_steps < wanted and not self.interrupted and not reached:
-            # Until the first update there is compiling to do; what follows is what the rate is of.
             left = math.ceil((wanted - self.counters.env_steps) / per_iteration)
-            seconds, left = (REPORT_S, left) if self.startup_s is not None else (0.0, 1)
+            seconds, left = (REPORT_S, left) if self.ledger.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, lambda: self.interrupted)
-            self.counters.add(progress, self.built.graph.steps_per_iteration)
+            self.ledger.add(progress, per_iteration)
             reached = progress.reached
-            if self.startup_s is None and progress.updates:
-                self.startup_s = time.monotonic() - self.began
-                self.rate.start(self.counters.env_steps)
+            if self.ledger.startup_s is None and progress.updates:
+                self.ledger.first_update()
                 program.measure()
-            self.staleness = progress.staleness
             lately = program.report(recent=True)
-            record = self._record(progress, lately)
+            record = self.ledger.metrics(progress, lately)
             log.write(record)
             view.update(record, lately)
             self._not_finite(progress.broken, program, log, view)
@@ -265,11 +262,11 @@ class Session:
             if grows:
                 self._grow(log, view)
                 program = self.program or program
-        self.rate.stop(self.counters.env_steps)
+        self.ledger.rate.stop(self.counters.env_steps)
         self._save_last(program, view)
         if self.rest is not None:  # workers have told more since: the last line says how the run ended
             self._skip(self.rest.broken)
-            log.write(self._record(self.rest, program.report(recent=True)))
+            log.write(self.ledger.metrics(self.rest, program.report(recent=True)))
 
     def _not_finite(self, broken: Mapping[str, int], program: Program, log: MetricsLog, view: LiveView) -> None:
         """Updates were refused: goes on without them, or from a checkpoint, or ends the run, as the user chose."""
@@ -302,31 +299,6 @@ class Session:
         counters = self.counters
         return f"{next(iter(broken))} was not finite at update {counters.updates:,} ({counters.env_steps:,} steps)"
 
-    def _record(self, progress: Progress, lately: Report) -> dict[str, Any]:
-        counters = self.counters
-        record: dict[str, Any] = {
-            "env_steps": counters.env_steps,
-            "iterations": counters.iterations,
-            "updates": counters.updates,
-            "episodes": counters.episodes,
-            "mean_return": counters.mean_return,
-            "mean_length": counters.mean_length,
-            "steps_per_second": self.rate.now(counters.env_steps),
-            "wall_seconds": self._wall_seconds(),
-            "restarts": counters.restarts,
-            "environment_failures": counters.environment_failures,
-            "skipped_updates": counters.skipped_updates,
-            "staleness_mean": progress.staleness[0],
-            "staleness_max": progress.staleness[1],
-            **lately.metrics(),
-            **{f"learn/{name}": value for name, value in progress.out.items()},
-        }
-        record |= {f"return/{group}": value for group, value in counters.group_returns.items()}
-        return record
-
-    def _wall_seconds(self) -> float:
-        return self.counters.wall_seconds + time.monotonic() - self.began
-
     def _save(self, program: Program, view: LiveView, last: bool = False) -> None:
         if self.counters.iterations == self._saved_at_iteration or not self.counters.iterations:
             return
@@ -334,7 +306,7 @@ class Session:
         self.rest = rest
         if rest is not None:
             self.counters.add(rest, self.built.graph.steps_per_iteration)
-        counters = {**asdict(self.counters), "wall_seconds": self._wall_seconds()}
+        counters = {**asdict(self.counters), "wall_seconds": self.ledger.wall_seconds()}
         try:
             path = self.checkpoints.save(self.counters.iterations, saved, counters)
         except Exception as error:  # orbax and what it stands on have errors of their own for a full disk
@@ -373,7 +345,7 @@ class Session:
         saved, counters = self.checkpoints.load(like, note)
         if not saved["host"] and not is_traceable(self.built.environment):
             raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
-        self.counters = Counters.of(counters, self.run_dir)
+        self.ledger.counters = Counters.of(counters, self.run_dir)
         taken = self.counters.env_steps
         if taken - self.built.graph.steps_per_iteration >= self.config["steps"]:
             raise UserError(
@@ -431,13 +403,13 @@ class Session:
             "environment": self.config["environment"]["name"],
             "distribution": self.built.plan.distribution,
             "seed": self.config["seed"],
-            **self._counted(),
+            **self.ledger.result(),
             **outcome(
                 program,
                 self.built,
                 self.premises.machines,
                 self.counters,
-                self.startup_s is not None,
+                self.ledger.startup_s is not None,
                 self.premises.traffic(),
             ),
         }
@@ -445,23 +417,3 @@ class Session:
             result["reason"] = self.reason
         write_json_atomically(self.run_dir / "result.json", result)
         return result
-
-    def _counted(self) -> dict[str, Any]:
-        counters = self.counters
-        return {
-            "env_steps": counters.env_steps,
-            "updates": counters.updates,
-            "episodes": counters.episodes,
-            "cut_episodes": counters.cut_episodes,
-            "mean_return": counters.mean_return,
-            **({"group_returns": counters.group_returns} if counters.group_returns else {}),
-            "wall_seconds": self._wall_seconds(),
-            "startup_seconds": self.startup_s,
-            "steps_per_second": self.rate.overall(),
-            "staleness_mean": self.staleness[0],
-            "staleness_max": self.staleness[1],
-            "restarts": counters.restarts,
-            "restart_reasons": counters.restart_reasons,
-            "environment_failures": counters.environment_failures,
-            "skipped_updates": counters.skipped_updates,
-        }

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -87,6 +88,21 @@ def test_where_cores_are_even_nobody_is_moved(monkeypatch):
     for _ in range(5):
         cores.unroll(100)
     assert cores.moves == 0
+
+
+def test_where_steps_are_short_nobody_is_moved_for_noise(monkeypatch):
+    cores, random = Cores([300.0] * 6, 6, monkeypatch), Random(0)
+    for _ in range(50):
+        cores.length = min(cores.done.values()) + 2000
+        while min(cores.done.values()) < cores.length:
+            cores.speeds = [300.0 + random.uniform(-15, 15) for _ in cores.speeds]
+            cores.look()
+    assert cores.moves == 0
+
+
+def test_where_steps_are_short_a_slow_core_is_shared_still(monkeypatch):
+    cores = Cores([300.0, 300.0, 100.0, 300.0], 4, monkeypatch)
+    assert cores.unroll(30_000) <= 1.06 * 30_000 / 250 + 1
 
 
 def test_a_core_that_becomes_slow_is_shared_by_all(monkeypatch):

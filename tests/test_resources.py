@@ -60,7 +60,7 @@ def test_a_checkpoint_that_does_not_fit_costs_the_run_nothing_but_itself(tmp_pat
     run = tmp_path / "run"
     runnel.train(LARGE, "CartPole-v1", envs=4, steps=64, run_dir=run, quiet=True, checkpoint_every_s=0.1)
     before = kept(run)
-    process = command("resume", run, "--steps", 6_400, limit=(resource.RLIMIT_FSIZE, FILE_LIMIT))
+    process = command("resume", run, "--steps", 1_600, limit=(resource.RLIMIT_FSIZE, FILE_LIMIT))
     out, err = process.communicate(timeout=240)
     assert process.returncode == 1, err
     (line,) = [line for line in err.splitlines() if line.startswith("runnel resume: ")]
@@ -70,7 +70,7 @@ def test_a_checkpoint_that_does_not_fit_costs_the_run_nothing_but_itself(tmp_pat
     assert "checkpoint failed: a checkpoint could not be written: File too large; " in out
     assert kept(run) == before
     result = json.loads((run / "result.json").read_text())
-    assert (result["status"], result["env_steps"]) == ("failed", 6_400)  # it had gone on meanwhile
+    assert (result["status"], result["env_steps"]) == ("failed", 1_600)  # it had gone on meanwhile
     told = [event for event in read_events(run) if event["event"] == "checkpoint_failed"]
     assert len(told) >= 2
     assert "training goes on" in told[0]["action"]

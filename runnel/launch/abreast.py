@@ -28,6 +28,9 @@ NEWEST = 0.3
 APART = 2
 """Workers that are fewer steps apart count as abreast."""
 
+LEEWAY = 0.5
+"""So do those apart by less than this share of the steps from look to look, which is noise where steps are short."""
+
 NODES = Path("/sys/devices/system/node")
 
 
@@ -66,7 +69,7 @@ class Abreast:
         self._measure(now)
         order = sorted(now, key=lambda pid: now[pid].steps)
         for behind, ahead in zip(order, reversed(order), strict=True):
-            if now[ahead].steps < now[behind].steps + APART:
+            if now[ahead].steps - now[behind].steps < max(APART, LEEWAY * self._pace.get(ahead, 0.0)):
                 break
             slower = self._pace.get(behind, math.inf) < self._pace.get(ahead, 0.0)  # who has none is new
             if slower and not now[behind].waits and self._swap(behind, ahead):

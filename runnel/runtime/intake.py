@@ -51,13 +51,13 @@ class Intake:
             for port, message in zip(self.sources[each.source], each.messages, strict=True):
                 port.release(message)
 
-    def drain(self) -> None:
-        """Throws away what has come."""
+    def drain(self) -> bool:
+        """Throws away what has come, if anything has."""
+        found = [bool(self._waiting)]
         self.release(self._waiting)
         self._waiting.clear()
-        for ports in self.sources:
-            for port in ports:
-                port.drain()
+        found += [port.drain() for ports in self.sources for port in ports]
+        return any(found)
 
     def _receive(self, k: int) -> Taken:
         messages = [port.receive() for port in self.sources[k]]

@@ -25,6 +25,8 @@ REPORT_S = 0.25
 SLICE_S = 0.1
 """How long a worker sleeps at most before it looks at its line to the launcher."""
 
+DRAIN_S = 1e-3
+"""The same in a pause, while others still have something to get rid of: they may have hundreds of batches."""
 
 SEND_S = 1.0
 """How long a worker tries to say something before it shows that it lives, and tries again."""
@@ -64,9 +66,8 @@ class Station:
         self.between = False
         self.pausing = False
         self.save: Callable[[], dict[str, np.ndarray]] = dict
-        self.drain: Callable[[], None] = lambda: (
-            None
-        )  # in a pause: throws away what others must get rid of to pause too
+        # In a pause: throws away what others must get rid of to pause too, and says whether there was anything.
+        self.drain: Callable[[], bool] = lambda: False
         self.on_pause: Callable[[], None] = lambda: None
         self.on_go: Callable[[dict[str, Any]], None] = lambda message: None
         self.phase = "starting"
@@ -133,10 +134,13 @@ class Station:
         self.on_pause()
         self.report()
         self.send({"paused": self.name})
+        drained = 0.0
         while self.pausing:
             self.bell.beat()
-            self.drain()
-            message = self.line.receive(SLICE_S)
+            if self.drain():
+                drained = time.monotonic()
+            goes_on = time.monotonic() < drained + SLICE_S  # whoever had something may have more, and wait for room
+            message = self.line.receive(DRAIN_S if goes_on else SLICE_S)
             if message is not None:
                 self._take(message.value)
             elif self.line.closed:
@@ -252,12 +256,15 @@ class In:
     def release(self, message: Message) -> None:
         self.reader.release(message)
 
-    def drain(self) -> None:
-        """Throws away what has come."""
+    def drain(self) -> bool:
+        """Throws away what has come, if anything has."""
+        found = False
         while self.reader.pending():
             message = self.reader.receive(0.0)
             if message is not None:
                 self.reader.release(message)
+                found = True
+        return found
 
 
 def first_of(station: Station, ports: Sequence[In], cause: str) -> list[In]:

@@ -355,15 +355,13 @@ class Worker:
             release()
         self.read.clear()
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
         """A learner that has stopped keeps nobody from coming to the end of an iteration."""
         self._release()
-        for intake in (self.intake, self.gradients):
-            if intake is not None:
-                intake.drain()
-        for link, port in self.ends.links.items():
-            if isinstance(port, In) and link.kind == "value":
-                port.drain()
+        values = [port for link, port in self.ends.links.items() if isinstance(port, In) and link.kind == "value"]
+        intakes = [intake for intake in (self.intake, self.gradients) if intake is not None]
+        found = [source.drain() for source in (*intakes, *values)]
+        return any(found)
 
     # What it tells
 

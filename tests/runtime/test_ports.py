@@ -1,0 +1,56 @@
+"""What a worker does in a pause: it says so, throws away what keeps others from pausing, and goes on when told to."""
+
+from types import SimpleNamespace
+
+from runnel.runtime.ports import DRAIN_S, SLICE_S, In, Out, Station
+from runnel.transport import inprocess
+from runnel.transport.stream import Field
+
+
+class Line:
+    """A launcher that says `go` as soon as the worker has time; meanwhile somebody `works`."""
+
+    closed = False
+
+    def __init__(self, works=lambda: None):
+        self.works, self.said, self.timeouts = works, [], []
+
+    def send(self, value, *, timeout_s):
+        self.said.append(value)
+
+    def receive(self, timeout_s=0.0):
+        self.timeouts.append(timeout_s)
+        self.works()
+        return SimpleNamespace(value={"do": "go"}) if timeout_s == SLICE_S else None
+
+
+def test_who_pauses_says_so_and_goes_on_when_told():
+    line = Line()
+    station = Station("learner", inprocess.Bell(), line)
+    station.pause()
+    assert {"paused": "learner"} in line.said
+    assert line.timeouts == [SLICE_S]
+    assert not station.pausing
+
+
+def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each():
+    bell = inprocess.Bell()
+    ring = inprocess.create((Field((1,), "<f4"),), 2)
+    left, line = [300], Line()
+    station = Station("learner", bell, line)
+    out, port = Out(station, ring.writer(bell, bell), "batch"), In(station, ring.reader(bell, bell), "batch")
+
+    def works():
+        while left[0] and out.free():
+            out.claim(0)
+            out.commit()
+            left[0] -= 1
+
+    line.works = works
+    works()
+    station.drain = port.drain
+    station.pause()
+    assert left == [0]
+    assert line.timeouts[:149] == [DRAIN_S] * 149
+    assert line.timeouts[-1] == SLICE_S
+    assert not port.drain()
