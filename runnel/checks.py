@@ -56,6 +56,29 @@ def check_unrolling(name: str, fragments: Sequence[Placed], graph: Graph) -> Non
             )
 
 
+def check_parts(name: str, fragments: Sequence[Placed], synchronisation: Synchronisation, graph: Graph) -> None:
+    """Of what several workers make of a part of the environments each, trajectories alone are put together again."""
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    parted = {home[rollout.name].name for rollout in graph.of_kind("rollout") if home[rollout.name].replicas > 1}
+    for taker in graph.nodes.values():
+        for ref in taker.inputs:
+            node, gives, takes = graph.nodes[ref.node], home[ref.node], home[taker.name]
+            if gives is takes or gives.name not in parted:
+                continue
+            shared = f"fragment '{gives.name}', whose {gives.replicas} workers have a part of the environments each"
+            if node.kind == "map":
+                raise UserError(
+                    f"distribution {name} puts '{node.name}' into {shared}, and '{taker.name}' into '{takes.name}'; "
+                    f"only trajectories are put together from parts: put '{node.name}' into '{takes.name}' or into a "
+                    f"fragment of its own, or use 1 {gives.name} worker"
+                )
+            if node.kind == "replay" and not isinstance(synchronisation, Free):
+                raise UserError(
+                    f"distribution {name} puts '{node.name}' into {shared}, and has a barrier; whoever waits for all "
+                    f"of them samples from one replay: use Free, put '{node.name}' elsewhere, or use 1 {gives.name} worker"
+                )
+
+
 def check_learning(name: str, fragments: Sequence[Placed], synchronisation: Synchronisation, graph: Graph) -> None:
     """Refuses learners that cannot share the work, and what must not be apart."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}

@@ -176,13 +176,17 @@ class Fleet:
         """Who pauses after whom: between two iterations nothing is on its way.
 
         Synchronous workers wait for their learner, so it pauses first. Asynchronous ones do not: there it is first
-        who makes unrolls, and last who learns from them; but several learners pause where they agree to, and throw away
-        what comes meanwhile.
+        who makes unrolls, then who makes something of them, in the order in which it flows, for who pauses before
+        another makes no room for it; and last who learns. But several learners pause where they agree to, and throw
+        away what comes meanwhile.
         """
         everybody, learners = set(self.crew.posts), self.learners
         players = set(self.plan.home("environment").workers())
         servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - players
-        others = [players - learners, servers - learners, everybody - players - servers - learners]
+        order = list(self.graph.nodes)  # as data flows
+        flows = sorted(self.plan.fragments, key=lambda fragment: min(map(order.index, fragment.nodes)))
+        makers = [set(fragment.workers()) - players - servers - learners for fragment in flows]
+        others = [players - learners, servers - learners, *makers]
         if not self.free:
             return [learners, everybody - learners]
         return [learners, *others] if len(learners) > 1 else [*others, learners]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from runnel.checks import check_learning, check_needs, check_unrolling, learns
+from runnel.checks import check_learning, check_needs, check_parts, check_unrolling, learns
 from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.graph import Edge, Graph, Kind, Node, tree_bytes
@@ -180,6 +180,7 @@ def build_plan(
         _placed(fragment, homes[fragment.name], graph, at) for fragment, at in zip(fragments, seats, strict=True)
     )
     check_unrolling(name, placed, graph)
+    check_parts(name, placed, layout.synchronisation, graph)
     check_learning(name, placed, layout.synchronisation, graph)
     hosts = {
         worker: ordered[seat.machine].name

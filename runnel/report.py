@@ -316,6 +316,8 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         lines.append(f"  run         {run_dir}")
         if status == "interrupted" and not result.get("env_steps"):
             lines.append("              stopped before its first update, so there is nothing to resume: train again")
+        elif status == "interrupted" and not result.get("resumable", True):
+            lines.append("              there is no checkpoint to resume from: train again")
         elif status == "interrupted":
             flags = result.get("resume_flags", "")
             lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}{flags}")

@@ -96,8 +96,8 @@ class Session:
                 self._failed(error)
                 raise
         if not self.quiet and sys.stdout is not None:
-            told = summary({**result, "run_dir": str(self.run_dir), "resume_flags": self.premises.flags})
-            print(told, file=forgiving(sys.stdout), flush=True)
+            again = {"resumable": self.checkpoints.newest() is not None, "resume_flags": self.premises.flags}
+            print(summary({**result, "run_dir": str(self.run_dir), **again}), file=forgiving(sys.stdout), flush=True)
         carry = self.program.carry if self.program is not None else None
         return Run(result, self.run_dir, carry.states if carry is not None else {})
 
@@ -243,7 +243,7 @@ class Session:
             left = math.ceil((wanted - self.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if self.ledger.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, lambda: self.interrupted)
-            self.ledger.add(progress, per_iteration)
+            self.ledger.add(progress, self.built.graph.steps_per_iteration)
             reached = progress.reached
             if self.ledger.startup_s is None and progress.updates:
                 self.ledger.first_update()

@@ -54,6 +54,25 @@ class Maps(Distribution):
 
 
 @dataclass(frozen=True)
+class Chain(Distribution):
+    """A worker for each thing that is made of a trajectory."""
+
+    actors: int = 2
+    sync: bool = False
+
+    def layout(self, graph: Graph) -> Layout:
+        return Layout(
+            (
+                Fragment("actor", ("environment", "act", "rollout"), replicas=self.actors),
+                Fragment("store", ("replay",)),  # which comes after the next
+                Fragment("mapper", ("map",)),
+                Fragment("learner", (REST,)),
+            ),
+            _synchronisation(graph, self.sync),
+        )
+
+
+@dataclass(frozen=True)
 class Split(Distribution):
     """Hunters act where their environments are, runners on an inference worker."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from custom_distributions import Lost, Maps, Split, Store
+from custom_distributions import Chain, Lost, Maps, Split, Store
 from toys import Drift
 
 import runnel
@@ -315,6 +315,8 @@ OWN = {
     "store, in step": (ALGORITHMS["dqn"], HOST, Store(sync=True)),
     "maps, free": (ALGORITHMS["dqn"], HOST, Maps(sync=False)),
     "maps, free, on JAX": (RANKED, "toys:Corridor", Maps(sync=False)),
+    "chain, in step": (ALGORITHMS["dqn"], HOST, Chain(sync=True)),
+    "chain on JAX": (RANKED, "toys:Corridor", Chain()),
     "split": (Drift(), "toys:Tag", Split()),
     "split on a host": (Drift(), "custom_distributions:host_tag", Split(sync=False)),
 }
@@ -326,6 +328,15 @@ OWN = {
 def test_own_distributions_train(case, tmp_path):
     algorithm, environment, distribution = OWN[case]
     conforms(algorithm, environment, distribution, tmp_path, envs=10, iterations=20)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_chain_of_workers_pauses_for_checkpoints_and_goes_on(tmp_path):
+    """Who pauses before another has got rid of what it made would never see it pause."""
+    conforms(
+        ALGORITHMS["dqn"], HOST, Chain(), tmp_path, envs=10, iterations=60, checkpoint_every_s=0.1, hang_after_s=20.0
+    )
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) > 2
 
 
 def test_episodes_are_counted_wherever_the_trajectories_go(tmp_path):

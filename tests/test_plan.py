@@ -8,6 +8,7 @@ import pytest
 from toys import Corridor, Drift, GradientReinforce, Reinforce, Tag
 
 from runnel import distributions
+from runnel.algorithms.dqn import DQN
 from runnel.errors import UserError
 from runnel.flow import trace
 from runnel.plan import REST, Barrier, Distribution, Fragment, Free, Layout, Machine, build_plan
@@ -156,6 +157,44 @@ def test_a_layout_that_cannot_be_is_refused(fragments, message):
 
     with pytest.raises(UserError, match=message):
         plan(Bad())
+
+
+class Apart(Distribution):
+    """So many players, with `beside` among them, and the rest elsewhere."""
+
+    def __init__(self, beside, players, synchronisation):
+        self.beside, self.players, self.synchronisation = beside, players, synchronisation
+
+    def layout(self, graph):
+        play = Fragment("player", ("environment", "act", "rollout", *self.beside), replicas=self.players)
+        return Layout((play, Fragment("rest", (REST,))), self.synchronisation)
+
+
+@pytest.mark.parametrize(
+    ("beside", "players", "synchronisation", "message"),
+    [
+        (
+            ("map",),
+            2,
+            Barrier(),
+            "puts 'map' into fragment 'player', whose 2 workers .* and 'replay' into 'rest'; only tr",
+        ),
+        (("map",), 2, Free(1), "put 'map' into 'rest' or into a fragment of its own, or use 1 player worker"),
+        (("map", "replay"), 2, Barrier(), "samples from one replay: use Free, put 'replay' elsewhere, or use 1 player"),
+        (("map",), 1, Barrier(), None),
+        (("map", "replay"), 1, Barrier(), None),
+        (("map", "replay"), 2, Free(1), None),
+        (("map", "replay", "gradient"), 2, Barrier(), None),
+    ],
+)
+def test_only_trajectories_are_put_together_from_parts(beside, players, synchronisation, message):
+    """What becomes of an array by a user's function, nobody knows, nor where its environments are."""
+    distribution = Apart(beside, players, synchronisation)
+    if message is None:
+        assert plan(distribution, DQN()).fragments[0].replicas == players
+    else:
+        with pytest.raises(UserError, match=message):
+            plan(distribution, DQN())
 
 
 @pytest.mark.parametrize(

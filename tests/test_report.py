@@ -226,6 +226,12 @@ def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
     assert "runnel resume 'my runs/a'" in summary({**RESULT, "status": "interrupted"}, "my runs/a")
 
 
+def test_the_summary_of_a_run_without_a_checkpoint_does_not() -> None:
+    told = summary({**RESULT, "status": "interrupted", "resumable": False}, "a")
+    assert "runnel resume" not in told
+    assert "there is no checkpoint to resume from: train again" in told
+
+
 def test_the_summary_of_a_run_without_an_episode() -> None:
     assert "no episode ended" in summary({**RESULT, "mean_return": None, "episodes": 0})
 
