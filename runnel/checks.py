@@ -75,7 +75,8 @@ def check_parts(name: str, fragments: Sequence[Placed], synchronisation: Synchro
             if node.kind == "replay" and not isinstance(synchronisation, Free):
                 raise UserError(
                     f"distribution {name} puts '{node.name}' into {shared}, and has a barrier; whoever waits for all "
-                    f"of them samples from one replay: use Free, put '{node.name}' elsewhere, or use 1 {gives.name} worker"
+                    f"of them samples from one replay: use Free, put '{node.name}' elsewhere, or use 1 "
+                    f"{gives.name} worker"
                 )
 
 

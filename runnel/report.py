@@ -288,8 +288,9 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
     if result.get("staleness_max"):
         lines.append(f"  staleness   {short(result['staleness_mean'])}, highest {result['staleness_max']}")
     workers = result.get("workers") or []
-    if len(workers) > 1:
-        lines.append(f"  busy        {_busy(workers)}")
+    busy = _busy(workers)
+    if len(workers) > 1 and busy:
+        lines.append(f"  busy        {busy}")
     machines: dict[str, Counter[str]] = {}
     for worker in workers:
         if worker.get("host"):
@@ -330,10 +331,11 @@ def _each(counts: Mapping[str, int]) -> str:
 
 
 def _busy(workers: Sequence[Mapping[str, Any]]) -> str:
-    """By role, of the workers of a result."""
+    """By role, of the workers of a result; nothing of those that have not told, as in a run of less than a second."""
     roles: dict[str, list[float]] = {}
     for worker in workers:
-        roles.setdefault(worker["role"], []).append(worker["busy"] or 0.0)
+        if worker["busy"] is not None:
+            roles.setdefault(worker["role"], []).append(worker["busy"])
     return ", ".join(f"{label(role, len(busy))} {sum(busy) / len(busy):.0%}" for role, busy in roles.items())
 
 

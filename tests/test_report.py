@@ -222,6 +222,13 @@ def test_the_summary_says_what_broke() -> None:
     assert "  reason      File too large" in lines
 
 
+def test_workers_that_have_not_told_yet_are_not_called_idle() -> None:
+    workers = [{"name": name, "role": name, "busy": None} for name in ("actor", "learner")]
+    assert "busy" not in summary({**RESULT, "workers": workers})
+    workers[1]["busy"] = 0.25
+    assert "  busy        learner 25%" in summary({**RESULT, "workers": workers}).splitlines()
+
+
 def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
     assert "runnel resume 'my runs/a'" in summary({**RESULT, "status": "interrupted"}, "my runs/a")
 
