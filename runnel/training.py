@@ -16,6 +16,7 @@ from runnel import portable
 from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
 from runnel.configure import configure_jax
+from runnel.envs import FAMILIES
 from runnel.errors import UserError
 from runnel.plan import Distribution, plural
 from runnel.premises import Machines, OneMachine, Premises, on
@@ -74,7 +75,7 @@ def train(
     configure_jax()
     with contextlib.ExitStack() as stack:
         built, premises = _settle(
-            stack, launcher, address, distribution,
+            stack, launcher, address, distribution, environment,
             lambda: build(algorithm, environment, distribution, envs, settings, env_settings),
         )  # fmt: skip
         config = {
@@ -117,7 +118,7 @@ def resume(
         config["on_nan"] = _known(on_nan)
     with contextlib.ExitStack() as stack:
         built, premises = _settle(
-            stack, launcher, address, distribution or config.get("distribution"),
+            stack, launcher, address, distribution or config.get("distribution"), config["environment"]["name"],
             lambda: rebuild(run_dir, config, distribution),
         )  # fmt: skip
         if steps is not None:
@@ -164,13 +165,13 @@ def _check_portable(config: dict[str, Any], built: Built) -> None:
 
 
 def _settle(
-    stack: contextlib.ExitStack, launcher: str | Hosts, address: str | None, distribution: Any,
+    stack: contextlib.ExitStack, launcher: str | Hosts, address: str | None, distribution: Any, environment: Any,
     make: Callable[[], Built],
 ) -> tuple[Built, Premises]:  # fmt: skip
     """Builds a run, for this machine or for those that a launcher finds, and has them made ready meanwhile."""
     if isinstance(launcher, str) and launcher not in ("local", "ray"):
         raise UserError(f"launcher '{launcher}' is not known; use local or ray")
-    premises: Premises = _here(launcher, distribution)
+    premises: Premises = _here(launcher, distribution, environment)
     stack.callback(premises.close)
     built = make()
     if launcher != "local" and built.plan.workers > 1:
@@ -195,7 +196,7 @@ def _settle(
     return built, premises
 
 
-def _here(launcher: str | Hosts, distribution: Any) -> OneMachine:
+def _here(launcher: str | Hosts, distribution: Any, environment: Any) -> OneMachine:
     """This machine; where workers will be needed, with servers that import for them while this process does."""
     if isinstance(distribution, dict):
         distribution = str(distribution.get("class"))
@@ -206,7 +207,8 @@ def _here(launcher: str | Hosts, distribution: Any) -> OneMachine:
     from runnel.launch.host import HEAVY, LIGHT
 
     local = LocalLauncher()
-    local.warm(light=LIGHT, jax=HEAVY)
+    families = [family for family in FAMILIES if isinstance(environment, str) and environment.startswith(family.prefix)]
+    local.warm(light=LIGHT, jax=[*HEAVY, *(family.package for family in families)])
     return OneMachine(local)
 
 
