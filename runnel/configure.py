@@ -23,6 +23,9 @@ def configure_jax() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --{CPU_SCHEDULER}=false".strip()
     # Acting on the CPU takes microseconds; handing it to another thread and back takes longer.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    from runnel import cpu_convolutions
+
+    cpu_convolutions.register()
 
 
 def keep_off_devices(machine: Any) -> None:

@@ -167,3 +167,19 @@ class Drift(Algorithm):
         for group in flow.groups:
             agents = flow.agents(group)
             agents.learn(self.learn, agents.rollout(self.act, steps=self.unroll))
+
+
+@dataclass(frozen=True)
+class TellsConvolutions(Reinforce):
+    """Tells whether the process that learns lowers convolutions in the layout that is fast on CPUs."""
+
+    def learn(self, state, trajectory, key):
+        from jax._src.lax.convolution import conv_general_dilated_p
+        from jax.interpreters import mlir
+
+        from runnel import cpu_convolutions
+
+        rules = mlir._platform_specific_lowerings["cpu"]  # asked while the learner is traced, where it will run
+        fast = getattr(rules[conv_general_dilated_p], "rule", rules[conv_general_dilated_p]) is cpu_convolutions._rule
+        state, _ = super().learn(state, trajectory, key)
+        return state, {"fast": jnp.float32(fast)}
