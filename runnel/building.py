@@ -192,6 +192,8 @@ def _check_traced(environment: JaxEnvironment) -> None:
     reward = by_group(lambda agents: jax.ShapeDtypeStruct(_agents(agents), float))
     if [x.shape for x in jax.tree.leaves(timestep.reward)] != [x.shape for x in jax.tree.leaves(reward)]:
         raise UserError(f"{spec.name}: step gives rewards {describe(timestep.reward)}, wanted {describe(reward)}")
+    if any(x.dtype.kind == "c" for x in jax.tree.leaves(timestep.reward)):
+        raise UserError(f"{spec.name}: step gives rewards {describe(timestep.reward)}, wanted real numbers")
     for name in ("terminated", "truncated"):
         flag = getattr(timestep, name)
         if flag.shape != () or flag.dtype != bool:

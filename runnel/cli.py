@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from runnel import arguments, settings
 from runnel.catalog import FLAGS
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest
+from runnel.exits import contained
 
 if TYPE_CHECKING:
     from runnel.plan import Distribution
@@ -35,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = arguments.parse(argv)
         command = f"runnel {args.command}"
-        return COMMANDS[args.command](args)
+        with contained():
+            return COMMANDS[args.command](args)
     except UserError as error:
         # A line or two, whatever a library put into its reason.
         _complain(f"{command}: " + "\n".join(str(error).strip().splitlines()[:2]))

@@ -76,9 +76,10 @@ class HostVector(Protocol):
 
     Episode k of environment i always begins from `episode_seed(seed, i, k)`, so it can be played again.
 
-    An environment that raises, or gives NaN or what does not fit its spaces, does not disturb the others: its episode
-    is truncated at the last good step (with a reward of 0, the last good observation its last), and an environment
-    made anew begins the next. Where that happens too often, `EnvironmentFailed` is raised.
+    An environment that raises, or gives an observation with NaN, a reward that is not finite in the type of its row, or
+    what does not fit its spaces, does not disturb the others: its episode is truncated at the last good step (with
+    a reward of 0, the last good observation its last), and an environment made anew begins the next. Where that happens
+    too often, `EnvironmentFailed` is raised.
     """
 
     stateful: bool

@@ -19,6 +19,7 @@ from runnel.building import read_config, rebuild
 from runnel.checkpoint import Checkpoints
 from runnel.environment import Environment, HostEnvironment, HostStep, JaxEnvironment
 from runnel.errors import UserError
+from runnel.exits import contained
 from runnel.film import Film, filming
 from runnel.graph import Graph
 from runnel.ops import random
@@ -46,12 +47,12 @@ def evaluate(
     if episodes < 1:
         raise UserError(f"--episodes {episodes}: 1 is the least")
     config = read_config(run_dir)
-    # Whatever distribution trained it, `inline` plays it.
-    built = rebuild(run_dir, config, "inline")
+    with contained():
+        built = rebuild(run_dir, config, "inline")  # whatever distribution trained it
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
-    with filming(video) as film:
+    with contained(), filming(video) as film:
         states, checkpoint = Checkpoints(Path(run_dir)).load_states(built.graph.states, note)
-        player = _Player(built.graph, _as_host(built.environment), states, seed)
+        player = _Player(built.graph, _as_host(built.environment), states, seed, note)
         parts = [player.play(range(1), film)] if film is not None else []
         start = len(parts)
         while start < episodes:
@@ -103,8 +104,15 @@ def _statistics(played: _Played) -> dict[str, Any]:
 class _Player:
     """Plays first episodes of environments."""
 
-    def __init__(self, graph: Graph, environment: HostEnvironment, states: dict[str, Any], seed: int):
-        self.graph, self.environment, self.seed = graph, environment, seed
+    def __init__(
+        self,
+        graph: Graph,
+        environment: HostEnvironment,
+        states: dict[str, Any],
+        seed: int,
+        note: Callable[[str], None],
+    ):
+        self.graph, self.environment, self.seed, self.note = graph, environment, seed, note
         self.groups = graph.spec.groups
         self.params = {group: state.params for group, state in states.items()}
         self._acts = {node.group: node.function for node in graph.of_kind("act")}
@@ -143,6 +151,10 @@ class _Player:
                 playing &= ~(out.terminated | out.truncated)
                 if not playing.any():
                     break
+            failed = [failure for failure in vector.failures() if failure.episode == 0]
+            if failed:
+                cut = "1 episode was" if len(failed) == 1 else f"{len(failed)} episodes were"
+                self.note(f"{cut} cut: environment {failed[0].index}: {failed[0].what}")
         finally:
             vector.close()
         return _Played(returns, lengths)

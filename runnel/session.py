@@ -20,6 +20,7 @@ from runnel.counters import Counters, Ledger
 from runnel.environment import is_traceable
 from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed
 from runnel.events import EventLog
+from runnel.exits import failure
 from runnel.files import one_line, write_json_atomically
 from runnel.metrics import MetricsLog
 from runnel.outcome import outcome
@@ -92,9 +93,13 @@ class Session:
             try:
                 with self._at_once():
                     result = self._run(stack)
-            except BaseException as error:
+            except (Exception, Interrupted) as error:
                 self._failed(error)
                 raise
+            except BaseException as problem:  # Ctrl-C is `Interrupted`: this one comes from code of the run's
+                error = failure(problem)
+                self._failed(error)
+                raise error from None
         if not self.quiet and sys.stdout is not None:
             again = {"resumable": self.checkpoints.newest() is not None, "resume_flags": self.premises.flags}
             print(summary({**result, "run_dir": str(self.run_dir), **again}), file=forgiving(sys.stdout), flush=True)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+_leave: Final = os._exit  # itself, whatever stands in its place during a run
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 TOGETHER_S: Final = 0.1
@@ -100,5 +101,5 @@ class Stopping(contextlib.AbstractContextManager["Stopping"]):
                     if not self._over.wait(AT_ONCE_S):
                         with contextlib.suppress(Exception):
                             self._last_word(number)
-                        os._exit(128 + number)
+                        _leave(128 + number)
                     return

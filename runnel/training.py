@@ -18,6 +18,7 @@ from runnel.building import Built, build, read_config, rebuild
 from runnel.configure import configure_jax
 from runnel.envs import FAMILIES
 from runnel.errors import UserError
+from runnel.exits import contained
 from runnel.plan import Distribution, plural
 from runnel.premises import Machines, OneMachine, Premises, on
 from runnel.session import Run, Session
@@ -73,7 +74,7 @@ def train(
     if wandb:
         check_wandb()
     configure_jax()
-    with contextlib.ExitStack() as stack:
+    with contained(), contextlib.ExitStack() as stack:
         built, premises = _settle(
             stack, launcher, address, distribution, environment,
             lambda: build(algorithm, environment, distribution, envs, settings, env_settings),
@@ -116,7 +117,7 @@ def resume(
     directory, config = Path(run_dir), read_config(run_dir)
     if on_nan is not None:
         config["on_nan"] = _known(on_nan)
-    with contextlib.ExitStack() as stack:
+    with contained(), contextlib.ExitStack() as stack:
         built, premises = _settle(
             stack, launcher, address, distribution or config.get("distribution"), config["environment"]["name"],
             lambda: rebuild(run_dir, config, distribution),

@@ -31,6 +31,14 @@ class ManyRewards(Corridor):
         return state, timestep._replace(reward=jnp.zeros(2))
 
 
+class ComplexReward(Corridor):
+    """Gives a complex number as its reward."""
+
+    def step(self, state, action, key):
+        state, timestep = super().step(state, action, key)
+        return state, timestep._replace(reward=timestep.reward + 0j)
+
+
 class NumberedEnd(Corridor):
     """Says whether it ended with a number."""
 
@@ -45,6 +53,7 @@ class NumberedEnd(Corridor):
         ("FloatClock", r"step gives a state whose \[1\] is float32\[\]; wanted int32\[\]"),
         ("WideObservation", r"reset gives an observation that is float32\[3\]; wanted float32\[2\]"),
         ("ManyRewards", r"step gives rewards float\d+\[2\], wanted"),
+        ("ComplexReward", r"step gives rewards complex\d+\[\], wanted real numbers"),
         ("NumberedEnd", r"step gives terminated as int32\[\], wanted a single bool"),
     ],
 )

@@ -23,7 +23,7 @@ import numpy as np
 from runnel.environment import Episode, Failure, HostStep, episode_seed
 from runnel.envs import spaces
 from runnel.envs.making import bad_setting, draw_without_screen, one_line
-from runnel.envs.recovery import Failures, Fault
+from runnel.envs.recovery import Failures, Fault, fault_of_reward
 from runnel.errors import UserError, nearest
 from runnel.types import DEFAULT_GROUP, EnvSpec, PyTree, zeros
 
@@ -159,10 +159,12 @@ class EnvPoolVector:
     def _step(self, rows: np.ndarray, actions: np.ndarray, out: HostStep) -> dict[int, Fault]:
         """Steps some of the environments, and shows what they give; tells which of them failed."""
         observation, reward, terminated, truncated, _ = self._pool.step(actions[rows], rows)
-        out.reward[DEFAULT_GROUP][rows] = reward
+        kept = out.reward[DEFAULT_GROUP]
+        kept[rows] = reward
         out.terminated[rows], out.truncated[rows] = terminated, truncated & ~terminated
-        bad = dict.fromkeys(rows[np.isnan(reward)].tolist(), Fault("step gave NaN as its reward"))
-        return self._show(rows, observation, "step", bad)
+        faults = {row: fault_of_reward(reward[i], kept.dtype) for i, row in enumerate(rows.tolist())
+                  if not np.isfinite(kept[row])}  # fmt: skip
+        return self._show(rows, observation, "step", {row: fault for row, fault in faults.items() if fault})
 
     def _next_episodes(self, rows: np.ndarray, out: HostStep) -> None:
         """What is shown of these is the last of their episodes; shows the first of the next."""

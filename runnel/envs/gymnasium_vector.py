@@ -61,6 +61,7 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         actions = self._actions.unpack(action[DEFAULT_GROUP])
         results: list[Any] = []
         reward = out.reward[DEFAULT_GROUP]
+        self._rewards = reward.dtype
         ends: Sequence[tuple[int, bool]] = ()
         shown, good = self._shown, False
         if self.watch is None and not self._condemned:
@@ -68,12 +69,16 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
                 results.extend(self._step_each(actions))  # where one raises, those before it are kept
                 observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
                 shown = self._observations.write(out.observation[DEFAULT_GROUP], observations)
-                reward[:] = rewards
+                given = np.array(rewards)
+                good = spaces.are_rewards(given, reward)
+                if good:
+                    reward[:] = given
                 if True in terminated or True in truncated or self._clock >= self._next_deadline:
                     ends = self._ends(terminated, truncated)
-                largest = reward.item(reward.argmax())  # NaN, where one is
-                good = largest == largest
-            except Exception as problem:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as problem:  # also `sys.exit`: an environment does not decide how a run ends
+                good = False
                 if len(results) < len(self._steps):
                     results.append(raised("step", problem))
         out.terminated.fill(False)
@@ -164,7 +169,7 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         return self._ends(terminated, truncated)
 
     def _fault(self, result: Any) -> Fault | None:
-        return result if isinstance(result, Fault) else fault_of_step(result, self._observations)
+        return result if isinstance(result, Fault) else fault_of_step(result, self._observations, self._rewards)
 
     def _replay(self, row: int, episode: Episode) -> Fault | None:
         played = np.asarray(episode.actions.get(DEFAULT_GROUP, ()))

@@ -98,7 +98,9 @@ def _first(probe: Game, name: str) -> Moment:
     """What a new environment shows at first: part of what it is stands only there."""
     try:
         return probe.reset(0)
-    except Exception as problem:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:
         fault = raised("reset", problem)
         raise EnvironmentFailed(f"{name}: {fault.what}. Its own traceback:\n{fault.traceback}") from problem
 

@@ -187,7 +187,7 @@ def state_of(world: Any, sights: Mapping[Agent, Sight]) -> tuple[State, int]:
 
 
 def _own_state(world: Any, moment: Moment) -> np.ndarray:
-    return np.asarray(world.state(), np.float32).reshape(-1)
+    return np.asarray(world.state()).astype(np.float32, casting="same_kind", copy=False).reshape(-1)
 
 
 def _all_observations(sights: Mapping[Agent, Sight], world: Any, moment: Moment) -> np.ndarray:

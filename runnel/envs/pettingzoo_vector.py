@@ -49,6 +49,7 @@ class PettingZooVector(RecoveringVector[Game]):
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
         self._clock += 1
+        self._rewards = next(iter(out.reward.values())).dtype
         out.terminated.fill(False)
         out.truncated.fill(False)
         ends: list[tuple[int, bool]] = []
@@ -144,9 +145,11 @@ class PettingZooVector(RecoveringVector[Game]):
             shown, rewards = {}, {}
             for group, team in self._teams.items():
                 shown[group] = team.observations.write(self._scratch[group], team.shown(moment, state))
-                rewards[group] = np.array(team.rewards(moment), np.float32)
-                if rewards[group].ndim > 1 or spaces.has_nan(rewards[group]):
-                    raise ValueError("rewards are not numbers")
+                given = np.array(team.rewards(moment))
+                rewards[group] = np.zeros(len(team.agents), self._rewards)
+                if not spaces.are_rewards(given, rewards[group]):
+                    raise ValueError("rewards are not finite numbers")
+                rewards[group][:] = given
         except Exception as problem:
             return self._fault(call, moment, state) or raised(call, problem)
         return _Played(shown, rewards, moment.terminated, moment.truncated)
@@ -162,7 +165,9 @@ class PettingZooVector(RecoveringVector[Game]):
             with contextlib.suppress(Exception):  # so wrong that there are no words for it: its exception is told
                 given = zip(team.agents, team.shown(moment, state), team.rewards(moment), strict=True)
                 for agent, shown, reward in given:
-                    fault = fault_of_observation(call, shown, team.observations) or fault_of_reward(reward)
+                    fault = fault_of_observation(call, shown, team.observations) or fault_of_reward(
+                        reward, self._rewards
+                    )
                     if fault is not None:
                         return fault._replace(what=f"{fault.what}, for {agent}")
         return None

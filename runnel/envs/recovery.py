@@ -1,15 +1,20 @@
-"""What an adapter needs to go on after an environment failed: faults in words, kept for the run, and a budget."""
+"""What an adapter needs to go on after an environment failed: faults in words, kept for the run, and a budget.
+
+The rule for values is the same for every family of host environments. NaN in an observation, and a reward that is not
+finite in the type in which it is kept, are failures; infinite observations pass; what is no real number is refused.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import traceback
 from collections import deque
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from runnel.environment import Failure
-from runnel.envs.spaces import Observations
+from runnel.envs.spaces import LARGEST, Observations
 from runnel.errors import EnvironmentFailed
 
 MOST_IN_A_ROW: Final = 10
@@ -33,7 +38,7 @@ class Fault(NamedTuple):
     misfit: bool = False  # it gave a thing of another kind or shape than its spaces say
 
 
-def raised(call: str, problem: Exception) -> Fault:
+def raised(call: str, problem: BaseException) -> Fault:
     """The environment's own exception. As text: kept, it would hold on to all that the environment is."""
     line = traceback.format_exception_only(problem)[0]
     inner = problem.__traceback__ and problem.__traceback__.tb_next  # without our own call
@@ -48,15 +53,15 @@ def fault_of_reset(result: Any, observations: Observations) -> Fault | None:
     return fault_of_observation("reset", result[0], observations)
 
 
-def fault_of_step(result: Any, observations: Observations) -> Fault | None:
-    """What is wrong with what `step` gave."""
+def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) -> Fault | None:
+    """What is wrong with what `step` gave; `rewards` is the type in which rewards are kept."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
         return Fault(f"step gave {_words(result)}, wanted {wanted}", misfit=True)
     observation, reward, *ends, _ = result
     if fault := fault_of_observation("step", observation, observations):
         return fault
-    if fault := fault_of_reward(reward):
+    if fault := fault_of_reward(reward, rewards):
         return fault
     try:
         [bool(end) for end in ends]
@@ -73,12 +78,24 @@ def fault_of_observation(call: str, observation: Any, observations: Observations
     return Fault(f"{call} gave NaN in its observation") if observations.has_nan(observation) else None
 
 
-def fault_of_reward(reward: Any) -> Fault | None:
-    """What is wrong with a reward that `step` gave."""
-    if not getattr(reward, "shape", ()):  # an array of one element is no number: it does not fit among the others'
-        with contextlib.suppress(Exception):
-            return Fault("step gave NaN as its reward") if math.isnan(reward) else None
-    return Fault(f"step gave {_words(reward)} as its reward, wanted a number", misfit=True)
+def fault_of_reward(reward: Any, dtype: np.dtype) -> Fault | None:
+    """What is wrong with a reward that `step` gave, and that is to be kept as `dtype`."""
+    misfit = Fault(f"step gave {_words(reward)} as its reward, wanted a number", misfit=True)
+    if isinstance(reward, str | bytes) or np.iscomplexobj(reward) or getattr(reward, "shape", ()):
+        return misfit  # an array of one element is no number: it does not fit among the others'
+    try:
+        value = float(reward)
+    except OverflowError:
+        return Fault(f"step gave {_words(reward)} as its reward, which is infinite as {dtype}")
+    except Exception:
+        return misfit
+    if math.isnan(value):
+        return Fault("step gave NaN as its reward")
+    if math.isinf(value):
+        return Fault(f"step gave {value} as its reward, wanted a finite number")
+    if abs(value) > LARGEST[dtype]:
+        return Fault(f"step gave {value} as its reward, which is infinite as {dtype}")
+    return None
 
 
 class Failures:
@@ -130,8 +147,8 @@ def _words(value: Any) -> str:
     """What a value is, without showing all of it."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
-    shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" + (f" of shape {shape}" if shape else "")
+    shape, kind = getattr(value, "shape", None), type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" + (f" of shape {shape}" if shape else "")
 
 
 def _one_line(text: str) -> str:

@@ -14,6 +14,12 @@ from gymnasium import spaces
 from runnel.errors import UserError
 from runnel.types import Box, Discrete, Leaf, MultiDiscrete, PyTree, Space, zeros
 
+REAL = "fiub"
+"""Kinds of NumPy types that are real numbers. Casting to one of them drops the imaginary part of others, silently."""
+
+LARGEST = {np.dtype(real): float(np.finfo(real).max) for real in (np.float32, np.float64)}
+"""The largest finite number of the types in which rewards are kept."""
+
 SMALL = 256
 """Up to so many elements, one assignment of all rows (it copies twice) is faster than one a row."""
 
@@ -72,7 +78,7 @@ class _Part(NamedTuple):
             return f"{self._name} that is not of its observation_space ({type(problem).__name__}: {problem})"
         if found.shape != self.leaf.shape:
             return f"{self._name} of shape {found.shape}, its observation_space says {self.leaf.shape}"
-        if found.dtype.kind not in "fiub":
+        if found.dtype.kind not in REAL:
             return f"{self._name} of {found.dtype}, its observation_space says {self.leaf.dtype}"
         return ""
 
@@ -81,7 +87,7 @@ class _Part(NamedTuple):
         return " ".join(["an observation", *map(repr, self.path)])
 
     def has_nan(self, value: Any) -> bool:
-        return self.leaf.dtype.kind == "f" and has_nan(np.asarray(self.number(value), self.leaf.dtype))
+        return has_nan(np.asarray(self.number(value)))
 
 
 def observations(space: spaces.Space, name: str) -> Observations:
@@ -129,16 +135,9 @@ def _of_tree(described: Space, parts: Sequence[_Part]) -> _Functions:
 def _of_array(leaf: Leaf) -> _Functions:
     """The same where an observation is one array, as most are: quicker."""
     shape, dtype = leaf.shape, leaf.dtype
-    real = dtype.kind == "f" and 0 not in shape
 
     def write_small(rows: np.ndarray, values: Sequence[Any]) -> np.ndarray:
-        kept = np.array(values, dtype)  # raises where their shapes differ
-        if kept.shape != rows.shape:
-            raise ValueError
-        if real:
-            largest = kept.item(kept.argmax())  # as in `has_nan`
-            if largest != largest:
-                raise ValueError
+        kept = _checked(np.array(values), rows.shape, dtype)  # raises where their shapes differ
         rows[...] = kept
         return kept
 
@@ -163,20 +162,27 @@ def _of_array(leaf: Leaf) -> _Functions:
 
 def _checked(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """The value as an array, or ValueError: one of another shape would be broadcast into its row, unseen."""
-    array = np.asarray(value, dtype)
-    if array.shape != shape:
+    array = np.asarray(value)
+    kind = array.dtype.kind
+    if array.shape != shape or kind not in REAL or (kind == "f" and has_nan(array)):
         raise ValueError
-    if dtype.kind == "f" and has_nan(array):
-        raise ValueError
-    return array
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def has_nan(array: np.ndarray) -> bool:
     """Whether one of the numbers is NaN; four times as quick as `np.isnan(array).any()` on a small array."""
-    if not array.size:
+    if array.dtype.kind != "f" or not array.size:
         return False
     largest = array.item(array.argmax())  # NaN counts as the largest
     return largest != largest
+
+
+def are_rewards(given: np.ndarray, rows: np.ndarray) -> bool:
+    """Whether each row is given one real number that is finite in the rows' own type: 1e300 is not, as float32."""
+    if given.shape != rows.shape or given.dtype.kind not in REAL:
+        return False
+    limit = LARGEST[rows.dtype]
+    return -limit <= given.item(given.argmin()) and given.item(given.argmax()) <= limit  # NaN is neither
 
 
 def actions(space: spaces.Space, name: str) -> Actions:
@@ -252,7 +258,7 @@ def _observation_space(space: spaces.Space, name: str) -> Space:
 
 def _box(space: spaces.Box, name: str) -> Box:
     dtype = np.dtype(space.dtype)
-    if dtype.kind not in "fiub":
+    if dtype.kind not in REAL:
         raise UserError(f"{name}: its observation is of {dtype}; Runnel knows reals, integers and booleans")
     if dtype in (np.int64, np.uint64):
         # JAX has 32 bits. Where the values do not fit, rounding is better than wrapping round.

@@ -41,6 +41,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
         self._clock = 0  # steps of the vector since `reset` or `restore`
         self._failures = Failures(name, rows)
         self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
+        self._rewards = np.dtype(np.float32)  # in which rewards are kept, as the last step had it
         self._proven = False  # whether every environment has once begun an episode
 
     @abc.abstractmethod
@@ -91,7 +92,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
 
     def close(self) -> None:
         for environment in self._environments:
-            with contextlib.suppress(Exception):  # what it did was good, and is done
+            with contextlib.suppress(Exception, SystemExit):  # what it did was good, and is done
                 self._close(environment)
 
     def _start(self, episodes: list[int]) -> None:
@@ -122,7 +123,9 @@ class RecoveringVector(abc.ABC, Generic[E]):
             self.watch(row)
         try:
             return call(*args, **kwargs)
-        except Exception as problem:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # also `sys.exit`: an environment does not decide how a run ends
             return raised(what, problem)
 
     def _fail(self, row: int, fault: Fault, stepping: bool = False) -> None:
@@ -136,11 +139,13 @@ class RecoveringVector(abc.ABC, Generic[E]):
     def _rebuild(self, row: int) -> Fault | None:
         if self.watch is not None:
             self.watch(row)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             self._close(self._environments[row])
         try:
             self._use(row, self._make())
-        except Exception as problem:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
             return raised("making it anew", problem)
         return None
 

@@ -105,7 +105,8 @@ class Saboteur(gymnasium.Env):
 
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
     ways = ("play", "end", "raise", "nan", "nan reward", "shape", "words", "tuple", "nothing", "reward", "flags",
-            "no reset", "nan reset", "shape reset", "tuple reset")  # fmt: skip
+            "exit", "inf reward", "huge reward", "huger reward", "complex", "complex reward",
+            "no reset", "nan reset", "shape reset", "tuple reset", "exit reset", "complex reset")  # fmt: skip
     action_space = spaces.Discrete(len(ways))
     steps = 0  # of all there ever were
     closed: ClassVar[list[int]] = []  # ids of those that were closed
@@ -119,8 +120,11 @@ class Saboteur(gymnasium.Env):
         then, self.then = self.then, ""
         if then == "no reset":
             raise OSError("the door is\n  locked")
+        if then == "exit reset":
+            raise SystemExit(0)
         self.place[:] = self.np_random.normal(size=3)
-        broken = {"nan reset": np.full(3, np.nan), "shape reset": np.zeros(2)}.get(then, self.place)
+        breaks = {"nan reset": np.full(3, np.nan), "shape reset": np.zeros(2), "complex reset": self.place + 0j}
+        broken = breaks.get(then, self.place)
         return broken if then == "tuple reset" else (broken, {})
 
     def step(self, action: Any) -> Any:
@@ -136,8 +140,13 @@ class Saboteur(gymnasium.Env):
             case "nan":
                 self.place[1] = np.nan
                 return whole
-            case "nan reward":
-                return (self.place, np.nan, *whole[2:])
+            case "exit":
+                raise SystemExit(0)
+            case "nan reward" | "inf reward" | "huge reward" | "huger reward" | "complex reward":
+                given = {"nan": np.nan, "inf": -np.inf, "huge": 1e300, "huger": 10**400, "complex": 1j}
+                return (self.place, given[way.split()[0]], *whole[2:])
+            case "complex":
+                return (self.place + 0j, *whole[1:])
             case "shape":
                 return (self.place[:1], *whole[1:])
             case "words":

@@ -83,6 +83,12 @@ class Caravan(ParallelEnv):
                 observations["walker_2"] = np.zeros(2, np.float32)
             case "reward":
                 rewards["walker_1"] = float("nan")
+            case "huge":
+                rewards["walker_1"] = 1e300
+            case "complex":
+                observations["walker_2"] = observations["walker_2"] + 0j
+            case "exit":
+                raise SystemExit(0)
             case "missing":
                 del observations["walker_1"]
             case "stranger":

@@ -91,8 +91,9 @@ class Sick:
         if (row := self.where.pop("step", None)) is not None:
             observation = observation.copy()
             observation[rows == row] = np.nan
-        if (row := self.where.pop("reward", None)) is not None:
-            reward = np.where(rows == row, np.nan, reward)
+        for name, value in (("reward", np.nan), ("infinity", -np.inf)):
+            if (row := self.where.pop(name, None)) is not None:
+                reward = np.where(rows == row, value, reward)
         return (observation, reward, *rest)
 
     def reset(self, rows):
@@ -102,7 +103,7 @@ class Sick:
         return observation, info
 
 
-@pytest.mark.parametrize("call", ["step", "reward"])
+@pytest.mark.parametrize("call", ["step", "reward", "infinity"])
 def test_nan_ends_an_episode_at_the_last_good_step(call):
     table = Table()
     table.vector._pool = sick = Sick(table.vector._pool)
@@ -115,7 +116,11 @@ def test_nan_ends_an_episode_at_the_last_good_step(call):
     assert np.isfinite(table.shown).all()
     assert table.vector.episode_numbers().tolist() == [0, 2, 0]  # the first that should have followed did not begin
     said = [(failure.row, failure.episode, failure.what) for failure in table.vector.failures()]
-    what = {"step": "step gave NaN in its observation", "reward": "step gave NaN as its reward"}[call]
+    reward = {
+        "reward": "step gave NaN as its reward",
+        "infinity": "step gave -inf as its reward, wanted a finite number",
+    }
+    what = {"step": "step gave NaN in its observation", **reward}[call]
     assert said == [(1, 0, what), (1, 1, "reset gave NaN in its observation")]
 
 

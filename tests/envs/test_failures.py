@@ -1,5 +1,8 @@
 """Environments that fail: what the vector makes of it, and that nobody beside them notices."""
 
+import asyncio
+
+import gymnasium
 import jax
 import numpy as np
 import own_envs
@@ -28,12 +31,20 @@ IN_STEP = {
     "nothing": "step gave a NoneType, wanted (observation, reward, terminated, truncated, info)",
     "reward": "step gave a ndarray of shape (2,) as its reward, wanted a number",
     "flags": "step gave a ndarray of shape (2,) and a bool as terminated and truncated, wanted booleans",
+    "exit": "step raised SystemExit: 0",
+    "inf reward": "step gave -inf as its reward, wanted a finite number",
+    "huge reward": "step gave 1e+300 as its reward, which is infinite as float32",
+    "huger reward": "step gave an int as its reward, which is infinite as float32",
+    "complex": "step gave an observation of complex128, its observation_space says float32",
+    "complex reward": "step gave a complex as its reward, wanted a number",
 }
 IN_RESET = {
     "no reset": "reset raised OSError: the door is locked",
     "nan reset": "reset gave NaN in its observation",
     "shape reset": "reset gave an observation of shape (2,), its observation_space says (3,)",
     "tuple reset": "reset gave a ndarray of shape (3,), wanted (observation, info)",
+    "exit reset": "reset raised SystemExit: 0",
+    "complex reset": "reset gave an observation of complex128, its observation_space says float32",
 }
 
 
@@ -85,7 +96,7 @@ def test_an_episode_is_truncated_at_the_last_good_step(name, row):
     assert table.vector.episode_numbers().tolist() == [int(r == row) for r in range(4)]
     (failure,) = table.vector.failures()
     assert (failure.row, failure.index, failure.episode, failure.what) == (row, row, 0, IN_STEP[name])
-    assert ("in step" in failure.traceback) == (name == "raise")
+    assert ("in step" in failure.traceback) == (name in ("raise", "exit"))
     assert table.vector.failures() == []
     after = table.step(0, 0, 0, 0)  # and on it plays
     assert not after.truncated.any()
@@ -148,16 +159,16 @@ def test_failures_of_all_and_of_one_alone():
 
 
 @pytest.mark.parametrize("number", [np.inf, 1e30])
-def test_infinity_and_what_is_near_it_are_numbers(number):
+def test_infinite_observations_pass_and_large_rewards(number):
     class Endless(own_envs.Drunkard):
         def step(self, action):
-            return np.array([number, -number]), np.float64(number if action[0] > 0 else -number), False, False, {}
+            return np.array([number, -number]), np.float64(1e30 if action[0] > 0 else -1e30), False, False, {}
 
     environment = GymnasiumEnvironment(Endless)
     steps = play(environment, 5).steps
     assert not any(step.truncated.any() for step in steps)
     assert all((np.abs(step.observation["agent"]) == np.float32(number)).all() for step in steps)
-    assert all((np.abs(step.reward["agent"]) == np.float32(number)).all() for step in steps)
+    assert all((np.abs(step.reward["agent"]) == np.float32(1e30)).all() for step in steps)
 
 
 def test_parts_of_an_observation_are_looked_at_too():
@@ -424,17 +435,51 @@ def test_watching_changes_nothing():
     assert all(same(a, b) for a, b in zip(*runs, strict=True))
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_is_meant_for_the_process_passes(kind):
+def leaving(leave):
     class Leaving(own_envs.Drunkard):
         def step(self, action):
-            raise kind
+            leave()
 
     environment = GymnasiumEnvironment(Leaving)
     vector, out = environment.open([0], 0), empty(environment.spec, 1)
     vector.reset(out.observation)
-    with pytest.raises(kind):
-        vector.step({"agent": np.zeros((1, 2), np.float32)}, out)
+    return lambda: vector.step({"agent": np.zeros((1, 2), np.float32)}, out)
+
+
+def throw(problem):
+    raise problem
+
+
+def test_what_a_user_asks_of_the_process_passes():
+    with pytest.raises(KeyboardInterrupt):
+        leaving(lambda: throw(KeyboardInterrupt()))()
+
+
+@pytest.mark.parametrize("problem", [SystemExit(0), asyncio.CancelledError(), GeneratorExit()])
+def test_whatever_else_is_raised_is_a_failure(problem):
+    step = leaving(lambda: throw(problem))
+    for _ in range(MOST_IN_A_ROW - 1):
+        step()
+    with pytest.raises(EnvironmentFailed, match=f"step raised .*{type(problem).__name__}(.|\n)*in throw"):
+        step()
+
+
+def test_nan_is_found_also_where_whole_numbers_are_wanted():
+    class Counting(own_envs.Drunkard):
+        observation_space = gymnasium.spaces.Box(0, 9, (2,), np.int32)
+
+        def reset(self, **kwargs):
+            return np.zeros(2, np.int32), super().reset(**kwargs)[1]
+
+        def step(self, action):
+            return np.array([np.nan, 1.0]), 0.0, False, False, {}
+
+    environment = GymnasiumEnvironment(Counting)
+    vector, out = environment.open(range(2), 0), empty(environment.spec, 2)
+    vector.reset(out.observation)
+    vector.step({"agent": np.zeros((2, 2), np.float32)}, out)
+    assert out.truncated.all()
+    assert {failure.what for failure in vector.failures()} == {"step gave NaN in its observation"}
 
 
 def test_training_goes_on_when_one_step_in_a_hundred_fails(tmp_path):

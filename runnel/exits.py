@@ -1,0 +1,51 @@
+"""Code of others in this process, an environment's above all, cannot end it as if all were well.
+
+    with contained():
+        ...                     # sys.exit and os._exit in here fail
+
+`sys.exit` raises SystemExit, which would end the process with a status of its choosing; `os._exit` ends it at once,
+with no word to anybody. A C library that calls `exit` or `_exit` itself is beyond the reach of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Iterator
+from typing import NoReturn
+
+from runnel.errors import RunFailed
+
+
+class Exited(BaseException):
+    """`os._exit` was called. No SystemExit: a thread in which that is raised ends without a word."""
+
+
+@contextlib.contextmanager
+def contained() -> Iterator[None]:
+    """What would end this process from within raises `RunFailed`; an environment that tries has failed."""
+    leave, process, over = os._exit, os.getpid(), False
+
+    def refuse(status: int) -> NoReturn:
+        if over or os.getpid() != process:  # a child that was forked ends as it likes
+            leave(status)
+        raise Exited(f"os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as problem:
+        raise failure(problem) from None
+    finally:
+        over = True  # where two runs overlap in threads, the other one may put this function back
+        os._exit = leave
+
+
+def failure(problem: BaseException) -> RunFailed:
+    """The error of a run in which something was raised that is meant for a whole process."""
+    what = traceback.format_exception_only(problem)[-1].strip()
+    text = "".join(traceback.format_exception(problem)).rstrip()
+    return RunFailed(f"code that the run called tried to end this process ({what}):\n{text}")
