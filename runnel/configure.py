@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -23,9 +24,10 @@ def configure_jax() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --{CPU_SCHEDULER}=false".strip()
     # Acting on the CPU takes microseconds; handing it to another thread and back takes longer.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    from runnel import cpu_convolutions
+    with contextlib.suppress(ImportError, AttributeError):  # a later JAX may name its lowerings differently
+        from runnel import cpu_convolutions
 
-    cpu_convolutions.register()
+        cpu_convolutions.register()
 
 
 def keep_off_devices(machine: Any) -> None:
