@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from runnel import settings as fields
 from runnel.algorithm import Algorithm
 from runnel.environment import Environment, JaxEnvironment, is_traceable
 from runnel.errors import UserError
+from runnel.files import read_json
 from runnel.flow import trace
 from runnel.graph import Graph
 from runnel.plan import Distribution, Machine, Plan, build_plan
@@ -111,13 +111,11 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     """A run directory's config.json."""
     path = Path(run_dir) / "config.json"
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is no file")
-        config = json.loads(path.read_text())
+        config = read_json(run_dir, "config.json")
     except FileNotFoundError:
         raise UserError(f"{run_dir} holds no run: there is no config.json in it") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a run's configuration")
     _check_config(path, config)

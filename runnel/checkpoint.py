@@ -14,18 +14,18 @@ import json
 import logging
 import math
 import os
-import shutil
-import stat
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from runnel import rundir
 from runnel.errors import UserError
-from runnel.files import one_line
+from runnel.files import clean, one_line, read_json, told_plainly
 from runnel.types import PyTree
 
 FORMAT = 1
@@ -33,6 +33,14 @@ FORMAT = 1
 MOST_JSON_BYTES = 1 << 26
 ANY_BYTES, MOST_PACKED = 1 << 26, 1024
 """Arrays that nothing is known of may be so large, or so many times larger than the files that hold them."""
+
+DIRECTORY = "checkpoints"
+NUMBER = re.compile(r"[0-9]{1,18}")
+
+ANY_SIZE = 1 << 62
+"""Of a checkpoint's files: what they may claim to hold is bounded, and they have no holes; see `rundir.tree`."""
+
+Refuse = Callable[[dict[str, PyTree], dict[str, Any]], str | None]
 
 WRITING, BEFORE = ".writing-", ".before"
 """Beginning of the name of what is being written, and end of that of a checkpoint that is being replaced."""
@@ -122,24 +130,30 @@ def _write(directory: Path, arrays: dict[str, np.ndarray]) -> None:
     (directory / "empty.json").write_text(json.dumps(hollow))
 
 
-def _read(directory: Path, like: PyTree, prefix: str = "") -> dict[str, np.ndarray]:
+def _read(checkpoint: _Checkpoint, part: str, like: PyTree, prefix: str = "") -> dict[str, np.ndarray]:
     """The arrays of a directory by name; those that `like` has, under `prefix`, must be of its types.
 
-    What is declared is checked before it is read: a file of a few bytes can claim to be of any size.
+    What is declared is checked before it is read: a file of a few bytes can claim to be of any size. Orbax opens files
+    by their paths. That there are no links among them was seen a moment ago, when the manifest was checked.
     """
     import orbax.checkpoint as ocp
 
+    directory = checkpoint.path / part
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
-            declared = dict(checkpointer.metadata(directory / "arrays").item_metadata.tree)
-            hollow = _hollow(_json(directory / "empty.json"))
+            with _unlogged():
+                declared = dict(checkpointer.metadata(directory / "arrays").item_metadata.tree)
+            hollow = _hollow(checkpoint.json(f"{part}/empty.json"))
             types = {name: jax.ShapeDtypeStruct(found.shape, found.dtype) for name, found in declared.items()}
             types |= {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in hollow.items()}
             own = {name.removeprefix(prefix): type_ for name, type_ in types.items() if name.startswith(prefix)}
             _check(own, like, directory.parent)
-            _check_size(directory, types, {prefix + _name(path) for path, _ in jax.tree.leaves_with_path(like)})
+            _check_size(
+                checkpoint.files(part), types, {prefix + _name(path) for path, _ in jax.tree.leaves_with_path(like)}
+            )
             restore = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in declared}
-            arrays = checkpointer.restore(directory / "arrays", restore_args=restore)
+            with _unlogged():
+                arrays = checkpointer.restore(directory / "arrays", restore_args=restore)
         for name, array in arrays.items():
             if (array.shape, array.dtype) != (types[name].shape, types[name].dtype):
                 raise _Unreadable(f"{name} is not what its metadata say")
@@ -160,218 +174,66 @@ def _hollow(described: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _check_size(directory: Path, types: Mapping[str, Any], wanted: Collection[str]) -> None:
+def _check_size(files: int, types: Mapping[str, Any], wanted: Collection[str]) -> None:
     """Refuses arrays that nothing is known of where they would be far larger than their files."""
-    files = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     others = [types[name] for name in types.keys() - wanted]
     claimed = sum(math.prod(map(int, x.shape)) * np.dtype(x.dtype).itemsize for x in others)
     if claimed > max(ANY_BYTES, files * MOST_PACKED):
         raise _Unreadable(f"files of {files:,} bytes claim to hold {claimed:,}")
 
 
-def _json(path: Path) -> Any:
-    """What a JSON file of a checkpoint says."""
-    if path.stat().st_size > MOST_JSON_BYTES:
-        raise ValueError(f"{path.name} is larger than {MOST_JSON_BYTES:,} bytes")
-    return json.loads(path.read_text())
+class _Checkpoint(NamedTuple):
+    """One of a run directory's checkpoints, or what stands in its place."""
 
+    run_dir: Path
+    name: str
 
-def _files(directory: Path) -> dict[str, list[Any]]:
-    """Size and hash of each file below a directory."""
-    found = {}
-    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
-        with path.open("rb") as file:
-            found[str(path.relative_to(directory))] = [
-                path.stat().st_size,
-                hashlib.file_digest(file, "blake2b").hexdigest(),
-            ]
-    return found
+    @property
+    def path(self) -> Path:
+        return self.run_dir / self.name
 
+    def json(self, name: str) -> Any:
+        return read_json(self.run_dir, f"{self.name}/{name}", MOST_JSON_BYTES)
 
-def _remove(directory: Path) -> None:
-    """Removes what is half written; threads of the library that could not write it may still be at it."""
-    for _ in range(20):
-        shutil.rmtree(directory, ignore_errors=True)
-        if not directory.exists():
-            return
-        time.sleep(0.05)
+    def files(self, part: str) -> int:
+        """Bytes of all files below a part."""
+        return sum(rundir.tree(self.run_dir, f"{self.name}/{part}").values())
 
+    def digest(self, name: str) -> str:
+        with rundir.open_to_read(self.run_dir, f"{self.name}/{name}", ANY_SIZE) as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
 
-class Checkpoints:
-    """The checkpoints of one run directory."""
+    def described(self) -> dict[str, list[Any]]:
+        """Size and hash of each file."""
+        sizes = rundir.tree(self.run_dir, self.name)
+        return {name: [sizes[name], self.digest(name)] for name in sorted(sizes)}
 
-    def __init__(self, run_dir: Path, keep: int = 3):
-        self.directory = Path(run_dir).absolute() / "checkpoints"
-        self.keep = keep
-
-    def save(self, number: int, saved: dict[str, PyTree], counters: dict[str, Any]) -> Path:
-        """Writes a checkpoint: `saved` is a program's state, `counters` the plain numbers beside it."""
-        carry = saved["carry"]
-        state = {"carry": carry._replace(replays={}), "host": saved["host"]}
-        target, temporary = self.directory / f"{number:012d}", self.directory / f"{WRITING}{os.getpid()}"
-        self._clear_away()
-        temporary.mkdir(parents=True)
+    def problem(self) -> str | None:
+        """What is wrong with it, or None."""
         try:
-            _write(temporary / "state", _named(state))
-            if carry.replays:
-                _write(temporary / "replay", _named(carry.replays))
-            (temporary / "counters.json").write_text(json.dumps(counters))
-            manifest = {"format": FORMAT, "files": _files(temporary)}
-            with (temporary / "manifest.json").open("w") as file:
-                json.dump(manifest, file)
-                file.flush()
-                os.fsync(file.fileno())
-            if target.exists():
-                # It counts until the new one is there: a run may be killed between any two lines.
-                before = target.with_name(target.name + BEFORE)
-                shutil.rmtree(before, ignore_errors=True)
-                target.rename(before)
-            temporary.rename(target)
-        finally:
-            _remove(temporary)
-        with contextlib.suppress(OSError):  # the checkpoint is whole; what follows is done again with the next one
-            self._point_to(target)
-            self._prune(target)
-        return target
-
-    def load(self, like: dict[str, PyTree], note: Callable[[str], None]) -> tuple[dict[str, PyTree], dict[str, Any]]:
-        """The newest whole checkpoint, in the structure of `like`; says so where newer ones had to be passed over."""
-        for path in self._whole(note):
-            try:
-                return self._load(path, like, note)
-            except _Unreadable as problem:
-                note(f"checkpoint {path.name} cannot be read ({problem}); trying the one before it")
-        raise self._none()
-
-    def _load(
-        self, path: Path, like: dict[str, PyTree], note: Callable[[str], None]
-    ) -> tuple[dict[str, PyTree], dict[str, Any]]:
-        carry = like["carry"]
-        state = {"carry": carry._replace(replays={})}
-        named = _read(path / "state", state)
-        host = {
-            name.removeprefix("['host']['").removesuffix("']"): array
-            for name, array in named.items()
-            if name.startswith("['host']")
-        }
-        rebuilt = _rebuilt(named, state, path)["carry"]
-        replays = carry.replays
-        if replays:
-            if (path / "replay" / "empty.json").exists() and _has_replay(_json(path / "manifest.json")["files"]):
-                replays = _rebuilt(_read(path / "replay", replays), replays, path)
-            else:
-                note(f"{path.name} is not the newest checkpoint and has no replay; it starts empty")
-        try:
-            counters = _json(path / "counters.json")
-        except (OSError, ValueError, RecursionError) as error:
-            raise _Unreadable(f"counters.json: {one_line(error)}") from error
-        if not isinstance(counters, dict):
-            raise _Unreadable("counters.json holds no counters")
-        return {"carry": rebuilt._replace(replays=replays), "host": host}, counters
-
-    def load_states(self, like: PyTree, note: Callable[[str], None]) -> tuple[PyTree, Path]:
-        """Only the learners' states, by group, and the checkpoint they are from."""
-        prefix = "['carry'].states"
-        for path in self._whole(note):
-            try:
-                arrays = _read(path / "state", like, prefix)
-            except _Unreadable as problem:
-                note(f"checkpoint {path.name} cannot be read ({problem}); trying the one before it")
-                continue
-            named = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-            return _rebuilt(named, like, path), path
-        raise self._none()
-
-    def all(self) -> list[Path]:
-        """Every checkpoint there is, oldest first."""
-        if not self.directory.is_dir():
-            return []
-        found = {}
-        for path in self.directory.iterdir():
-            number = path.name.removesuffix(BEFORE)
-            if number.isdigit() and not path.is_symlink():
-                found[int(number), number == path.name] = path
-        return [found[key] for key in sorted(found)]
-
-    def newest(self) -> Path | None:
-        """The newest whole checkpoint."""
-        return next((path for path in reversed(self.all()) if _problem(path) is None), None)
-
-    def _whole(self, note: Callable[[str], None]) -> Iterator[Path]:
-        """The whole checkpoints, newest first; says which are not."""
-        for path in reversed(self.all()):
-            problem = _problem(path)
-            if problem is None:
-                yield path
-            else:
-                note(f"checkpoint {path.name} is not whole ({problem}); trying the one before it")
-
-    def _none(self) -> UserError:
-        found = self.all()
-        if not found:
-            return UserError(
-                f"{self.directory.parent} has no checkpoint; it was stopped before the first was written: train again"
-            )
-        return UserError(f"none of the {len(found)} checkpoints in {self.directory} is whole; nothing was changed")
-
-    def _point_to(self, target: Path) -> None:
-        link = self.directory / f".latest-{os.getpid()}"
-        link.unlink(missing_ok=True)
-        link.symlink_to(target.name)
-        link.replace(self.directory / "latest")
-
-    def _clear_away(self) -> None:
-        """Removes what runs that were killed have left half written."""
-        for path in self.directory.glob(f"{WRITING}*"):
-            pid = path.name.removeprefix(WRITING)
-            if pid == str(os.getpid()) or not Path("/proc", pid).exists():
-                shutil.rmtree(path, ignore_errors=True)
-
-    def _prune(self, newest: Path) -> None:
-        """Keeps the newest few, and replay in the newest only."""
-        found = self.all()
-        earlier = found[: found.index(newest) + 1]
-        kept = [path for path in earlier if not path.name.endswith(BEFORE)][-self.keep :]
-        # Later numbers than the newest one's are those of checkpoints that could not be read, or were rolled back.
-        for path in found:
-            if path not in kept:
-                shutil.rmtree(path, ignore_errors=True)
-        for path in kept[:-1]:
-            if (path / "replay").exists():
-                # The manifest first: a directory too many harms nothing, a missing one would.
-                manifest = json.loads((path / "manifest.json").read_text())
-                manifest["files"] = {name: v for name, v in manifest["files"].items() if not name.startswith("replay/")}
-                temporary = path / ".manifest.json"
-                temporary.write_text(json.dumps(manifest))
-                temporary.replace(path / "manifest.json")
-                shutil.rmtree(path / "replay", ignore_errors=True)
-
-
-def _problem(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
-    try:
-        there = _plain_files(path)
-        manifest = _json(path / "manifest.json")
-        if manifest["format"] != FORMAT:
-            return f"format {manifest['format']}, this version reads {FORMAT}"
-        wanted = manifest["files"]
-        for name in {"counters.json", "state/empty.json"} - wanted.keys():
-            return f"its manifest has no {name}"
-        for name, (size, digest) in wanted.items():
-            # Only what was found below the directory is opened: a manifest may name any file of the machine.
-            if name not in there or (path / name).stat().st_size != size:
-                return f"{name} is missing or cut short"
-            with (path / name).open("rb") as file:
-                if hashlib.file_digest(file, "blake2b").hexdigest() != digest:
+            there = rundir.tree(self.run_dir, self.name)
+            manifest = self.json("manifest.json")
+            if manifest["format"] != FORMAT:
+                return f"format {str(manifest['format'])[:20]}, this version reads {FORMAT}"
+            wanted = manifest["files"]
+            for name in {"counters.json", "state/empty.json"} - wanted.keys():
+                return f"its manifest has no {name}"
+            for name, (size, digest) in wanted.items():
+                # Only what was found below the directory is opened: a manifest may name any file of the machine.
+                if there.get(name) != size:
+                    return f"{name[:100]} is missing or cut short"
+                if self.digest(name) != digest:
                     return f"{name} is damaged"
-        for name in there - wanted.keys():
-            if name.startswith("state/") or (name.startswith("replay/") and _has_replay(wanted)):
-                return f"{name} is not in its manifest"
-    except FileNotFoundError:
-        return "it was cut short while being written"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"{type(error).__name__}: {one_line(error)}"
-    return None
+            for name in there.keys() - wanted.keys():
+                if name.startswith("state/") or (name.startswith("replay/") and _has_replay(wanted)):
+                    return f"{name} is not in its manifest"
+        except FileNotFoundError:
+            return "it was cut short while being written"
+        except OSError as error:
+            return one_line(error)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return f"{type(error).__name__}: {one_line(error)}"
+        return None
 
 
 def _has_replay(files: Mapping[str, Any]) -> bool:
@@ -379,13 +241,200 @@ def _has_replay(files: Mapping[str, Any]) -> bool:
     return any(name.startswith("replay/") for name in files)
 
 
-def _plain_files(directory: Path) -> set[str]:
-    """The files below a directory. Links, and what is no file, are refused: reading them may lead anywhere, or hang."""
-    found = set()
-    for path in directory.rglob("*"):
-        mode = path.lstat().st_mode
-        if stat.S_ISREG(mode):
-            found.add(path.relative_to(directory).as_posix())
-        elif not stat.S_ISDIR(mode):
-            raise ValueError(f"{path.relative_to(directory)} is no plain file")
-    return found
+class Checkpoints:
+    """The checkpoints of one run directory."""
+
+    def __init__(self, run_dir: Path, keep: int = 3):
+        self.run_dir = Path(run_dir).absolute()
+        self.directory = self.run_dir / DIRECTORY
+        self.keep = keep
+
+    def save(self, number: int, saved: dict[str, PyTree], counters: dict[str, Any]) -> Path:
+        """Writes a checkpoint: `saved` is a program's state, `counters` the plain numbers beside it."""
+        carry = saved["carry"]
+        state = {"carry": carry._replace(replays={}), "host": saved["host"]}
+        target, temporary = f"{number:012d}", f"{WRITING}{os.getpid()}"
+        self._clear_away()
+        new = _Checkpoint(self.run_dir, f"{DIRECTORY}/{temporary}")
+        rundir.make_directory(self.run_dir, new.name, new=True)
+        try:
+            _write(new.path / "state", _named(state))
+            if carry.replays:
+                _write(new.path / "replay", _named(carry.replays))
+            rundir.replace(self.run_dir, f"{new.name}/counters.json", json.dumps(clean(counters)).encode())
+            manifest = {"format": FORMAT, "files": new.described()}
+            rundir.replace(self.run_dir, f"{new.name}/manifest.json", json.dumps(manifest).encode())
+            if rundir.exists(self.run_dir, f"{DIRECTORY}/{target}"):
+                # It counts until the new one is there: a run may be killed between any two lines.
+                rundir.remove_tree(self.run_dir, f"{DIRECTORY}/{target}{BEFORE}")
+                self._rename(target, target + BEFORE)
+            self._rename(temporary, target)
+        finally:
+            self._remove(temporary)
+        # The checkpoint is whole; what follows is done again with the next one.
+        for follows in (self._point_to, self._prune):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                follows(target)
+        return self.directory / target
+
+    def load(
+        self, like: dict[str, PyTree], note: Callable[[str], None], refuse: Refuse = lambda saved, counters: None
+    ) -> tuple[dict[str, PyTree], dict[str, Any]]:
+        """The newest whole checkpoint, in the structure of `like`; says so where newer ones had to be passed over.
+
+        `refuse` says what is wrong with a checkpoint's content, or None.
+        """
+        for checkpoint in self._whole(note):
+            with self._passing_over(checkpoint, note):
+                saved, counters = self._load(checkpoint, like, note)
+                _refused(refuse(saved, counters))
+                return saved, counters
+        raise self._none()
+
+    def _load(
+        self, checkpoint: _Checkpoint, like: dict[str, PyTree], note: Callable[[str], None]
+    ) -> tuple[dict[str, PyTree], dict[str, Any]]:
+        carry = like["carry"]
+        state = {"carry": carry._replace(replays={})}
+        counters = _counters(checkpoint)
+        named = _read(checkpoint, "state", state)
+        host = {
+            name.removeprefix("['host']['").removesuffix("']"): array
+            for name, array in named.items()
+            if name.startswith("['host']")
+        }
+        rebuilt = _rebuilt(named, state, checkpoint.path)["carry"]
+        replays = carry.replays
+        if replays:
+            if _has_replay(checkpoint.json("manifest.json")["files"]):
+                replays = _rebuilt(_read(checkpoint, "replay", replays), replays, checkpoint.path)
+            else:
+                note(f"{checkpoint.path.name} is not the newest checkpoint and has no replay; it starts empty")
+        return {"carry": rebuilt._replace(replays=replays), "host": host}, counters
+
+    def load_states(
+        self, like: PyTree, note: Callable[[str], None], refuse: Refuse = lambda states, counters: None
+    ) -> tuple[PyTree, Path]:
+        """Only the learners' states, by group, and the checkpoint they are from."""
+        prefix = "['carry'].states"
+        for checkpoint in self._whole(note):
+            with self._passing_over(checkpoint, note):
+                counters = _counters(checkpoint)
+                arrays = _read(checkpoint, "state", like, prefix)
+                named = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+                states = _rebuilt(named, like, checkpoint.path)
+                _refused(refuse(states, counters))
+                return states, checkpoint.path
+        raise self._none()
+
+    def all(self) -> list[Path]:
+        """Every checkpoint there is, oldest first."""
+        found = {}
+        for name in rundir.names(self.run_dir, DIRECTORY):
+            number = name.removesuffix(BEFORE)
+            if NUMBER.fullmatch(number) and not (self.directory / name).is_symlink():
+                found[int(number), number == name] = self.directory / name
+        return [found[key] for key in sorted(found)]
+
+    def newest(self) -> Path | None:
+        """The newest whole checkpoint."""
+        return next((path for path in reversed(self.all()) if self._of(path).problem() is None), None)
+
+    def _of(self, path: Path) -> _Checkpoint:
+        return _Checkpoint(self.run_dir, f"{DIRECTORY}/{path.name}")
+
+    def _whole(self, note: Callable[[str], None]) -> Iterator[_Checkpoint]:
+        """The whole checkpoints, newest first; says which are not."""
+        with told_plainly(self.directory, "read"):
+            found = self.all()
+        for path in reversed(found):
+            problem = self._of(path).problem()
+            if problem is None:
+                yield self._of(path)
+            else:
+                note(f"checkpoint {path.name} is not whole ({problem}); trying the one before it")
+
+    @contextlib.contextmanager
+    def _passing_over(self, checkpoint: _Checkpoint, note: Callable[[str], None]) -> Iterator[None]:
+        """Around one that may turn out not to be one."""
+        try:
+            yield
+        except _Unreadable as problem:
+            note(f"checkpoint {checkpoint.path.name} cannot be read ({problem}); trying the one before it")
+
+    def _none(self) -> UserError:
+        found = self.all()
+        if not found:
+            return UserError(
+                f"{self.run_dir} has no checkpoint; it was stopped before the first was written: train again"
+            )
+        return UserError(f"none of the {len(found)} checkpoints in {self.directory} is whole; nothing was changed")
+
+    def _rename(self, name: str, other: str) -> None:
+        with rundir.directory(self.run_dir, DIRECTORY) as fd:
+            os.rename(name, other, src_dir_fd=fd, dst_dir_fd=fd)
+
+    def _remove(self, name: str) -> None:
+        """Removes what is half written; threads of the library that could not write it may still be at it."""
+        for _ in range(20):
+            rundir.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
+            if not rundir.exists(self.run_dir, f"{DIRECTORY}/{name}"):
+                return
+            time.sleep(0.05)
+
+    def _point_to(self, target: str) -> None:
+        """`latest` is for people, and never read."""
+        link = f".latest-{os.getpid()}"
+        with rundir.directory(self.run_dir, DIRECTORY) as fd:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(link, dir_fd=fd)
+            os.symlink(target, link, dir_fd=fd)
+            try:
+                os.rename(link, "latest", src_dir_fd=fd, dst_dir_fd=fd)
+            except OSError:
+                os.unlink(link, dir_fd=fd)
+                raise
+
+    def _clear_away(self) -> None:
+        """Removes what runs that were killed have left half written."""
+        for name in rundir.names(self.run_dir, DIRECTORY):
+            pid = name.removeprefix(WRITING)
+            if name != pid and (pid == str(os.getpid()) or not Path("/proc", pid).exists()):
+                rundir.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
+
+    def _prune(self, newest: str) -> None:
+        """Keeps the newest few, and replay in the newest only."""
+        found = self.all()
+        earlier = found[: found.index(self.directory / newest) + 1]
+        kept = [path for path in earlier if not path.name.endswith(BEFORE)][-self.keep :]
+        # Later numbers than the newest one's are those of checkpoints that could not be read, or were rolled back.
+        for path in found:
+            if path not in kept:
+                rundir.remove_tree(self.run_dir, f"{DIRECTORY}/{path.name}")
+        for path in kept[:-1]:
+            name = f"{DIRECTORY}/{path.name}"
+            if rundir.exists(self.run_dir, f"{name}/replay"):
+                # The manifest first: a directory too many harms nothing, a missing one would.
+                manifest = self._of(path).json("manifest.json")
+                manifest["files"] = {n: v for n, v in manifest["files"].items() if not n.startswith("replay/")}
+                rundir.replace(self.run_dir, f"{name}/manifest.json", json.dumps(manifest).encode())
+                rundir.remove_tree(self.run_dir, f"{name}/replay")
+
+
+def _counters(checkpoint: _Checkpoint) -> dict[str, Any]:
+    """The plain numbers beside a checkpoint."""
+    try:
+        counters = checkpoint.json("counters.json")
+    except (OSError, ValueError, RecursionError) as error:
+        raise _Unreadable(f"counters.json: {one_line(error)}") from error
+    if not isinstance(counters, dict):
+        raise _Unreadable("counters.json holds no counters")
+    number = int(checkpoint.path.name.removesuffix(BEFORE))
+    if counters.get("iterations", number) != number:
+        raise _Unreadable(f"counters.json is that of iteration {str(counters['iterations'])[:20]}")
+    return counters
+
+
+def _refused(problem: str | None) -> None:
+    if problem is not None:
+        raise _Unreadable(problem)

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from runnel.bottleneck import Report
-from runnel.errors import UserError
 from runnel.runtime.totals import Progress
+
+MOST = 2**62
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST
+
+
+def _number(value: Any) -> bool:
+    return (type(value) in (int, float) and -MOST <= value <= MOST) or (type(value) is float and math.isfinite(value))
+
+
+COUNTED: dict[str, Callable[[Any], bool]] = {
+    "int": _count,
+    "float": lambda x: _number(x) and x >= 0,
+    "float | None": lambda x: x is None or _number(x),
+    "dict[str, float]": lambda x: isinstance(x, dict) and all(v is None or _number(v) for v in x.values()),
+    "dict[str, int]": lambda x: isinstance(x, dict) and all(_count(v) for v in x.values()),
+}
+"""Which values a counter of a type can have."""
 
 
 @dataclass
@@ -32,13 +51,17 @@ class Counters:
     skipped_updates: int = 0  # refused, because something was not finite
 
     @classmethod
-    def of(cls, kept: Mapping[str, Any], run_dir: Path) -> Counters:
-        """As they were kept with a checkpoint."""
-        begun, numbers = cls(), (int, float, type(None))
+    def problem(cls, kept: Mapping[str, Any]) -> str | None:
+        """What no run has counted, of what was kept with a checkpoint; or None."""
+        known = {each.name: each.type for each in fields(cls)}
         for name, value in kept.items():
-            kind = (dict,) if isinstance(getattr(begun, name, None), dict) else numbers
-            if not hasattr(begun, name) or not isinstance(value, kind) or callable(getattr(begun, name)):
-                raise UserError(f"the counters of {run_dir} have {name} {str(value)[:40]!r}; were they edited?")
+            if name not in known or not COUNTED[str(known[name])](value):
+                return f"counters.json has {name[:40]} {str(value)[:40]!r}, which no run counts"
+        return None
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> Counters:
+        """As they were kept with a checkpoint."""
         return cls(**kept)
 
     def add(self, progress: Progress, steps_per_iteration: int) -> None:

@@ -17,12 +17,14 @@ import numpy as np
 from runnel.algorithm import act_one
 from runnel.building import read_config, rebuild
 from runnel.checkpoint import Checkpoints
+from runnel.counters import Counters
 from runnel.environment import Environment, HostEnvironment, HostStep, JaxEnvironment
 from runnel.errors import UserError
 from runnel.exits import contained
 from runnel.film import Film, filming
 from runnel.graph import Graph
 from runnel.ops import random
+from runnel.runtime.program import unsound_states
 from runnel.types import PyTree, zeros
 
 AT_A_TIME: Final = 64
@@ -50,8 +52,12 @@ def evaluate(
     with contained():
         built = rebuild(run_dir, config, "inline")  # whatever distribution trained it
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
+
+    def refuse(states: PyTree, counters: dict[str, Any]) -> str | None:
+        return Counters.problem(counters) or unsound_states(built.graph, states, config["seed"])
+
     with contained(), filming(video) as film:
-        states, checkpoint = Checkpoints(Path(run_dir)).load_states(built.graph.states, note)
+        states, checkpoint = Checkpoints(Path(run_dir)).load_states(built.graph.states, note, refuse)
         player = _Player(built.graph, _as_host(built.environment), states, seed, note)
         parts = [player.play(range(1), film)] if film is not None else []
         start = len(parts)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from runnel import rundir
+
 FILE: Final = "events.jsonl"
 OLDER: Final = "events.older.jsonl"
 """Where a file goes that has become too long, in the place of the one before it."""
@@ -72,7 +74,7 @@ class EventLog:
         """`note` shows a line to the user; it may be set later, once there is a view."""
         self.note = note
         self.lost = 0
-        self._path = Path(run_dir) / FILE
+        self._run_dir = Path(run_dir)
         self._clock = clock
         self._windows: dict[tuple[str, str | None], _Window] = {}
         self._whole = False  # whether the file is known to end with a whole line
@@ -129,9 +131,7 @@ class EventLog:
         content = (json.dumps(_plain(line), allow_nan=False) + "\n").encode()
         try:
             # Opened anew for each: they are rare, and a descriptor held may be what the run is short of.
-            if self._path.exists() and self._path.stat().st_size + len(content) > MOST_BYTES:
-                self._path.replace(self._path.with_name(OLDER))
-            fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = self._open(len(content))
             try:
                 if not self._whole and (size := os.fstat(fd).st_size) and os.pread(fd, 1, size - 1) != b"\n":
                     content = b"\n" + content  # after a line cut short
@@ -143,19 +143,27 @@ class EventLog:
             self._whole = False
         self.lost = 0 if self._whole else self.lost + 1
 
+    def _open(self, more_bytes: int) -> int:
+        """The file, or a new one where so many bytes more would make it too long."""
+        fd = rundir.open_to_append(self._run_dir, FILE, os.O_RDWR)
+        if os.fstat(fd).st_size + more_bytes <= MOST_BYTES:
+            return fd
+        os.close(fd)
+        with rundir.directory(self._run_dir) as here:
+            os.rename(FILE, OLDER, src_dir_fd=here, dst_dir_fd=here)
+        return rundir.open_to_append(self._run_dir, FILE, os.O_RDWR)
+
 
 def read_events(run_dir: Path | str) -> list[dict[str, Any]]:
     """The events of a run in order; lines cut short are left out."""
     events = []
     for name in (OLDER, FILE):
-        path = Path(run_dir) / name
-        if not path.exists():
-            continue
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict) and "event" in event:
-                    events.append(event)
+        with contextlib.suppress(FileNotFoundError):
+            for line in rundir.lines(run_dir, name, 4 * MOST_BYTES):
+                with contextlib.suppress(ValueError, RecursionError):
+                    event = json.loads(line)
+                    if isinstance(event, dict) and "event" in event:
+                        events.append(event)
     return events
 
 

@@ -9,9 +9,13 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from runnel import rundir
 from runnel.errors import UserError
+
+MOST_JSON_BYTES: Final = 1 << 24
+"""Larger than any configuration or result."""
 
 
 def clean(value: Any) -> Any:
@@ -35,23 +39,24 @@ def write_json_atomically(path: Path | str, value: Any) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file by another in one step that survives a loss of power."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with told_plainly(path):
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        rundir.replace(path.parent, path.name, content)
+
+
+def read_json(root: Path | str, name: str, most_bytes: int = MOST_JSON_BYTES) -> Any:
+    """What a JSON file of a run directory says. Raises OSError, ValueError or RecursionError; see `rundir`."""
+    return json.loads(rundir.read(root, name, most_bytes), parse_constant=_no_number)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"found {text}, expected a finite number")
 
 
 class Appended:
     """A file that grows by whole pieces: what does not fit is taken back, so that nothing in it is ever cut short."""
 
     def __init__(self, path: Path):
-        self._file = path.open("ab", buffering=0)
+        self._file = os.fdopen(rundir.open_to_append(path.parent, path.name), "ab", buffering=0)
 
     def write(self, piece: bytes) -> None:
         size = os.fstat(self._file.fileno()).st_size
@@ -84,3 +89,26 @@ def one_line(error: BaseException) -> str:
             text = os.strerror(number)
     line = str(text).splitlines()[0].rstrip(".")
     return line if len(line) <= 200 else line[:197] + "..."
+
+
+WRITTEN: Final = (
+    "config.json",
+    "result.json",
+    "metrics.jsonl",
+    "events.jsonl",
+    "events.older.jsonl",
+    ".wandb-id",
+    ".lock",
+)
+HOLDS: Final = ("checkpoints", "logs", "wandb")
+
+
+def check_layout(run_dir: Path) -> None:
+    """Refuses a directory into which a run would write anything but its own plain files."""
+    with told_plainly(run_dir, "write a run into"):
+        for name in WRITTEN:
+            rundir.check_file(run_dir, name, written=True)
+        for name in HOLDS:
+            rundir.check_directory(run_dir, name)
+        for name in rundir.names(run_dir, "logs"):
+            rundir.check_file(run_dir, f"logs/{name}", written=True)

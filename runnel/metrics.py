@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
+from runnel import rundir
 from runnel.errors import UserError
 from runnel.events import EventLog
 from runnel.files import Appended, clean, one_line, told_plainly, write_atomically
@@ -29,6 +29,10 @@ EVERY_S: Final = 1.0
 
 LINES_AN_AGE: Final = 3600
 """A run that is t seconds old writes a line every t / LINES_AN_AGE seconds: some 27,000 lines in a month."""
+
+MOST_BYTES: Final = 1 << 28
+MOST_LINES: Final = 1_000_000
+"""More than a run writes in a hundred years."""
 
 CURVE_POINTS: Final = 16
 """A line carries so many points between the last line and itself, at most."""
@@ -168,39 +172,52 @@ class _Curve:
 
 def read_metrics(run_dir: Path | str) -> list[Record]:
     """The records of a run in order; none where nothing was written yet. A line cut short is left out."""
-    path = Path(run_dir) / FILE
-    if not path.exists():
-        return []
-    with told_plainly(path, "read"):
-        lines = path.read_bytes().splitlines()
-    records = []
-    for number, line in enumerate(lines, 1):
-        record = _parsed(line)
-        if record is not None:
-            records.append(record)
-        elif number < len(lines):
-            raise UserError(f"{path}: line {number} is no record; delete that line")
-    return records
+    return list(records(run_dir))
+
+
+def records(run_dir: Path | str) -> Iterator[Record]:
+    """The same one by one: a file of this name may be long, and need not be a run's."""
+    path, bad = Path(run_dir) / FILE, 0
+    with told_plainly(path, "read"), contextlib.suppress(FileNotFoundError):
+        for number, line in enumerate(rundir.lines(run_dir, FILE, MOST_BYTES), 1):
+            if bad or number > MOST_LINES:
+                break
+            record = _parsed(line)
+            if record is not None:
+                yield record
+            else:
+                bad = number
+        else:
+            return
+        if bad:
+            raise UserError(f"{path}: line {bad} is no record; delete that line")
+        raise UserError(f"{path} has more than {MOST_LINES:,} lines, which no run writes")
 
 
 def _repair(path: Path, keep_until_env_steps: int | None) -> None:
     """Drops lines cut short, and records later than where the run goes on."""
-    if not path.is_file():  # none yet, or what cannot be read back
-        return
-    content = path.read_bytes()
     limit = math.inf if keep_until_env_steps is None else keep_until_env_steps
-    kept = []
-    for line in content.splitlines():
+
+    def kept(line: bytes) -> bool:
         record = _parsed(line)
-        if record is not None and (record.get("env_steps") or 0) <= limit:
-            kept.append(line + b"\n")
-    whole = b"".join(kept)
-    if whole == content:
-        return
-    if content.startswith(whole):
-        os.truncate(path, len(whole))  # the usual case; it needs no room, and who has the file open may go on
-    else:
-        write_atomically(path, whole)
+        return record is not None and (record.get("env_steps") or 0) <= limit and line.endswith(b"\n")
+
+    first = 0  # bytes of the lines before the first that is dropped
+    dropped = later = False
+    with contextlib.suppress(FileNotFoundError):
+        for line in rundir.lines(path.parent, path.name, MOST_BYTES):
+            if not kept(line):
+                dropped = True
+            elif dropped:
+                later = True
+                break
+            else:
+                first += len(line)
+    if later:
+        found = rundir.lines(path.parent, path.name, MOST_BYTES)
+        write_atomically(path, b"".join(line for line in found if kept(line)))
+    elif dropped:
+        rundir.truncate(path.parent, path.name, first)  # the usual case; needs no room, and others may have it open
 
 
 def _parsed(line: bytes) -> Record | None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from runnel import rundir
 from runnel.errors import UserError
-from runnel.files import write_atomically
-from runnel.metrics import read_metrics
+from runnel.files import read_json, write_atomically
+from runnel.metrics import records
 
 FORMATS: Final = ("png", "svg", "pdf")
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444", "#999933")
@@ -20,6 +20,11 @@ COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e
 
 NOISY: Final = 8.0
 """A curve that goes up and down by this many times its own range is smoothed."""
+
+
+MOST_POINTS: Final = 2_000_000
+MOST: Final = 1e100
+"""Pictures of larger numbers overflow."""
 
 
 class Curve(NamedTuple):
@@ -50,27 +55,33 @@ def plot(run_dirs: Sequence[Path | str], out: Path | str) -> Path:
 def read_curve(run_dir: Path | str) -> Curve:
     """A run's curve and what to call it."""
     run_dir = Path(run_dir)
-    if not (run_dir / "config.json").is_file():
+    if not run_dir.is_dir() or not rundir.exists(run_dir, "config.json"):
         found = "a directory without config.json" if run_dir.is_dir() else "nothing"
         raise UserError(f"{run_dir} is no run: found {found}, wanted what `runnel train --run-dir` made")
-    points = []
-    for record in read_metrics(run_dir):
+    points: list[tuple[float, float]] = []
+    for record in records(run_dir):
+        between: Any = record.get("curve")
         here = [record.get("env_steps"), record.get("mean_return")]
-        curve: Any = record.get("curve")
-        between = [point for point in curve if isinstance(point, list)] if isinstance(curve, list) else []
-        points += [point for point in (*between, here) if None not in point]
+        found = [*(between if isinstance(between, list) else ()), here]
+        points += [_point(point, run_dir) for point in found if isinstance(point, list) and None not in point]
+        if len(points) > MOST_POINTS:
+            raise UserError(f"{run_dir}/metrics.jsonl has more than {MOST_POINTS:,} points, which no run writes")
     if not points:
         raise UserError(f"{run_dir} has no curve yet: no episode has ended; let it train for longer")
-    try:
-        env_steps, mean_return = np.array(points, np.float64).T
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UserError(f"{run_dir}/metrics.jsonl is damaged: {error}") from error
+    env_steps, mean_return = np.array(points, np.float64).T
     return Curve(_label(run_dir), env_steps, mean_return)
+
+
+def _point(point: list[Any], run_dir: Path) -> tuple[float, float]:
+    """Steps and return, as a run writes them."""
+    if len(point) != 2 or not all(type(x) in (int, float) and abs(x) <= MOST for x in point):
+        raise UserError(f"{run_dir}/metrics.jsonl is damaged: found the point {str(point)[:60]}, expected two numbers")
+    return float(point[0]), float(point[1])
 
 
 def _label(run_dir: Path) -> tuple[str, ...]:
     try:
-        config = json.loads((run_dir / "config.json").read_text())
+        config = read_json(run_dir, "config.json")
         environment = config["environment"]
         if isinstance(environment, dict):
             environment = environment["name"]

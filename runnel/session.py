@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runnel import portable
+from runnel import portable, rundir
 from runnel.building import Built
 from runnel.checkpoint import Checkpoints
 from runnel.configure import keep_off_devices
@@ -21,13 +21,13 @@ from runnel.environment import is_traceable
 from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed
 from runnel.events import EventLog
 from runnel.exits import failure
-from runnel.files import one_line, write_json_atomically
+from runnel.files import one_line, told_plainly, write_json_atomically
 from runnel.metrics import MetricsLog
 from runnel.outcome import outcome
 from runnel.plan import Free
 from runnel.premises import OneMachine, Premises, replanned
 from runnel.report import LiveView, forgiving, summary
-from runnel.runtime.program import Program, carry_types, make_program
+from runnel.runtime.program import Program, carry_types, make_program, unsound
 from runnel.runtime.setbacks import SETBACKS, Setbacks, other_seed
 from runnel.runtime.totals import Progress
 from runnel.stopping import Interrupted, Stopping
@@ -144,7 +144,8 @@ class Session:
         """From here on the run directory tells of this stretch of the run: one that is refused changes nothing."""
         self.begun = True
         write_json_atomically(self.run_dir / "config.json", self.config)
-        (self.run_dir / "result.json").unlink(missing_ok=True)
+        with told_plainly(self.run_dir / "result.json"):
+            rundir.remove(self.run_dir, "result.json")
         kept = self.counters.env_steps if self.resumed else None
         wandb = self.config if self.config.get("wandb") else None
         return MetricsLog(self.run_dir, keep_until_env_steps=kept, wandb=wandb, events=self.events)
@@ -227,8 +228,8 @@ class Session:
         self.ledger.counters = Counters()
         if self.checkpoints.newest() is not None:
             like = {"carry": carry_types(self.built.graph, self.built.environment)}
-            saved, counters = self.checkpoints.load(like, view.note)
-            self.ledger.counters = Counters.of(counters, self.run_dir)
+            saved, counters = self.checkpoints.load(like, view.note, self._refuse)
+            self.ledger.counters = Counters.of(counters)
             saved["carry"] = other_seed(saved["carry"], other_numbers)
         for name in ("wall_seconds", "restarts", "restart_reasons", "environment_failures"):
             setattr(self.counters, name, getattr(before, name))
@@ -345,12 +346,16 @@ class Session:
         self.reason = f"no checkpoint could be made at the end; {kept} ({one_line(error)})"
         self.events.tell("interrupted", reason=self.reason)
 
+    def _refuse(self, saved: dict[str, PyTree], counters: dict[str, Any]) -> str | None:
+        """What is wrong with a checkpoint's content."""
+        return Counters.problem(counters) or unsound(self.built.graph, saved["carry"], self.config["seed"])
+
     def _load(self, program: Program, note: Callable[[str], None]) -> None:
         like = {"carry": carry_types(self.built.graph, self.built.environment)}
-        saved, counters = self.checkpoints.load(like, note)
+        saved, counters = self.checkpoints.load(like, note, self._refuse)
         if not saved["host"] and not is_traceable(self.built.environment):
             raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
-        self.ledger.counters = Counters.of(counters, self.run_dir)
+        self.ledger.counters = Counters.of(counters)
         taken = self.counters.env_steps
         if taken - self.built.graph.steps_per_iteration >= self.config["steps"]:
             raise UserError(

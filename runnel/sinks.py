@@ -10,10 +10,13 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from runnel import rundir
 from runnel.errors import UserError
 from runnel.files import Appended, clean, told_plainly
+
+WANDB_ID: Final = ".wandb-id"
 
 Record = dict[str, int | float | None]
 
@@ -77,11 +80,10 @@ class WandB(Sink):
         import wandb
 
         # One page per run directory, however often it is resumed.
-        identity = run_dir / ".wandb-id"
-        with told_plainly(identity):
-            if not identity.exists():
-                identity.write_text(uuid.uuid4().hex[:12])
-            page = identity.read_text().strip()
+        with told_plainly(run_dir / WANDB_ID):
+            if not rundir.exists(run_dir, WANDB_ID):
+                rundir.replace(run_dir, WANDB_ID, uuid.uuid4().hex[:12].encode())
+            page = rundir.read(run_dir, WANDB_ID, 128).decode(errors="replace").strip()
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "runnel"),

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from runnel import portable
+from runnel import lock, portable, rundir
 from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
 from runnel.configure import configure_jax
 from runnel.envs import FAMILIES
 from runnel.errors import UserError
 from runnel.exits import contained
+from runnel.files import check_layout, read_json
 from runnel.plan import Distribution, plural
 from runnel.premises import Machines, OneMachine, Premises, on
 from runnel.session import Run, Session
@@ -96,6 +96,8 @@ def train(
         if built.plan.workers > 1:
             _check_portable(config, built)
         directory = _fresh_directory(run_dir, built, seed)
+        built = stack.enter_context(_alone(directory, built))
+        _refuse_held(directory)  # of two that start at once, the other may have been faster
         session = Session(directory, config, built, began=began, quiet=quiet, premises=premises)
         return session.run()
 
@@ -122,6 +124,7 @@ def resume(
             stack, launcher, address, distribution or config.get("distribution"), config["environment"]["name"],
             lambda: rebuild(run_dir, config, distribution),
         )  # fmt: skip
+        built = stack.enter_context(_alone(directory, built))
         if steps is not None:
             config["steps"] = steps
             reached = _mean_return(directory)
@@ -135,7 +138,7 @@ def resume(
 def _mean_return(directory: Path) -> Any:
     """What the run's last result tells; None where there is none that can be read."""
     try:
-        found = json.loads((directory / "result.json").read_text())["mean_return"]
+        found = read_json(directory, "result.json")["mean_return"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if type(found) in (int, float) else None
@@ -221,19 +224,31 @@ def _fresh_directory(run_dir: str | Path | None, built: Built, seed: int) -> Pat
         )
         run_dir = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     directory = Path(run_dir)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write a run into {directory}: {error.strerror}; choose another --run-dir") from None
+    _refuse_held(directory)
+    return directory
+
+
+def _refuse_held(directory: Path) -> None:
     held = [
-        name for name in ("config.json", "metrics.jsonl", "checkpoints", "result.json") if (directory / name).exists()
+        name
+        for name in ("config.json", "metrics.jsonl", "checkpoints", "result.json")
+        if rundir.exists(directory, name)
     ]
     if held:
         raise UserError(
             f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
             "or choose another --run-dir"
         )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"cannot write a run into {directory}: {error.strerror}; choose another --run-dir") from None
-    return directory
+
+
+@contextlib.contextmanager
+def _alone(directory: Path, built: Built) -> Iterator[Built]:
+    """Around a run: keeps others out of its directory, and refuses one that a run could not write into as it should."""
+    check_layout(directory)
+    notes: list[str] = []
+    with lock.hold(directory, notes.append):
+        yield built._replace(plan=replace(built.plan, notes=(*built.plan.notes, *notes)))

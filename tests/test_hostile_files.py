@@ -11,6 +11,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from toys import Reinforce
@@ -20,11 +22,13 @@ from runnel.building import read_config, rebuild
 from runnel.checkpoint import Checkpoints
 from runnel.counters import Counters
 from runnel.errors import UserError
+from runnel.evaluate import evaluate
 from runnel.launch.control import Control
 from runnel.launch.message import MalformedMessage
 from runnel.metrics import read_metrics
 from runnel.plot import read_curve
-from runnel.runtime.program import carry_types
+from runnel.runtime.loop import Loop
+from runnel.runtime.program import carry_types, unsound_states
 
 PACKAGE = Path(runnel.__file__).parent
 
@@ -104,9 +108,12 @@ def load(run_dir, like):
     notes = []
     try:
         read_config(run_dir)
-        _, counters = Checkpoints(run_dir).load(like, notes.append)
-        Counters.of(counters, run_dir)
-        Checkpoints(run_dir).load_states(like["carry"].states, notes.append)
+
+        def refuse(_, counters):
+            return Counters.problem(counters)
+
+        _, counters = Checkpoints(run_dir).load(like, notes.append, refuse)
+        Checkpoints(run_dir).load_states(like["carry"].states, notes.append, refuse)
         read_metrics(run_dir)
         read_curve(run_dir)
     except UserError as refusal:
@@ -242,8 +249,6 @@ def test_arrays_far_larger_than_their_files_are_passed_over_before_they_are_read
 
 
 def types_of(like):
-    import jax
-
     tree = {"carry": like["carry"]._replace(replays={})}
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -255,13 +260,92 @@ def types_of(like):
 
 
 @pytest.mark.parametrize(
-    "counters", [{"iterations": "many"}, {"unheard_of": 1}, {"add": 1}, {"restart_reasons": 3}, {"updates": [1]}]
-)
-def test_counters_that_no_run_keeps_are_refused(counters, run_dir, like):
+    "counters",
+    [
+        {"iterations": "many"}, {"unheard_of": 1}, {"add": 1}, {"restart_reasons": 3}, {"updates": [1]},
+        {"env_steps": -1}, {"env_steps": True}, {"env_steps": None}, {"updates": 10**400}, {"episodes": 1.5},
+        {"mean_return": float("inf")}, {"mean_return": float("nan")}, {"mean_return": 10**400}, {"mean_return": "1e3"},
+        {"wall_seconds": -1.0}, {"wall_seconds": None}, {"wall_seconds": float("inf")}, {"iterations": 7},
+        {"group_returns": {"a": float("-inf")}}, {"group_returns": {"a": "b"}}, {"restart_reasons": {"a": -1}},
+        [], None, 3,
+    ],
+    ids=str,
+)  # fmt: skip
+def test_counters_that_no_run_keeps_are_passed_over(counters, run_dir, like):
     checkpoint = newest(run_dir)
     (checkpoint / "counters.json").write_text(json.dumps(counters))
     resign(checkpoint)
-    assert isinstance(load(run_dir, like), UserError)
+    assert load(run_dir, like) == 3
+
+
+def spoil(checkpoint, name, value):
+    """Puts a number into an array of a checkpoint, whose manifest then agrees with it."""
+    import orbax.checkpoint as ocp
+
+    arrays = checkpoint / "state" / "arrays"
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        found = checkpointer.restore(arrays)
+        (wanted,) = (key for key in found if name in key)
+        found = {key: np.array(array) for key, array in found.items()}
+        found[wanted].flat[0] = value
+        shutil.rmtree(arrays)
+        checkpointer.save(arrays, found)
+    resign(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (".params['w']", np.nan), (".params['b']", -np.inf), ("mu['w']", np.inf), ("window.returns", np.nan),
+        ("window.filled", -1), (".iteration", -5), (".updates", -(2**31)),
+    ],
+)  # fmt: skip
+def test_numbers_that_no_training_leaves_in_a_checkpoint_are_passed_over(name, value, run_dir, capsys):
+    spoil(newest(run_dir), name, value)
+    told = "not finite" if "states" in name or "[" in name else "no run counts"
+    if told == "not finite":  # what `eval` reads
+        notes = []
+        found = evaluate(run_dir, episodes=1, note=notes.append)
+        assert found["checkpoint"] == f"{3:012d}"
+        assert any(told in note and f"{6:012d}" in note for note in notes)
+    run = runnel.resume(run_dir, steps=100)
+    assert told in capsys.readouterr().out
+    assert np.isfinite(run.params["w"]).all()
+
+
+def test_where_no_checkpoint_is_sound_none_is_used(run_dir):
+    for checkpoint in (run_dir / "checkpoints").glob("0*"):
+        spoil(checkpoint, ".params['w']", np.nan)
+    before = contents(run_dir)
+    for command in (lambda: runnel.resume(run_dir, steps=400, quiet=True), lambda: evaluate(run_dir, episodes=1)):
+        with pytest.raises(UserError, match="none of the 2 checkpoints"):
+            command()
+    assert contents(run_dir) == before
+
+
+def contents(directory):
+    """Everything below a directory, but for who held the lock."""
+    files = (path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path.relative_to(directory): path.read_bytes() for path in files}
+
+
+class Extremes(Reinforce):
+    """Keeps the least return it has seen, which begins at infinity."""
+
+    def init(self, key, spec):
+        state = super().init(key, spec)
+        return state._replace(params={**state.params, "least": jnp.float32(jnp.inf)})
+
+    def learn(self, state, trajectory, key):
+        return state, {}
+
+
+def test_what_begins_infinite_may_be_infinite():
+    graph = runnel.build(Extremes(), "toys:Corridor", "fused", envs=2).graph
+    states = jax.device_get({"agent": Loop(graph).init_state(jnp.uint32(0), "agent")})
+    assert unsound_states(graph, states, 0) is None
+    states["agent"].params["b"] = np.full(2, np.nan, np.float32)
+    assert "agent.params.b" in str(unsound_states(graph, states, 0))
 
 
 # Hostile configurations

@@ -24,6 +24,7 @@ import zmq
 from runnel.errors import HostLost, UserError, WorkerFailed
 from runnel.launch.host import Layout, Order
 from runnel.launch.hosts import Hosts, Invitation, Joined
+from runnel.launch.local import opened_log
 from runnel.launch.mail import Mail
 from runnel.launch.message import MalformedMessage, Received
 from runnel.transport.curve import Door, new_keys
@@ -273,10 +274,8 @@ class Cluster:
 
     def _write(self, name: str, text: str) -> None:
         if self.logs is not None and name.replace("-", "").replace("_", "").isalnum():
-            with contextlib.suppress(OSError):
-                self.logs.mkdir(parents=True, exist_ok=True)
-                with (self.logs / f"{name}.log").open("a") as file:
-                    file.write(text)
+            with contextlib.suppress(OSError, UserError), open(opened_log(self.logs / f"{name}.log"), "a") as file:
+                file.write(text)
 
     # A site
 

@@ -126,7 +126,6 @@ class Host:
 
     def start(self, orders: Sequence[Order]) -> list[Process]:
         """Starts workers."""
-        self.logs.mkdir(parents=True, exist_ok=True)
         workers = [
             Worker(order.name, order.entry, order.job, self._fds(order), order.light, _environ(order),
                    log=self.logs / f"{order.name}.log")

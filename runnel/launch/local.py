@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runnel import rundir
 from runnel.errors import UserError
 from runnel.launch import child
 from runnel.launch.control import Control, too_many_descriptors
@@ -255,8 +256,7 @@ class LocalLauncher:
 
     def _begin(self, worker: Worker) -> _Begun:
         server = self._server(worker.light)
-        worker.log.parent.mkdir(parents=True, exist_ok=True)
-        log = os.open(worker.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        log = opened_log(worker.log)
         try:
             ours, theirs = Control.pair()
             try:
@@ -280,6 +280,17 @@ class LocalLauncher:
         with contextlib.suppress(BrokenPipeError):  # it has ended already, which its exit status will tell
             control.send(told, worker.fds)
         return process
+
+
+def opened_log(path: Path) -> int:
+    """A descriptor that appends to a worker's log, which has a directory of its own in that of the run."""
+    folder = path.parent
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        rundir.make_directory(folder.parent, folder.name)
+        return rundir.open_to_append(folder.parent, f"{folder.name}/{path.name}")
+    except rundir.NotPlain as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
 class _Begun(NamedTuple):

@@ -10,13 +10,14 @@ metrics.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from runnel.graph import Graph, Node
 from runnel.types import Array, PyTree, Trajectory
@@ -116,6 +117,22 @@ def guard(
     # What is dear, such as a look at large inputs that may be spread over devices, waits until there is a reason.
     kept, fine, counts = jax.lax.cond(_plainly_finite(made), as_ever, looked_into)
     return kept, fine, Tally(counts, names)
+
+
+def entered(tree: PyTree, fresh: Callable[[], PyTree]) -> str | None:
+    """The first array of a tree, on the host, that holds a number which is not finite where that of `fresh` is."""
+    suspects = {
+        path_name(path, "."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if jnp.issubdtype(getattr(leaf, "dtype", np.int32), jnp.inexact) and not np.isfinite(np.asarray(leaf)).all()
+    }
+    if not suspects:  # as nearly always: nothing has to be computed
+        return None
+    for path, leaf in jax.tree_util.tree_leaves_with_path(fresh()):
+        found = suspects.get(path_name(path, "."))
+        if found is not None and (np.isfinite(np.asarray(leaf)) & ~np.isfinite(found)).any():
+            return path_name(path, ".")
+    return None
 
 
 def spoilt(tree: PyTree) -> PyTree:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 import jax
+import numpy as np
 
 from runnel.bottleneck import Report
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
 from runnel.events import Tell, nobody
 from runnel.graph import Graph
 from runnel.plan import Plan
+from runnel.runtime import finite
 from runnel.runtime.carry import Carry
 from runnel.runtime.compiled import CompiledProgram
 from runnel.runtime.loop import Loop
@@ -77,3 +79,20 @@ def carry_types(graph: Graph, environment: Environment) -> Carry:
     """The types of everything that a run carries on."""
     traced = environment if isinstance(environment, JaxEnvironment) and is_traceable(environment) else None
     return jax.eval_shape(Loop(graph, traced).init, jax.ShapeDtypeStruct((), jax.numpy.uint32))
+
+
+def unsound_states(graph: Graph, states: dict[str, PyTree], seed: int) -> str | None:
+    """What no training leaves in learners' states: numbers that are not finite where those of a fresh one are."""
+    loop, first = Loop(graph), jax.numpy.uint32(seed)
+    name = finite.entered(states, lambda: {group: loop.init_state(first, group) for group in states})
+    return f"{name} of the learner's state is not finite" if name else None
+
+
+def unsound(graph: Graph, carry: Carry, seed: int) -> str | None:
+    """The same of everything that is counted and learnt. What environments say, and what follows, may be infinite."""
+    counts = {"iteration": carry.iteration, "updates": carry.updates, "episodes": (carry.window, carry.running)}
+    for name, counted in counts.items():
+        for leaf in map(np.asarray, jax.tree.leaves(counted)):
+            if (leaf < 0).any() if leaf.dtype.kind == "i" else not np.isfinite(leaf).all():
+                return f"{name} has a number that no run counts"
+    return unsound_states(graph, carry.states, seed)
