@@ -16,6 +16,7 @@ from runnel import __version__, settings
 from runnel.catalog import FLAGS
 from runnel.errors import UserError, nearest
 from runnel.machine import Machine
+from runnel.terminal import printable
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -50,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see `{self.prog} --help`)\n")
+        self.exit(2, printable(f"{self.prog}: {message} (see `{self.prog} --help`)\n"))
 
 
 class _HelpWithSettings(argparse.Action):

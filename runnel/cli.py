@@ -19,6 +19,7 @@ from runnel import arguments, settings
 from runnel.catalog import FLAGS
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest
 from runnel.exits import contained
+from runnel.terminal import printable
 
 if TYPE_CHECKING:
     from runnel.plan import Distribution
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _complain(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # a closed terminal takes nothing any more
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def _let_go() -> None:
@@ -122,18 +123,18 @@ def _eval(args: argparse.Namespace) -> int:
     from runnel.report import short
 
     def note(text: str) -> None:
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
 
     found = evaluate(args.run_dir, args.episodes, args.seed, args.video, note)
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
     low, high, deviation = (short(found[f"{what}_return"]) for what in ("min", "max", "std"))
-    print(f"{found['algorithm']} on {found['environment']}, checkpoint {found['checkpoint']}")
+    print(printable(f"{found['algorithm']} on {found['environment']}, checkpoint {found['checkpoint']}"))
     print(f"  return      {short(found['mean_return'])}, mean of {found['episodes']} episodes")
     print(f"  spread      from {low} to {high}, standard deviation {deviation}")
     for group, value in found.get("group_returns", {}).items():
-        print(f"    {group:<10}{short(value)}")
+        print(printable(f"    {group:<10}{short(value)}"))
     print(f"  length      {short(found['mean_length'])} steps")
     if found["video"]:
         print(f"  video       {found['video']}")
@@ -159,9 +160,9 @@ def _plan(args: argparse.Namespace) -> int:
     elif args.format == "svg":
         from runnel.draw import svg
 
-        print(svg(plan), end="")
+        print(printable(svg(plan)), end="")
     else:
-        print(plan.text())
+        print(printable(plan.text()))
     return 0
 
 

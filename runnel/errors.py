@@ -7,16 +7,25 @@ it without a traceback and exits with status 2.
 import difflib
 from collections.abc import Iterable
 
+from runnel.terminal import printable
 
-class UserError(Exception):
+
+class _Shown(BaseException):
+    """An error whose text may quote a file, a worker or an environment, and is printed."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+class UserError(_Shown, Exception):
     """A mistake of the user's, told in words the user can act on."""
 
 
-class WorkerFailed(RuntimeError):
+class WorkerFailed(_Shown, RuntimeError):
     """A worker of a run ended that should not have; its text has the worker's own traceback or the end of its log."""
 
 
-class RunFailed(RuntimeError):
+class RunFailed(_Shown, RuntimeError):
     """A run cannot end as it should, for a reason of its surroundings; its text says what is kept."""
 
 
@@ -32,7 +41,7 @@ class HostLost(StateLost):
         self.host = host
 
 
-class EnvironmentFailed(RuntimeError):
+class EnvironmentFailed(_Shown, RuntimeError):
     """An environment failed more often than a run puts up with; its text has the environment's own traceback."""
 
 

@@ -13,6 +13,7 @@ from runnel import rundir
 from runnel.errors import UserError
 from runnel.files import read_json, write_atomically
 from runnel.metrics import records
+from runnel.terminal import printable
 
 FORMATS: Final = ("png", "svg", "pdf")
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444", "#999933")
@@ -85,12 +86,8 @@ def _label(run_dir: Path) -> tuple[str, ...]:
         environment = config["environment"]
         if isinstance(environment, dict):
             environment = environment["name"]
-        return (
-            _name(config["algorithm"]),
-            str(environment),
-            _name(config["distribution"]),
-            f"seed {config['seed']}",
-        )
+        words = (_name(config["algorithm"]), str(environment), _name(config["distribution"]), f"seed {config['seed']}")
+        return tuple(printable(word)[:200] for word in words)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{run_dir}/config.json is damaged: {type(error).__name__}: {error}") from error
 

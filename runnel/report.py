@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
 from runnel.bottleneck import Report, label
+from runnel.terminal import printable
 
 PLAIN_EVERY_S: Final = 2.0
 LOSSES: Final = 4
@@ -148,7 +149,7 @@ class _Lines(_View):
         self._print("  ".join(words))
 
     def _print(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(printable(text), file=self._stream, flush=True)
 
 
 class _Terminal(_View):
@@ -188,17 +189,17 @@ class _Terminal(_View):
             steps=_steps(steps, self._total),
             left=f"{duration(left)} left" if left else "",
         )
-        line = Text("  " + "  ".join(numbers(record)), no_wrap=True, overflow="ellipsis")
-        workers = [Text(f"  {text}", no_wrap=True, overflow="ellipsis") for text in table(record, report)]
+        line = Text(printable("  " + "  ".join(numbers(record))), no_wrap=True, overflow="ellipsis")
+        workers = [Text(printable(f"  {text}"), no_wrap=True, overflow="ellipsis") for text in table(record, report)]
         events = [Text(f"  last event: {self._event}", no_wrap=True, overflow="ellipsis")] if self._event else []
         self._live.update(Group(self._bar, line, *workers, *events))
 
     def event(self, text: str) -> None:
-        self._event = text
+        self._event = printable(text)
         self.note(text)
 
     def note(self, text: str) -> None:
-        self._live.console.print(text, markup=False, highlight=False)
+        self._live.console.print(printable(text), markup=False, highlight=False)
 
     def stop(self) -> None:
         self._bar.update(self._task, left="")  # it has ended
@@ -322,7 +323,7 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         elif status == "interrupted":
             flags = result.get("resume_flags", "")
             lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}{flags}")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _each(counts: Mapping[str, int]) -> str:

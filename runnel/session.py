@@ -31,6 +31,7 @@ from runnel.runtime.program import Program, carry_types, make_program, unsound
 from runnel.runtime.setbacks import SETBACKS, Setbacks, other_seed
 from runnel.runtime.totals import Progress
 from runnel.stopping import Interrupted, Stopping
+from runnel.terminal import printable
 from runnel.types import PyTree
 
 REPORT_S = 0.1
@@ -404,7 +405,7 @@ class Session:
             again = f"go on by `runnel resume {self.run_dir}{self.premises.flags}`"
             on = "it has no checkpoint to go on from" if newest is None else again
             what = self.reason if at_once else "failed"
-            print(f"{what}; the run is in {self.run_dir}: {on}", file=forgiving(sys.stderr), flush=True)
+            print(printable(f"{what}; the run is in {self.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
 
     def _write_result(self, status: str, program: Program | None) -> dict[str, Any]:
         result = {
