@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import shutil
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +26,9 @@ ACTIONS = ("Discrete", "MultiDiscrete", "Box")
 
 FLAGS = ("actors", "inference", "learners")
 """The fields of a distribution that are flags of the command line."""
+
+WIDTH = 100
+"""The most columns that a line takes."""
 
 
 @dataclass(frozen=True)
@@ -113,25 +118,37 @@ def plain(entry: AlgorithmEntry | DistributionEntry) -> dict[str, Any]:
 
 def described(entry: AlgorithmEntry | DistributionEntry) -> str:
     """An algorithm or a distribution with its settings."""
-    lines = [f"{entry.name}: {entry.summary}"]
+    lines = _wrapped("", f"{entry.name}: {entry.summary}")
     actions = getattr(entry, "actions", None)
     if actions:
         lines.append(f"actions: {', '.join(actions)}")
     if isinstance(entry, AlgorithmEntry):
-        lines.append(f"distributions: {', '.join(entry.distributions)}")
+        lines += _wrapped("", f"distributions: {', '.join(entry.distributions)}")
     of = "" if isinstance(entry, AlgorithmEntry) else "distribution."
     lines.append(f"\nsettings (--set {of}NAME=VALUE)" if entry.settings else "\nno settings")
     lines += table([(f"{row.name}={row.default}", row.type, row.doc) for row in entry.settings])
     for environment, known in getattr(entry, "tuned", {}).items():
         pairs = " ".join(f"{key}={settings.default_text(value)}" for key, value in known.items())
-        lines += [f"\ntuned for {environment}", f"  {pairs}"]
+        lines += [f"\ntuned for {environment}", *_wrapped("  ", pairs)]
     return "\n".join(lines)
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with columns below each other."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
-    return ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    """Lines with columns below each other, of which the last is wrapped to fit."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)] if rows else []
+    lines = []
+    for *first, last in rows:
+        before = "".join(f"  {cell.ljust(width)}" for cell, width in zip(first, widths, strict=True))
+        lines += _wrapped(before + "  ", last)
+    return lines
+
+
+def _wrapped(before: str, text: str) -> list[str]:
+    """`text` after `before`, and under itself where it needs more lines."""
+    columns = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    room = max(columns - len(before), 24)  # in a terminal that is too narrow, lines are too long
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return [f"{before if not i else ' ' * len(before)}{line}".rstrip() for i, line in enumerate(lines)]
 
 
 def most_of(some: Sequence[str], everything: Sequence[str]) -> str:

@@ -204,18 +204,23 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(catalog.as_json(), indent=2))
         return 0
-    distributions = [(d.name, d.summary, " ".join(f"--{f}" for f in d.flags)) for d in catalog.distributions()]
-    names = [name for name, *_ in distributions]
+    distributions = [(d.name, _noted(d.summary, " ".join(f"--{f}" for f in d.flags))) for d in catalog.distributions()]
+    names = [name for name, _ in distributions]
     algorithms = [
-        (a.name, a.summary, ", ".join(a.actions), catalog.most_of(a.distributions, names)) for a in catalog.algorithms()
+        (a.name, _noted(a.summary, f"{', '.join(a.actions)}; {catalog.most_of(a.distributions, names)}"))
+        for a in catalog.algorithms()
     ]
     environments = [(scheme.name, scheme.summary) for scheme in catalog.environments()]
-    lines = ["algorithms, with their kinds of action and the distributions they run under", *catalog.table(algorithms)]
-    lines += ["", "distributions", *catalog.table(distributions)]
+    lines = ["algorithms [kinds of action; the distributions they run under]", *catalog.table(algorithms)]
+    lines += ["", "distributions [their flags]", *catalog.table(distributions)]
     lines += ["", "environments", *catalog.table(environments)]
     lines += ["", "`runnel list NAME` shows the settings of an algorithm or distribution"]
     print("\n".join(lines))
     return 0
+
+
+def _noted(text: str, note: str) -> str:
+    return f"{text} [{note}]" if note else text
 
 
 COMMANDS = {

@@ -55,3 +55,16 @@ def test_a_type_that_has_a_name_is_shown_by_its_choices():
     types = {setting.name: setting.type for setting in catalog.find("impala").settings}
     assert types["memory"] == "none | gru | lstm"
     assert types["optimiser"] == "rmsprop | adam"
+
+
+def test_what_is_listed_fits_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    entries = [*catalog.algorithms(), *catalog.distributions()]
+    for entry in entries:
+        assert max(map(len, catalog.described(entry).splitlines())) <= 100, entry.name
+
+
+def test_a_table_wraps_its_last_column_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "44")
+    rows = [("a", "one two three four five six seven eight nine"), ("long", "ten")]
+    assert catalog.table(rows) == ["  a     one two three four five six seven", "        eight nine", "  long  ten"]

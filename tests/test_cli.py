@@ -323,6 +323,15 @@ def test_the_list_names_everything(runnel: Any) -> None:
     assert {entry["name"]: entry["flags"] for entry in listed["distributions"]}["coarse"] == ["actors"]
 
 
+def test_the_list_fits_100_columns_where_nobody_says_how_many_there_are() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "runnel", "list"]
+    listed = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    lines = listed.stdout.splitlines()
+    assert len(lines) > 30
+    assert max(map(len, lines)) <= 100
+
+
 def test_an_algorithm_is_listed_with_its_settings(runnel: Any) -> None:
     assert "learning_rate=" in runnel("list", "ppo").out
     assert json.loads(runnel("list", "async", "--json").out)["settings"][0]["name"] == "actors"
