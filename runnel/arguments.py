@@ -7,6 +7,7 @@ import every algorithm to know its settings.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 
 from runnel import __version__, settings
 from runnel.catalog import FLAGS
-from runnel.errors import UserError, nearest
+from runnel.errors import UserError, did_you_mean, near, nearest
 from runnel.machine import Machine
 from runnel.terminal import printable
 
@@ -25,9 +26,51 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_args(_one_setting_each(argv))
     if unknown:
         # argparse would say this in the name of `runnel`, without a suggestion.
-        known = args.parser._option_string_actions if unknown[0].startswith("-") else ()
-        args.parser.error(f"found '{unknown[0]}', which it does not take{nearest(unknown[0], known)}")
+        args.parser.error(f"found '{unknown[0]}', which it does not take{_meant(unknown[0], args, argv)}")
     return args
+
+
+def _meant(word: str, args: argparse.Namespace, argv: Sequence[str]) -> str:
+    """What may have been meant by a word that a command does not take: a flag of its own, or a setting."""
+    if not word.startswith("-"):
+        return ""
+    flags = args.parser._option_string_actions
+    name, _, value = word.partition("=")
+    if not value and word in argv[:-1]:
+        value = argv[argv.index(word) + 1]
+    settings = _settings_of(args, argv)
+    shown = {setting: f"--set {setting}={_typed(value, of)}" for setting, of in settings.items()}
+    shown |= {flag.lstrip("-").replace("-", "_"): flag for flag in flags}
+    key = name.lstrip("-").replace("-", "_")
+    if key in shown:
+        return did_you_mean([shown[key]])
+    # `ring` is found as `distribution.ring`.
+    alike = near(key, [setting.removeprefix("distribution.") for setting in shown])
+    found = [shown.get(each) or shown[f"distribution.{each}"] for each in alike]
+    return did_you_mean(found) if found else nearest(name, flags)
+
+
+def _settings_of(args: argparse.Namespace, argv: Sequence[str]) -> dict[str, str]:
+    """The settings that `--set` takes of the algorithm and the distribution that were named, with their types."""
+    from runnel import algorithms, catalog
+
+    if not hasattr(args, "set"):
+        return {}
+    # A flag that is not known leaves its value among the names: `--learning-rate 1e-3 ppo CartPole-v1`.
+    algorithm = next((word for word in argv if algorithms.known_as(word) in algorithms.names()), args.algorithm)
+    found: dict[str, str] = {}
+    for name, prefix in ((algorithm, ""), (args.distribution, "distribution.")):
+        with contextlib.suppress(UserError):
+            entry = catalog.find(name) if name else None
+            found |= {f"{prefix}{row.name}": row.type for row in (entry.settings if entry else ())}
+    return {name: of for name, of in found.items() if name.removeprefix("distribution.") not in FLAGS}
+
+
+def _typed(value: str, of: str) -> str:
+    """The value that was given with a flag, as a setting of that type may have it."""
+    if of == "bool":
+        return value if value.lower() in ("true", "false") else "true"
+    return "VALUE" if not value or re.match(r"-+[a-z]", value) else value
 
 
 def _one_setting_each(argv: Sequence[str]) -> list[str]:

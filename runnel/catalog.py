@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel import settings
+from runnel import candidates, settings
 from runnel.errors import UserError, nearest
 from runnel.settings import Setting
 
@@ -94,12 +94,16 @@ def environments() -> list[Scheme]:
 
 def find(name: str) -> AlgorithmEntry | DistributionEntry:
     """A built-in algorithm or distribution, or the user's own at `package.module:Name`."""
+    from runnel.algorithms import REGISTRY
+
     known = {entry.name: entry for entry in (*algorithms(), *distributions())}
     if name.lower() in known:
         return known[name.lower()]
     if ":" in name:
         return _own(name)
-    raise UserError(f"there is no algorithm or distribution '{name}'{nearest(name, known)}")
+    bases = ["Algorithm", "Distribution", *(path.rpartition(":")[2] for path in REGISTRY.values())]
+    meant = candidates.hint(name, candidates.subclasses(name, bases)) or nearest(name, known)
+    raise UserError(f"there is no algorithm or distribution '{name}'{meant}")
 
 
 def as_json() -> dict[str, Any]:

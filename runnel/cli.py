@@ -241,6 +241,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """What `--distribution` and `--set` ask for, as `train` and `build` take it."""
     from runnel import algorithms
 
+    _point_out_own(args)
     own: list[str] = []
     others: dict[str, list[str]] = {"env": [], "distribution": []}
     for pair in args.set:
@@ -251,6 +252,18 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         "settings": settings.parse(algorithms.load(args.algorithm), own, args.algorithm),
         "env_settings": {key: settings.literal(text) for key, text in map(settings.split, others["env"])},
     }
+
+
+def _point_out_own(args: argparse.Namespace) -> None:
+    """Who stands beside a `reinforce.py` of their own and says `reinforce` may mean that."""
+    from runnel import algorithms, candidates
+
+    name = algorithms.known_as(args.algorithm)
+    if name in algorithms.REGISTRY and not getattr(args, "quiet", False):
+        own = candidates.subclasses(f"{name}.py", ["Algorithm", algorithms.REGISTRY[name].rpartition(":")[2]])
+        if own:
+            meant = " or ".join(own).replace(".py:", ":")
+            print(f"{name} is Runnel's own; for that of {name}.py here, write {meant}", file=sys.stderr)
 
 
 def _distribution(

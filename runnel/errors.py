@@ -45,12 +45,23 @@ class EnvironmentFailed(_Shown, RuntimeError):
     """An environment failed more often than a run puts up with; its text has the environment's own traceback."""
 
 
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """Those of `known` that are spelt much like `name`, or shorten to it: `learning_rate` is near `lr`."""
+    by_lower = {k.lower(): k for k in sorted(known)}
+    short = [k for k in by_lower if len(name) > 1 and "".join(word[:1] for word in k.split("_")) == name.lower()]
+    alike = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
+    return [by_lower[k] for k in dict.fromkeys([*short, *alike])][:3]
+
+
+def did_you_mean(originals: Iterable[str]) -> str:
+    return "; did you mean " + " or ".join(f"'{k}'" for k in originals) + "?"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'ppo'?`, or the whole list where nothing is near."""
     known = sorted(known)
-    by_lower = {k.lower(): k for k in known}
-    originals = [by_lower[k] for k in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    originals = near(name, known)
     if originals:
-        return "; did you mean " + " or ".join(f"'{k}'" for k in originals) + "?"
+        return did_you_mean(originals)
     shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
     return f"; known: {shown}" if known else ""

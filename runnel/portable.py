@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from runnel import candidates
 from runnel.errors import UserError, nearest
 
 T = TypeVar("T")
@@ -103,7 +104,9 @@ def import_object(path: str) -> Any:
 def load_class(name: str, registry: Mapping[str, str], base: type[T], what: str) -> type[T]:
     """The class that a registry has under `name`, or the user's own at `package.module:Name`."""
     if name not in registry and ":" not in name:
-        raise UserError(f"there is no {what} '{name}'{nearest(name, registry)}")
+        bases = [base.__name__, *(path.rpartition(":")[2] for path in registry.values())]
+        meant = candidates.hint(name, candidates.subclasses(name, bases)) or nearest(name, registry)
+        raise UserError(f"there is no {what} '{name}'{meant}")
     cls = import_object(registry.get(name, name))
     if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
         raise UserError(f"{name} is no {what}; wanted a frozen dataclass that extends runnel.{base.__name__}")

@@ -79,11 +79,32 @@ MISTAKES = [
         "train toys:Reinforce X --sed 1",
         "runnel train: found '--sed', which it does not take; did you mean '--seed'",
     ),
+    ("TRAIN --learning-rate 1e-3", "did you mean '--set learning_rate=1e-3'?"),
+    ("train ppo CartPole-v1 --learning-rate=1e-3", "did you mean '--set learning_rate=1e-3'?"),
+    ("train --learning-rate 1e-3 ppo CartPole-v1", "did you mean '--set learning_rate=1e-3'?"),
+    ("train ppo --learning-rate 1e-3", "did you mean '--set learning_rate=1e-3'?"),
+    ("train ppo CartPole-v1 --lr 1e-3", "did you mean '--set learning_rate=1e-3'"),
+    ("train ppo CartPole-v1 -lr 1e-3", "did you mean '--set learning_rate=1e-3'"),
+    ("train ppo CartPole-v1 --learning-rte 1e-3", "did you mean '--set learning_rate=1e-3'"),
+    ("plan ppo CartPole-v1 --popart --seed 1", "did you mean '--set popart=true'"),
+    ("TRAIN --distribution fine --ring 2", "did you mean '--set distribution.ring=2'"),
+    ("train ppo CartPole-v1 --num-envs 8", "did you mean '--envs'"),
+    ("train ppo CartPole-v1 --run_dir x", "did you mean '--run-dir'?"),
+    ("resume somewhere --step 8", "found '--step', which it does not take; did you mean '--steps'"),
+    ("train nobody:Nothing X --what 1", "found '--what', which it does not take"),
     ("train toys:Reinforce X Y", "found 'Y', which it does not take"),
     ("train pop CartPole-v1", "'pop'; did you mean 'ppo' or 'mappo'?"),
     ("train toys:Nothing CartPole-v1", "Nothing"),
     ("train toys:Corridor CartPole-v1", "runnel train: "),
     ("train toys:Reinforce CartPol-v1", "did you mean"),
+    (
+        "train toys X",
+        "there is no algorithm 'toys'; 'toys' is a module: choose toys:Reinforce or toys:GradientReinforce",
+    ),
+    ("train toys.Reinforce X", "there is no algorithm 'toys.Reinforce'; did you mean 'toys:Reinforce'?"),
+    ("list toys", "'toys' is a module: choose toys:Reinforce"),
+    ("train toys:Reinforce toys", "is a module: choose toys:Corridor or toys:Tag"),
+    ("TRAIN --distribution custom_distributions", "'custom_distributions' is a module: choose custom_distributions:"),
     ("TRAIN --set learning_rat=1", "did you mean 'learning_rate'?"),
     ("TRAIN --set unroll=2.5", "unroll=2.5: found 2.5, wanted a whole number"),
     ("TRAIN --set unroll", "found 'unroll', wanted key=value"),
@@ -122,6 +143,34 @@ def test_a_mistake_is_a_line_or_two_and_status_2(
     assert ended.err.startswith("runnel")
     assert ended.out == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_a_module_is_not_executed_to_say_what_it_defines(
+    runnel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("raise SystemExit('executed')\n")
+    source = (
+        "raise SystemExit('executed')\nclass Mine(runnel.Algorithm): ...\nclass Other(Mine): ...\nclass State: ...\n"
+    )
+    (tmp_path / "mine" / "idea.py").write_text(source)
+    assert "choose mine.idea:Mine or mine.idea:Other" in runnel("train", "mine.idea", "CartPole-v1").err
+    found = runnel("train", "mine/idea.py", "CartPole-v1")
+    assert found.status == 2
+    assert "choose mine/idea.py:Mine or mine/idea.py:Other" in found.err
+
+
+def test_a_module_beside_an_algorithm_of_the_same_name_is_pointed_out(
+    runnel: Any, called: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reinforce.py").write_text("from runnel import Algorithm\nclass Reinforce(Algorithm): ...\n")
+    ended = runnel("train", "reinforce", "CartPole-v1")
+    assert ended.status == 0
+    assert "reinforce is Runnel's own; for that of reinforce.py here, write reinforce:Reinforce" in ended.err
+    assert runnel("train", "ppo", "CartPole-v1").err == ""
+    assert runnel("train", "reinforce", "CartPole-v1", "--quiet").err == ""
 
 
 def test_other_exceptions_are_ours_and_show_where_they_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
