@@ -52,3 +52,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'runnel' has no attribute '{name}'")
     return getattr(importlib.import_module(f"runnel.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What there is to use, for `dir(runnel)` and tab completion: names are there before they are imported."""
+    return sorted(__all__)

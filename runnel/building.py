@@ -40,36 +40,41 @@ class Built(NamedTuple):
     graph: Graph
     plan: Plan
     tuned: tuple[str, ...] = ()  # settings of the algorithm that were known to serve, and not given
+    made_from: str | Any = ""  # the environment as it was asked for
 
 
 def build(
     algorithm: Algorithm | str,
-    environment: str,
+    environment: str | Any,
     distribution: Distribution | str | None = None,
     envs: int | None = None,
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
     machine: Machine | Sequence[Machine] | None = None,
+    **fields_of_distribution: Any,
 ) -> Built:
     """Traces the algorithm on the environment and applies the distribution; starts nothing.
 
     It is planned for this machine, or for the one or several given, of which the first is the driver's.
 
     A named algorithm takes the tuned settings of the environment, where there are some; `settings` override
-    them. An instance is taken as it is.
+    them. An instance is taken as it is. An environment is a name, a class, a function that makes one, or one that is
+    made already. Other keywords are fields of the distribution: `build("ppo", "CartPole-v1", "coarse", actors=4)`.
     """
-    if not isinstance(environment, str):
-        path = portable.path_of(environment) or "package.module:name"
-        raise UserError(f"found {environment!r} as an environment, wanted a name, such as 'CartPole-v1' or '{path}'")
-    known = tuned(algorithms.known_as(algorithm), environment) if isinstance(algorithm, str) else {}
+    named = isinstance(environment, str)
+    distribution = distributions.with_fields(distribution, fields_of_distribution)
+    known = tuned(algorithms.known_as(algorithm), environment) if named and isinstance(algorithm, str) else {}
     tuned_envs = known.pop("envs", None)
     if isinstance(algorithm, str):
         chosen = _construct(algorithms.load(algorithm), {**known, **(settings or {})})
     else:
         chosen = dataclasses.replace(cast(Any, algorithm), **(settings or {}))
     fields.check(chosen)
-    env_settings = {**(environments.central_settings(environment) if chosen.central else {}), **(env_settings or {})}
-    world = environments.make(environment, **env_settings)
+    central = environments.central_settings(environment) if named and chosen.central else {}
+    env_settings = {**central, **(env_settings or {})}
+    world = (
+        environments.make(environment, **env_settings) if named else environments.of_object(environment, env_settings)
+    )
     if is_traceable(world):
         _check_traced(cast(JaxEnvironment, world))
     default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else DEFAULT_ENVS_HOST
@@ -84,7 +89,7 @@ def build(
     plan = planned(distribution, graph, world, machine or Machine.here())
     in_force = [f"{name}={fields.default_text(value)}" for name, value in known.items() if name not in (settings or {})]
     in_force += [f"--envs {tuned_envs}"] if tuned_envs and envs is None else []
-    return Built(chosen, world, env_settings, distribution, graph, plan, tuple(in_force))
+    return Built(chosen, world, env_settings, distribution, graph, plan, tuple(in_force), environment)
 
 
 def planned(
@@ -97,14 +102,26 @@ def planned(
     return dataclasses.replace(plan, across=predict(plan, graph, wire(plan, graph, host=not is_traceable(environment))))
 
 
-def rebuild(run_dir: str | Path, config: dict[str, Any], distribution: Distribution | str | None = None) -> Built:
-    """What a run directory's run is made of."""
+def rebuild(
+    run_dir: str | Path, config: dict[str, Any], distribution: Distribution | str | None = None,
+    algorithm: Algorithm | None = None, environment: Any = None, **fields_of_distribution: Any,
+) -> Built:  # fmt: skip
+    """What a run directory's run is made of; an `algorithm` or `environment` that is given takes its place."""
     for missing in CONFIG.keys() - config.keys():
         raise UserError(f"{run_dir}/config.json has no '{missing}'; it is not a run of this version")
-    algorithm = portable.from_json(config["algorithm"], Algorithm)
+    algorithm = algorithm or portable.from_json(config["algorithm"], Algorithm)
     chosen = distribution or portable.from_json(config["distribution"], Distribution)
-    name, env_settings = config["environment"]["name"], config["environment"]["settings"]
-    return build(algorithm, name, chosen, config["envs"], env_settings=env_settings)
+    kept = config["environment"]
+    if environment is None:
+        environment = portable.held(kept) if "unavailable" in kept else kept["name"]
+    if environment is None:
+        raise UserError(
+            f"{run_dir} was trained on {kept['unavailable']}, which no other process can import; in Python, "
+            "give it again: environment=..."
+        )
+    return build(
+        algorithm, environment, chosen, config["envs"], env_settings=kept["settings"], **fields_of_distribution
+    )
 
 
 def read_config(run_dir: str | Path) -> dict[str, Any]:

@@ -287,8 +287,10 @@ def _distribution(
     if not numbers and not pairs:
         return None
     if config is None:
+        from runnel.distributions import those_with
+
         flag = f"--{next(iter(numbers))}" if numbers else f"--set distribution.{pairs[0]}"
-        raise UserError(f"{flag} needs a --distribution that has it{_those_with(next(iter(numbers), None))}")
+        raise UserError(f"{flag} needs a --distribution that has it{those_with(next(iter(numbers), None))}")
     from runnel import portable
     from runnel.plan import Distribution
 
@@ -298,17 +300,12 @@ def _distribution(
 
 
 def _check_flags(name: str, cls: type, numbers: dict[str, Any]) -> None:
+    from runnel.distributions import those_with
+
     fields = [field.name for field in dataclasses.fields(cls)]
     for flag in numbers:
         if flag not in fields:
-            raise UserError(f"distribution {name} has no --{flag}{_those_with(flag)}")
-
-
-def _those_with(flag: str | None) -> str:
-    from runnel import catalog
-
-    names = [entry.name for entry in catalog.distributions() if flag in entry.flags]
-    return f"; those that have: {', '.join(names)}" if names else ""
+            raise UserError(f"distribution {name} has no --{flag}{those_with(flag)}")
 
 
 def _status(result: dict[str, Any]) -> int:

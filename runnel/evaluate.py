@@ -6,6 +6,7 @@ favour short ones.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,17 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.algorithm import act_one
-from runnel.building import read_config, rebuild
+from runnel.algorithm import Algorithm, act_one
+from runnel.building import rebuild
 from runnel.checkpoint import Checkpoints
-from runnel.counters import Counters
+from runnel.ended import Run, of_run, unsound
 from runnel.environment import Environment, HostEnvironment, HostStep, JaxEnvironment
 from runnel.errors import UserError
 from runnel.exits import contained
 from runnel.film import Film, filming
 from runnel.graph import Graph
 from runnel.ops import random
-from runnel.runtime.program import unsound_states
 from runnel.types import PyTree, zeros
 
 AT_A_TIME: Final = 64
@@ -36,28 +36,30 @@ SEED_OFFSET: Final = 10_000
 
 
 def evaluate(
-    run_dir: Path | str,
+    run: Path | str | Run,
     episodes: int = 10,
     seed: int | None = None,
     video: Path | str | None = None,
     note: Callable[[str], None] = lambda text: None,
+    *,
+    algorithm: Algorithm | None = None,
+    environment: Any = None,
 ) -> dict[str, Any]:
-    """Plays `episodes` episodes with the newest checkpoint; `video` films the first of them.
+    """Plays `episodes` episodes with the newest checkpoint of a run; `video` films the first of them.
+
+    A run is named by its directory, or is what `train` returned; `algorithm` and `environment` are as for `resume`.
 
     `note` is told what a user should know, such as that a damaged checkpoint was passed over.
     """
     if episodes < 1:
         raise UserError(f"--episodes {episodes}: 1 is the least")
-    config = read_config(run_dir)
+    run_dir, config, given = of_run(run, algorithm, environment)
     with contained():
-        built = rebuild(run_dir, config, "inline")  # whatever distribution trained it
+        built = rebuild(run_dir, config, "inline", **given)  # whatever distribution trained it
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
-
-    def refuse(states: PyTree, counters: dict[str, Any]) -> str | None:
-        return Counters.problem(counters) or unsound_states(built.graph, states, config["seed"])
-
+    refuse = functools.partial(unsound, built, config["seed"])
     with contained(), filming(video) as film:
-        states, checkpoint = Checkpoints(Path(run_dir)).load_states(built.graph.states, note, refuse)
+        states, checkpoint = Checkpoints(run_dir).load_states(built.graph.states, note, refuse)
         player = _Player(built.graph, _as_host(built.environment), states, seed, note)
         parts = [player.play(range(1), film)] if film is not None else []
         start = len(parts)

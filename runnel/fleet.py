@@ -203,6 +203,7 @@ class Fleet:
         cut = 0
         self.told.begin()
         if saved is not None:
+            self.carry = saved["carry"]
             agents = {group: spec.agents for group, spec in self.graph.spec.groups.items()}
             arrays = parts.split(saved, self.topology, agents)
             cut = int(np.sum(saved["host"]["cut"])) if saved["host"] else 0

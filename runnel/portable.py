@@ -15,7 +15,7 @@ import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from runnel import candidates
 from runnel.errors import UserError, nearest
@@ -58,11 +58,14 @@ def from_json(data: Mapping[str, Any], base: type[T]) -> T:
     """The object that `to_json` described; it must be a `base`."""
     if not isinstance(data, Mapping) or not isinstance(data.get("settings"), Mapping):
         raise UserError(f"found {str(data)[:60]!r}, wanted a {base.__name__}'s class and settings")
-    if "unavailable" in data:
+    cls = held(data)
+    if "unavailable" in data and cls is None:
         raise UserError(_unavailable(data["unavailable"]))
-    cls = import_object(str(data.get("class")))
+    cls = import_object(str(data.get("class"))) if cls is None else cls
     if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
-        raise UserError(f"{data['class']} is no {base.__name__}; was the file that names it edited?")
+        raise UserError(
+            f"{data['class'] or data['unavailable']} is no {base.__name__}; was the file that names it edited?"
+        )
     try:
         return _build(cls, data["settings"])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -118,20 +121,42 @@ def path_of(value: Any, *modules: str) -> str | None:
 
     Functions and classes know theirs; for others `modules` are searched first, then all that are loaded.
     """
+    place = _place(value, *modules)
+    return _path(*place) if place is not None else None
+
+
+def _place(value: Any, *modules: str) -> tuple[str, str] | None:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str):
         found = sys.modules.get(module)
         for part in name.split("."):
             found = getattr(found, part, None)
-        return _path(module, name) if found is value else None
+        return (module, name) if found is value else None
     # Values of built-in types are shared by all who use them: they have no place of their own.
     if type(value).__module__ == "builtins":
         return None
     for module in dict.fromkeys([*modules, type(value).__module__, *sys.modules]):
         for name, attribute in list(getattr(sys.modules.get(module), "__dict__", {}).items()):
             if attribute is value:
-                return _path(module, name)
+                return module, name
     return None
+
+
+def unavailable(what: str, value: Any) -> dict[str, Any]:
+    """What is noted of an object without an import path; the interactive session that holds it finds it again."""
+    place = _place(value, "__main__")
+    in_session = place is not None and place[0] == "__main__"
+    return {"unavailable": what, **({"session": place[1]} if in_session and place is not None else {})}
+
+
+def held(data: Mapping[str, Any]) -> Any:
+    """The object that `unavailable` noted, where this is an interactive session that has it; else None."""
+    name, value = data.get("session"), sys.modules["__main__"]
+    if not isinstance(name, str) or not (getattr(value, "__file__", None) or "<stdin>").startswith("<"):
+        return None  # not a session: what a program's main module has is not for a file to name
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
 
 
 def _path(module: str, name: str) -> str | None:
@@ -220,8 +245,8 @@ def _encode_fields(value: Any) -> dict[str, Any]:
     cls = type(value)
     settings = {name: _encode(getattr(value, name), cls.__module__) for name in _fields(cls) or ()}
     path = path_of(cls)
-    unavailable = {} if path else {"unavailable": f"class {cls.__qualname__}"}
-    return {"class": path, "settings": settings, **unavailable}
+    noted = {} if path else unavailable(f"class {cls.__qualname__}", cls)
+    return {"class": path, "settings": settings, **noted}
 
 
 def _encode(value: Any, module: str) -> Any:
@@ -241,7 +266,8 @@ def _encode(value: Any, module: str) -> Any:
     elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _encode(part, module) for key, part in value.items()}}
     else:
-        by_value = {"unavailable": str(getattr(value, "__qualname__", None) or f"a {type(value).__name__}")}
+        what = str(getattr(value, "__qualname__", None) or f"a {type(value).__name__}")
+        by_value = unavailable(what, value)
     if reason(by_value) is None:
         return by_value
     path = path_of(value, module, "__main__")
@@ -255,13 +281,18 @@ def _unavailable(what: str) -> str:
     )
 
 
+def _refuse(what: str) -> NoReturn:
+    raise UserError(_unavailable(what))
+
+
 def _decode(data: Any) -> Any:
     if isinstance(data, list):
         return tuple(_decode(part) for part in data)
     if not isinstance(data, Mapping):
         return data
-    if "unavailable" in data:
-        raise UserError(_unavailable(data["unavailable"]))
+    cls = held(data)
+    if "unavailable" in data and (cls is None or "settings" not in data):
+        return cls if cls is not None else _refuse(data["unavailable"])
     if "object" in data:
         return import_object(data["object"])
     if "float" in data:
@@ -270,7 +301,7 @@ def _decode(data: Any) -> Any:
         return [_decode(part) for part in data["list"]]
     if "dict" in data:
         return {key: _decode(part) for key, part in data["dict"].items()}
-    cls = import_object(str(data.get("class")))
+    cls = import_object(str(data.get("class"))) if cls is None else cls
     if not isinstance(cls, type) or _fields(cls) is None:
         raise UserError(f"{data.get('class')} is no dataclass; was the file that names it edited?")
     return _build(cls, data["settings"])

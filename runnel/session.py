@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from runnel.building import Built
 from runnel.checkpoint import Checkpoints
 from runnel.configure import keep_off_devices
 from runnel.counters import Counters, Ledger
+from runnel.ended import Run
 from runnel.environment import is_traceable
 from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed
 from runnel.events import EventLog
@@ -36,21 +37,6 @@ from runnel.types import PyTree
 
 REPORT_S = 0.1
 """How often a program comes back to report."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that has ended."""
-
-    result: dict[str, Any]  # as in result.json
-    run_dir: Path
-    states: dict[str, PyTree]  # by group: the learner's state
-
-    @property
-    def params(self) -> PyTree:
-        """The parameters of the only group."""
-        (state,) = self.states.values()
-        return state.params
 
 
 class Session:
@@ -105,7 +91,7 @@ class Session:
             again = {"resumable": self.checkpoints.newest() is not None, "resume_flags": self.premises.flags}
             print(summary({**result, "run_dir": str(self.run_dir), **again}), file=forgiving(sys.stdout), flush=True)
         carry = self.program.carry if self.program is not None else None
-        return Run(result, self.run_dir, carry.states if carry is not None else {})
+        return Run(result, self.run_dir, carry.states if carry is not None else {}, self.built)
 
     def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         stack.callback(self._close)

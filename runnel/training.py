@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import os
 import re
 import time
@@ -11,17 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from runnel import lock, portable, rundir
+from runnel import algorithms, distributions, lock, portable, rundir
+from runnel import envs as environments
 from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
 from runnel.configure import configure_jax
+from runnel.ended import Run, finished, may_be_done, of_run, read_result
 from runnel.envs import FAMILIES
-from runnel.errors import UserError
+from runnel.errors import UserError, nearest
 from runnel.exits import contained
-from runnel.files import check_layout, read_json
+from runnel.files import check_layout
 from runnel.plan import Distribution, plural
 from runnel.premises import Machines, OneMachine, Premises, on
-from runnel.session import Run, Session
+from runnel.report import summary
+from runnel.session import Session
 from runnel.sinks import check_wandb
 
 if TYPE_CHECKING:
@@ -39,7 +44,7 @@ OnNan = Literal["stop", "skip", "rollback"]
 
 def train(
     algorithm: Algorithm | str,
-    environment: str,
+    environment: str | Any,
     distribution: Distribution | str | None = None,
     *,
     envs: int | None = None,
@@ -57,8 +62,13 @@ def train(
     on_nan: OnNan = "stop",
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
+    **fields_of_distribution: Any,
 ) -> Run:
     """Trains until `steps` environment steps, or a mean return over 100 episodes, are reached.
+
+    An environment is a name, such as `"CartPole-v1"`, or an object: a class, a function or `functools.partial` that
+    makes one, or one that is made already. Distributions over several processes need one that has a name in a module.
+    Other keywords are fields of the distribution: `train("ppo", "CartPole-v1", "coarse", actors=4)`.
 
     A worker that dies, raises, or gives no sign of life for `hang_after_s` is replaced, up to `restarts` times within
     ten minutes. An update that would bring NaN or infinity into the learner's state is refused; then `on_nan` ends the
@@ -71,6 +81,8 @@ def train(
     began = time.monotonic()
     if steps < 1:
         raise UserError(f"--steps {steps}: a step or more is needed")
+    _check_keywords(train, fields_of_distribution, algorithm, distribution)
+    distribution = distributions.with_fields(distribution, fields_of_distribution)
     if wandb:
         check_wandb()
     configure_jax()
@@ -80,9 +92,7 @@ def train(
             lambda: build(algorithm, environment, distribution, envs, settings, env_settings),
         )  # fmt: skip
         config = {
-            "algorithm": portable.to_json(built.algorithm),
-            "environment": {"name": _whole(environment), "settings": built.env_settings},
-            "distribution": portable.to_json(built.distribution),
+            **described(built),
             "envs": built.graph.envs,
             "steps": steps,
             "seed": seed,
@@ -103,7 +113,7 @@ def train(
 
 
 def resume(
-    run_dir: str | Path,
+    run: str | Path | Run,
     *,
     steps: int | None = None,
     distribution: Distribution | str | None = None,
@@ -111,43 +121,84 @@ def resume(
     launcher: str | Hosts = "local",
     address: str | None = None,
     quiet: bool = False,
+    algorithm: Algorithm | None = None,
+    environment: Any = None,
+    **fields_of_distribution: Any,
 ) -> Run:
-    """Goes on with a run where its newest whole checkpoint left it."""
+    """Goes on with a run, named by its directory or by what `train` returned, from its newest whole checkpoint.
+
+    One that has finished is returned as it ended. `algorithm` and `environment` take the place of those in its
+    config.json, for what no other process can import: a class of a notebook that is gone, a lambda. Other keywords are
+    fields of the distribution.
+    """
     portable.defined_enough()
     began = time.monotonic()
     configure_jax()
-    directory, config = Path(run_dir), read_config(run_dir)
+    directory, config, given = of_run(run, algorithm, environment)
+    if fields_of_distribution:
+        distribution = distribution or portable.from_json(config["distribution"], Distribution)
+        _check_keywords(resume, fields_of_distribution, None, distribution)
+        distribution = distributions.with_fields(distribution, fields_of_distribution)
     if on_nan is not None:
         config["on_nan"] = _known(on_nan)
+    if steps is not None:
+        config["steps"] = steps
+        reached = (read_result(directory) or {}).get("mean_return")
+        target = config["stop_at_return"]
+        if type(reached) in (int, float) and target is not None and reached >= target:
+            config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
     with contained(), contextlib.ExitStack() as stack:
+        ended = _finished(directory, config, given, quiet)
+        if ended is not None:
+            return ended
         built, premises = _settle(
             stack, launcher, address, distribution or config.get("distribution"), config["environment"]["name"],
-            lambda: rebuild(run_dir, config, distribution),
+            lambda: rebuild(directory, config, distribution, **given),
         )  # fmt: skip
         built = stack.enter_context(_alone(directory, built))
-        if steps is not None:
-            config["steps"] = steps
-            reached = _mean_return(directory)
-            if None not in (reached, config["stop_at_return"]) and reached >= config["stop_at_return"]:
-                config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
-        config["distribution"] = portable.to_json(built.distribution)
+        config |= described(built)
+        if built.plan.workers > 1:
+            _check_portable(config, built)
         session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises)
         return session.run()
 
 
-def _mean_return(directory: Path) -> Any:
-    """What the run's last result tells; None where there is none that can be read."""
-    try:
-        found = read_json(directory, "result.json")["mean_return"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+def _finished(directory: Path, config: dict[str, Any], given: dict[str, Any], quiet: bool) -> Run | None:
+    """A run that has nothing left to train, as it ended."""
+    if not may_be_done(read_result(directory), config):
         return None
-    return found if type(found) in (int, float) else None
+    ended = finished(directory, config, rebuild(directory, config, "inline", **given))
+    if ended is not None and not quiet:
+        print(f"nothing is left to train; --steps goes on beyond {ended.result['env_steps']:,}")
+        print(summary({**ended.result, "run_dir": str(directory)}), flush=True)
+    return ended
 
 
-def _whole(environment: str) -> str:
-    """The name as a run keeps it: that of a script by its whole path, for the run is evaluated from anywhere."""
-    file, _, attribute = environment.rpartition(":")
-    return f"{Path(file).resolve()}:{attribute}" if file.endswith(".py") else environment
+def described(built: Built) -> dict[str, Any]:
+    """What config.json says of what a run is made of."""
+    return {
+        "algorithm": portable.to_json(built.algorithm),
+        "environment": environments.to_json(built.made_from, built.env_settings),
+        "distribution": portable.to_json(built.distribution),
+    }
+
+
+def _check_keywords(called: Callable[..., Any], given: dict[str, Any], algorithm: Any, distribution: Any) -> None:
+    """Refuses a keyword that is neither one of `train` or `resume` nor a field of any distribution."""
+    chosen = [distribution] if isinstance(distribution, str) else []
+    known = (
+        {field for name in (*distributions.names(), *chosen) for field in distributions.fields(name)} if given else {}
+    )
+    for name, value in given.items():
+        if name in known or (distribution is not None and hasattr(distribution, name)):
+            continue
+        cls = algorithms.load(algorithm) if isinstance(algorithm, str) else type(algorithm)
+        if dataclasses.is_dataclass(cls) and name in (field.name for field in dataclasses.fields(cls)):
+            as_instance = f"{cls.__name__}({name}={value!r})"
+            how = f"settings={{{name!r}: {value!r}}}" if isinstance(algorithm, str) else as_instance
+            raise UserError(f"'{name}' is a setting of {cls.__name__}; give it as {how}")
+        arguments = [each for each in inspect.signature(called).parameters if each != "fields_of_distribution"]
+        raise UserError(f"{called.__name__} has no '{name}'{nearest(name, [*arguments, *known])}")
 
 
 def _known(on_nan: str) -> str:
@@ -159,7 +210,7 @@ def _known(on_nan: str) -> str:
 
 def _check_portable(config: dict[str, Any], built: Built) -> None:
     """Workers are other processes: what they cannot import they cannot run."""
-    for part in ("algorithm", "distribution"):
+    for part in ("algorithm", "distribution", "environment"):
         why = portable.reason(config[part])
         if why is not None:
             raise UserError(

@@ -1,11 +1,20 @@
 """What cannot be trained is refused while it is being built, in words that say found, wanted and remedy."""
 
+import functools
+import json
+import threading
+
+import gymnasium
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from toys import Corridor, Reinforce
 
 import runnel
+from runnel import envs as environments
+from runnel.distributions.coarse import Coarse
 from runnel.errors import UserError
+from runnel.evaluate import evaluate
 
 
 class FloatClock(Corridor):
@@ -94,10 +103,117 @@ def test_how_many_environments_are_tuned_too_unless_it_is_said():
     assert not any("--envs" in each for each in runnel.build("a2c", "CartPole-v1", envs=8).tuned)
 
 
-class World:
-    """What somebody might pass in the place of its name."""
+class Hill(gymnasium.Env):
+    """A Gymnasium environment of the user's own."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int = 3):
+        self.length, self.steps = length, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(2, np.float32), 1.0, self.steps >= self.length, False, {}
 
 
-def test_an_environment_is_asked_for_by_its_name() -> None:
-    with pytest.raises(UserError, match=r"wanted a name, such as 'CartPole-v1' or '.*:World'"):
-        runnel.build("ppo", World)  # type: ignore[arg-type]
+NAMED = Hill(7)
+MADE = functools.partial(Hill, 9)
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "length"),
+    [
+        (Hill, f"{__name__}:Hill", 3),
+        (NAMED, f"{__name__}:NAMED", 7),
+        (MADE, f"{__name__}:MADE", 9),
+        (functools.partial(Hill, length=4), "Hill", 4),
+        (lambda: Hill(5), "lambda", 5),
+        (Hill(6), "Hill", 6),
+        (Corridor(), "Corridor", None),
+    ],
+)
+def test_an_environment_may_be_an_object(environment, name, length):
+    built = runnel.build(Reinforce(), environment, envs=2)
+    kept = json.loads(json.dumps(environments.to_json(built.made_from, built.env_settings)))
+    assert kept["name"] == name
+    assert built.graph.spec.name == name or length is None
+    assert ("unavailable" in kept) == (":" not in name)
+    worlds = [built.environment, *([environments.make(name)] if ":" in name else [])]
+    for world in worlds if length is not None else []:
+        vector = world.open([0], seed=1)
+        assert vector._make().length == length
+        vector.close()
+
+
+def test_an_environment_without_an_import_path_is_played_and_resumed_where_it_is(tmp_path):
+    def environment():
+        return Hill(5)
+
+    run = runnel.train(Reinforce(unroll=8), environment, envs=2, steps=48, run_dir=tmp_path / "run", quiet=True)
+    assert run.result["environment"] == "environment"
+    assert evaluate(run, 2)["lengths"] == [5, 5]
+    with pytest.raises(
+        UserError, match=r"trained on the environment .* no other process can import; in Python, give it"
+    ):
+        evaluate(run.run_dir, 1)
+    assert evaluate(run.run_dir, 1, environment=Hill)["lengths"] == [3]
+    assert runnel.resume(run, steps=96, quiet=True).result["env_steps"] == 96
+
+
+def test_processes_need_an_environment_that_they_can_import():
+    assert runnel.build(Reinforce(), Hill, "coarse", actors=2, envs=4).plan.workers == 3
+    with pytest.raises(
+        UserError, match="coarse runs in 3 processes, and this run uses the environment lambda, which no"
+    ):
+        runnel.train(Reinforce(), lambda: Hill(), "coarse", envs=4, quiet=True)
+
+
+@pytest.mark.slow
+def test_the_environment_of_a_module_is_made_in_every_process(tmp_path):
+    kept = {"steps": 16, "run_dir": tmp_path / "run", "quiet": True}
+    run = runnel.train(Reinforce(unroll=8), Hill, "coarse", envs=2, actors=2, **kept)
+    assert run.result["environment"] == f"{__name__}:Hill"
+    assert len(run.result["workers"]) == 3
+
+
+def test_what_is_no_environment_is_refused():
+    with pytest.raises(UserError, match="'int' is a int; wanted a callable that gives"):
+        runnel.build("ppo", 3)
+    with pytest.raises(UserError, match="is made already; settings"):
+        runnel.build("ppo", Hill(), env_settings={"length": 3})
+    uncopied = Hill()
+    uncopied.lock = threading.Lock()
+    with pytest.raises(UserError, match=r"'Hill' is one environment, and cannot be copied .*; give its class"):
+        runnel.build("ppo", uncopied)
+
+
+def test_fields_of_a_distribution_are_keywords():
+    assert runnel.build(Reinforce(), "toys:Corridor", "coarse", actors=4, envs=8).distribution == Coarse(actors=4)
+    assert runnel.build(Reinforce(), "toys:Corridor", Coarse(2), actors=4, envs=8).distribution == Coarse(actors=4)
+    decoupled = runnel.build(Reinforce(), "toys:Corridor", "decoupled", inference=2, learners=1, ring=1, envs=8)
+    assert [fragment.replicas for fragment in decoupled.plan.fragments] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "given", "message"),
+    [
+        ("inline", {"actors": 4}, "distribution inline has no 'actors'; those that have: coarse, fine, environments"),
+        (None, {"actors": 4}, "actors=4 needs a distribution that has it; those that have: coarse"),
+        ("coarse", {"actors": "4"}, "found text '4', wanted a whole number"),
+        ("coarse", {"step": 4}, "train has no 'step'; did you mean 'steps'"),
+        (
+            "coarse",
+            {"learning_rate": 4},
+            r"'learning_rate' is a setting of Reinforce; give it as Reinforce\(learning_rate=4",
+        ),
+    ],
+)
+def test_a_keyword_that_nothing_has_is_refused(distribution, given, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        runnel.train(Reinforce(), "toys:Corridor", distribution, run_dir=tmp_path, **given)
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,10 @@
 """A run that was stopped and resumed ends bit for bit where one never stopped ends."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,6 +13,7 @@ import pytest
 import runnel
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.ppo import PPO
+from runnel.ended import Run, may_be_done
 from runnel.errors import UserError
 
 SMALL_PPO = PPO(unroll=8, minibatches=2, epochs=2, normalise_observations=True, normalise_returns=True, hidden=(16,))
@@ -140,3 +145,77 @@ def test_fewer_steps_than_were_taken_are_refused_and_nothing_is_changed(checkpoi
         runnel.resume(checkpointed, steps=64)
     assert capsys.readouterr().out == ""  # no banner of a run that does not go on
     assert {name: (checkpointed / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("distribution", ["inline", "coarse"])
+def test_a_finished_run_is_returned_as_it_ended(distribution, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    run = runnel.train("toys:Reinforce", "toys:Corridor", distribution, envs=4, steps=64, run_dir=run_dir, quiet=True)
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    for again in (runnel.resume(run_dir), runnel.resume(run), runnel.resume(run, steps=64)):
+        assert again.result == run.result
+        assert everything(again) == everything(run)
+        assert jax.tree.structure(again.params) == jax.tree.structure(run.params)
+    assert "nothing is left to train; --steps goes on beyond 64" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("result", "done"),
+    [
+        ({"status": "finished", "env_steps": 64}, True),
+        ({"status": "finished", "env_steps": 63}, False),
+        ({"status": "interrupted", "env_steps": 64}, False),
+        ({"status": "finished", "env_steps": 8, "mean_return": 10}, True),
+        ({"status": "finished", "env_steps": 8, "mean_return": 9.5}, False),
+        ({"status": "finished", "env_steps": 8, "mean_return": "many"}, False),
+        ({"status": "finished", "env_steps": "all"}, False),
+        (None, False),
+    ],
+)
+def test_a_run_has_finished_by_its_steps_or_its_return(result, done):
+    assert may_be_done(result, {"steps": 64, "stop_at_return": 10.0}) is done
+
+
+def test_a_run_is_shown_in_a_line(tmp_path):
+    run = Run({"status": "finished", "mean_return": 1.5, "workers": [{}] * 100}, tmp_path, {"agent": object()})
+    assert repr(run) == f"Run(status='finished', mean_return=1.5, run_dir='{tmp_path}')"
+
+
+def test_parameters_that_are_not_there_are_missed_in_words(tmp_path):
+    with pytest.raises(UserError, match="stopped before its first checkpoint; train again"):
+        _ = Run({}, tmp_path, {}).params
+    with pytest.raises(UserError, match=r"2 groups \(a, b\); use run\.states"):
+        _ = Run({}, tmp_path, {"a": 1, "b": 2}).params
+
+
+SESSION = """
+import sys, runnel
+from dataclasses import dataclass
+from gymnasium.envs.classic_control import CartPoleEnv
+from toys import Reinforce
+
+@dataclass(frozen=True)
+class Mine(Reinforce):
+    bonus: float = 0.0
+
+class Pole(CartPoleEnv):
+    pass
+
+run = runnel.train(Mine(unroll=8, bonus=1.5), Pole, envs=2, steps=32, run_dir=sys.argv[1], quiet=True)
+assert runnel.resume(sys.argv[1], quiet=True).result == run.result
+again = runnel.resume(sys.argv[1], steps=48, quiet=True)
+assert (again.result["env_steps"], again.built.algorithm) == (48, Mine(unroll=8, bonus=1.5)), again
+from runnel.evaluate import evaluate
+print(evaluate(sys.argv[1], 2)["episodes"])
+"""
+
+
+def test_classes_of_an_interactive_session_are_found_again_in_it(tmp_path):
+    tests = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{tests.parent}:{tests}"}
+    command = [sys.executable, "-", str(tmp_path / "run")]
+    ended = subprocess.run(command, input=SESSION, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+    with pytest.raises(UserError, match="this run uses class Mine, which no other process can import"):
+        runnel.resume(tmp_path / "run")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from runnel import settings
+from runnel.errors import UserError
 from runnel.portable import load_class
 
 if TYPE_CHECKING:
@@ -31,3 +35,32 @@ def load(name: str) -> type[Distribution]:
     from runnel.plan import Distribution
 
     return load_class(name, REGISTRY, Distribution, "distribution")
+
+
+def with_fields(distribution: Distribution | str | None, given: Mapping[str, Any]) -> Distribution | str | None:
+    """A distribution with fields that were given as keywords: `("coarse", {"actors": 4})` -> `Coarse(actors=4)`."""
+    if not given:
+        return distribution
+    name = distribution if isinstance(distribution, str) else type(distribution).__name__.lower()
+    cls = load(distribution) if isinstance(distribution, str) else type(distribution)
+    has = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    for field in given:
+        if distribution is None:
+            raise UserError(f"{field}={given[field]!r} needs a distribution that has it{those_with(field)}")
+        if field not in has:
+            raise UserError(f"distribution {name} has no '{field}'{those_with(field)}")
+    made: Any = cls(**given) if isinstance(distribution, str) else dataclasses.replace(distribution, **given)  # type: ignore[type-var]
+    settings.check(made)
+    return made
+
+
+def those_with(field: str | None) -> str:
+    """`; those that have: coarse, fine`, of the distributions with a field; nothing where there are none."""
+    names = [name for name in REGISTRY if field in fields(name)]
+    return f"; those that have: {', '.join(names)}" if names else ""
+
+
+def fields(name: str) -> list[str]:
+    """The fields of a distribution."""
+    cls: Any = load(name)
+    return [field.name for field in dataclasses.fields(cls)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from runnel import portable
@@ -104,10 +108,37 @@ def _family(name: str) -> Family | None:
     return next((family for family in FAMILIES if name.startswith(family.prefix)), None)
 
 
+def of_object(found: Any, kwargs: dict[str, Any]) -> Environment:
+    """The environment of a Python object: a class, a function, a `functools.partial`, or an environment itself."""
+    return _own(label(found), found, kwargs)
+
+
+def label(found: Any) -> str:
+    """What an environment that was given as an object is called: its import path, else its name in its source."""
+    named = found
+    while isinstance(named, functools.partial):
+        named = named.func
+    named = named if hasattr(named, "__qualname__") else type(named)
+    return portable.path_of(found) or named.__qualname__.rpartition(".")[2].strip("<>")
+
+
+def to_json(found: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """As a run's configuration has it: by a name that another process can make it from, else noted as unavailable."""
+    if isinstance(found, str):
+        file, _, attribute = found.rpartition(":")
+        # A script by its whole path: the run is evaluated from anywhere.
+        name = f"{Path(file).resolve()}:{attribute}" if file.endswith(".py") else found
+        return {"name": name, "settings": kwargs}
+    noted = {} if portable.path_of(found) else portable.unavailable(f"the environment {label(found)}", found)
+    return {"name": label(found), "settings": kwargs, **noted}
+
+
 def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
     """The user's own environment: what `found` is, or what it gives when called."""
     if _is_environment(found) and not kwargs:
         return found
+    if _is_gymnasium(found):
+        found = _copies(name, found, kwargs)
     if not callable(found):
         raise UserError(f"'{name}' is a {type(found).__name__}; wanted a callable that gives {WANTED}")
     given = _call(name, found, kwargs)
@@ -118,6 +149,21 @@ def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
     if not _is_environment(given):
         raise UserError(f"'{name}' gave a {type(given).__name__}; wanted {WANTED}")
     return given
+
+
+def _copies(name: str, environment: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """A run needs several environments, and only one was given: makes copies of it."""
+    if kwargs:
+        raise UserError(f"'{name}' is made already; settings ({', '.join(kwargs)}) need what makes it: its class")
+    make = functools.partial(copy.deepcopy, environment)
+    try:
+        make().close()
+    except Exception as problem:
+        raise UserError(
+            f"'{name}' is one environment, and cannot be copied ({type(problem).__name__}: {problem}); give its class, "
+            "or a function that makes a new one"
+        ) from problem
+    return make
 
 
 def _find(name: str, module: str, attribute: str) -> Any:
