@@ -32,7 +32,8 @@ from runnel.runtime.program import carry_types
 from runnel.runtime.tally import Tally, Watched
 from runnel.runtime.topology import Post, staleness_in_iterations, wire
 from runnel.runtime.totals import Progress
-from runnel.supervision import Budget, Fault, Patience, Standstill, ended, hung, raised, replaceable
+from runnel.stacks import place, read
+from runnel.supervision import Budget, Fault, Patience, Standstill, ended, hung, raised, replaceable, to_blame
 from runnel.told import Told
 from runnel.transport.memory import arrays_bytes
 from runnel.types import PyTree
@@ -156,7 +157,7 @@ class Fleet:
             self._pausing |= stage
             for name in stage - self.paused:
                 self._send(name, {"do": "pause"})
-            self._until(lambda: self._pausing <= self.paused, PAUSE_S, "pause")
+            self._until(lambda: self._pausing <= self.paused, max(PAUSE_S, 1.5 * self.standstill.most_s), "pause")
         self._saved, self._asked_to_save = {}, set()
         self._until(self._all_saved, PAUSE_S, "save")
         arrays: parts.Arrays = {"seed": np.asarray(self.config["seed"], np.uint32)}
@@ -264,9 +265,17 @@ class Fleet:
         while not done():
             self._listen(0.05)
             seconds = min(seconds, HURRY_S) if self._hurried else seconds
+            if "compiling" in self._phases.values() and not self._hurried:
+                began = time.monotonic()  # that takes as long as it takes
             if time.monotonic() > began + seconds:
-                late = sorted(set(self.crew.posts) - self.paused)
-                raise WorkerFailed(f"{', '.join(late)} did not {what} within {seconds:.0f} s; see {self.run_dir}/logs")
+                raise WorkerFailed(f"{self._late()} did not {what} within {seconds:.0f} s; see {self.run_dir}/logs")
+
+    def _late(self) -> str:
+        """Who is waited for, and where each stands; of those, not who waits for another."""
+        late = sorted((self._pausing or set(self.crew.posts)) - self.paused)
+        late = [name for name in late if not self.standstill.waits(name)] or late
+        stands = {name: place(read(self.crew.processes[name].stacks())) for name in late if name in self.crew.processes}
+        return ", ".join(f"{name} (in {stands[name]})" if stands.get(name) else name for name in late)
 
     def _listen(self, seconds: float) -> None:
         """Takes what workers say, and looks after those that say nothing more."""
@@ -287,11 +296,19 @@ class Fleet:
                 continue
             silent = self.patience.silent(name, beats, phase, process.stopped)
             if silent is not None:
-                stopped, stacks = process.stopped(), process.stacks()
-                self.tell(
-                    "hang", worker=name, reason=f"no sign of life for {silent:.1f} s while {phase}", stacks=stacks
-                )
-                self._lost(hung(name, silent, phase, stacks, stopped))
+                self._hangs(name, silent)
+
+    def _hangs(self, name: str, silent: float) -> None:
+        """Gives up a worker that hangs; of learners that are one program, not one that waits for another in it."""
+        processes = self.crew.processes
+        silents = [mate for mate in self.crew.unit(name) - {name} if self.patience.since(mate) > silent / 2]
+        together = [name, *(mate for mate in silents if mate in processes)]
+        stopped = {mate: processes[mate].stopped() for mate in together}
+        stacks = {mate: processes[mate].stacks() for mate in together}
+        name = next((mate for mate in together if stopped[mate]), None) or to_blame(stacks)
+        fault = hung(name, silent, self._phases.get(name, "starting"), stacks[name], stopped[name])
+        self.tell("hang", worker=name, reason=fault.reason, stacks=stacks[name])
+        self._lost(fault)
 
     def _hear(self, name: str) -> dict[str, Any] | None:
         control = self.crew.processes[name].control

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
 from runnel.graph import Graph
 from runnel.plan import Placed, learns
+from runnel.stacks import place, read, waits_for_device
 
 
 class Fault(NamedTuple):
@@ -53,8 +54,15 @@ def ended(worker: str, status: int, log: str, oom: bool = False) -> Fault:
 def hung(worker: str, seconds: float, phase: str, stacks: str, stopped: bool) -> Fault:
     """A worker that gave no sign of life; `stopped`: by a signal from outside."""
     how = "was stopped and " if stopped else ""
-    reason = f"{how}gave no sign of life for {seconds:.0f} s while {phase} (--hang-after)"
+    at = place(read(stacks))
+    where = "" if at is None or stopped else f", in {at}"
+    reason = f"{how}gave no sign of life for {seconds:.0f} s while {phase} (--hang-after){where}"
     return Fault(worker, reason, stacks, crashed=not stopped)
+
+
+def to_blame(stacks: Mapping[str, str]) -> str:
+    """Of silent workers that are one program, the first that does not wait for the others on a device, if any."""
+    return next((name for name, text in stacks.items() if not waits_for_device(read(text))), next(iter(stacks)))
 
 
 def replaceable(fragment: Placed, graph: Graph, free: bool) -> bool:
@@ -133,6 +141,11 @@ class Patience:
         """A process has just been started."""
         self._seen.pop(worker, None)
 
+    def since(self, worker: str) -> float:
+        """For how long it has given no sign of life, as far as that was looked at."""
+        before = self._seen.get(worker)
+        return 0.0 if before is None else self._clock() - before[1]
+
     def silent(self, worker: str, beats: int, phase: str, stopped: Callable[[], bool]) -> float | None:
         """For how long it has given no sign of life, where that is too long."""
         before, now = self._seen.get(worker), self._clock()
@@ -148,9 +161,11 @@ class Standstill:
     """Notices when everybody waits for everybody: each gives signs of life, and none will ever do anything."""
 
     FRESH_S = 5.0  # who waits says so several times a second
+    SURE_S = 1.0  # for so long it must look like one: what ends a wait may be on its way
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic):
         self.most_s, self._clock = most_s, clock
+        self._noticed: float | None = None
         self._waits: dict[str, tuple[float, float, str]] = {}  # by worker: when it was told, for how long, for what
 
     def hear(self, worker: str, waits: tuple[str, float] | None) -> None:
@@ -160,12 +175,21 @@ class Standstill:
             cause, seconds = waits
             self._waits[worker] = (self._clock(), seconds, cause)
 
+    def waits(self, worker: str) -> bool:
+        """Whether a worker waits for another."""
+        told = self._waits.get(worker)
+        return told is not None and told[0] > self._clock() - self.FRESH_S
+
     def fault(self, workers: Collection[str]) -> Fault | None:
         """Where all of these have waited for too long."""
         now = self._clock()
         told = {name: self._waits[name] for name in workers if name in self._waits}
         late = (at > now - self.FRESH_S and seconds > self.most_s for at, seconds, _ in told.values())
         if len(told) < len(workers) or not all(late):
+            self._noticed = None
+            return None
+        self._noticed = now if self._noticed is None else self._noticed
+        if now - self._noticed < self.SURE_S:
             return None
         causes = ", ".join(f"{name} for {cause}" for name, (_, _, cause) in told.items())
         return Fault("everybody", f"has waited for {self.most_s:.0f} s (--hang-after): {causes}", "", crashed=True)

@@ -76,12 +76,14 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     from runnel.environment import JaxEnvironment, is_traceable
     from runnel.envs.stepped import Stepped
     from runnel.runtime.assembly import Assignment, Ends
+    from runnel.runtime.compile_watch import watch_compiler
     from runnel.runtime.spmd import Spmd, join
     from runnel.runtime.topology import wire
     from runnel.runtime.worker import Worker
 
     configure_jax()
     with _desk(job, control, fds) as desk:
+        watch_compiler(lambda: desk.station)
         if job["peers"] is not None:
             join(**job["peers"])
         built = _built(job)

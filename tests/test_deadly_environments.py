@@ -36,6 +36,10 @@ def test_a_deadly_environment(tmp_path: Path, distribution: str, how: str, times
     assert result["status"] == "finished"
     assert result["restarts"] == times
     events = read_events(tmp_path / "run")
+    if how == "hang":
+        assert all("in _die (" in event["reason"] and "deadly.py, line" in event["reason"] for event in events
+                   if event["event"] == "hang")  # fmt: skip
+        assert not any(event["worker"].startswith("learner") for event in events if event["event"] == "hang")
     cut = [event for event in events if event["event"] == "environment"]
     assert len(cut) == (times > 1), events
     if times > 1:
@@ -60,3 +64,34 @@ def test_one_that_never_stops_ends_the_run_with_the_reason(tmp_path: Path) -> No
             "ppo", "envs.deadly:always", load("coarse")(actors=2), envs=4, steps=4096, run_dir=tmp_path / "run",
             quiet=True,
         )  # fmt: skip
+
+
+SLOW = """
+import time
+from dataclasses import dataclass
+from runnel.algorithms.ppo import PPO
+from runnel.launch import child
+
+@dataclass(frozen=True)
+class Slow(PPO):
+    '''PPO that takes long to compile: in workers every function is traced for seconds.'''
+
+    def act(self, *args, **kwargs):
+        time.sleep(6.0 if child.inside not in (None, "runnel-jax") else 0.0)
+        return super().act(*args, **kwargs)
+
+    def learn(self, *args, **kwargs):
+        time.sleep(6.0 if child.inside not in (None, "runnel-jax") else 0.0)
+        return super().learn(*args, **kwargs)
+"""
+
+
+@pytest.mark.slow
+def test_compiling_for_longer_than_hang_after_is_not_hanging(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    run = runnel.train(
+        f"{tmp_path / 'slow.py'}:Slow", "CartPole-v1", load("coarse")(actors=2), envs=4, steps=2048, quiet=True,
+        run_dir=tmp_path / "run", hang_after_s=3.0, settings={"unroll": 32, "minibatches": 2, "epochs": 1},
+    )  # fmt: skip
+    assert run.result["status"] == "finished"
+    assert run.result["restarts"] == 0, read_events(tmp_path / "run")

@@ -8,7 +8,7 @@ from runnel.building import build
 from runnel.distributions import load
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
 from runnel.runtime.topology import staleness_in_iterations
-from runnel.supervision import Budget, Patience, Standstill, ended, hung, raised, replaceable
+from runnel.supervision import Budget, Patience, Standstill, ended, hung, raised, replaceable, to_blame
 
 
 class Clock:
@@ -88,11 +88,44 @@ def test_everybody_who_waits_for_everybody_is_found_out():
     standstill.hear("learner", ("unrolls", 15.0))
     assert standstill.fault(workers) is None  # nothing was heard of the actor since, so it waits no more
     standstill.hear("actor", ("parameters", 17.0))
+    assert standstill.fault(workers) is None  # what ends a wait may be on its way
+    clock.now = 7.1
     fault = standstill.fault(workers)
     assert fault is not None
     assert fault.reason == "has waited for 10 s (--hang-after): actor for parameters, learner for unrolls"
     standstill.hear("actor", None)
     assert standstill.fault(workers) is None
+
+
+DUMP = """
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+  File "/x/site-packages/runnel/runtime/compile_watch.py", line 30 in _watch
+
+Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/socket.py", line 706 in readinto
+  File "/home/me/simulator.py", line 12 in step
+  File "/x/site-packages/gymnasium/core.py", line 327 in step
+"""
+WAITING = """
+Current thread 0x00007f02 (most recent call first):
+  File "/x/site-packages/jax/_src/array.py", line 631 in _value
+  File "/x/site-packages/runnel/runtime/worker.py", line 340 in _learner_boundary
+"""
+
+
+def test_a_hang_is_told_with_file_and_line_of_the_users_code():
+    fault = hung("actor-1", 2.4, "working", DUMP, stopped=False)
+    assert fault.reason == (
+        "gave no sign of life for 2 s while working (--hang-after), in step (/home/me/simulator.py, line 12)"
+    )
+    assert "line 631" in hung("learner", 2.4, "working", WAITING, stopped=False).reason
+
+
+def test_who_waits_for_others_in_one_program_is_not_blamed_for_their_hang():
+    assert to_blame({"learner-0": WAITING, "learner-1": DUMP}) == "learner-1"
+    assert to_blame({"learner-0": DUMP, "learner-1": WAITING}) == "learner-0"
+    assert to_blame({"learner-0": WAITING, "learner-1": WAITING}) == "learner-0"
 
 
 def test_silence_is_measured_from_the_last_beat_and_depends_on_the_phase():

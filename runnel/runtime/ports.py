@@ -71,7 +71,9 @@ class Station:
         self.on_pause: Callable[[], None] = lambda: None
         self.on_go: Callable[[dict[str, Any]], None] = lambda message: None
         self.phase = "starting"
+        self._compiler = False  # whether the main thread compiles, as `compile_watch` sees it
         self._waits_for: str | None = None  # the cause, while it waits
+        self._told_wait = False
         self._waits_since = self._began_to_wait = 0.0
         self._reported = self.started = time.monotonic()
 
@@ -87,13 +89,16 @@ class Station:
                 self.bell.beat()
                 found = self.bell.wait(ready, SLICE_S)
                 if found is not None:
-                    return found
+                    break
                 self.poll()
                 if self.pausing and self.between:
                     self.pause()
         finally:
             self._count_wait()
             self._waits_for = None
+        if self._told_wait:  # or it would seem to wait still, while it computes
+            self.report()
+        return found
 
     def _count_wait(self) -> None:
         """A wait that goes on counts as far as it has come: who waits for good would seem busy."""
@@ -164,8 +169,9 @@ class Station:
         self._count_wait()
         elapsed = time.monotonic() - self.started
         waits = None if self._waits_for is None else (self._waits_for, time.monotonic() - self._began_to_wait)
+        self._told_wait = waits is not None
         self.send({"status": {
-            "phase": self.phase, "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts),
+            "phase": self._phase_now(), "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts),
             "waits": waits,
         }})  # fmt: skip
 
@@ -182,6 +188,17 @@ class Station:
             if phase != "compiling":
                 self.bell.beat()
                 self.send({"phase": phase})
+
+    def note_compiler(self, runs: bool) -> None:
+        """Tells whether this worker compiles; called from another thread, several times a second."""
+        if runs or self._compiler:
+            self.bell.beat()
+        if runs != self._compiler:
+            self._compiler = runs
+            self.send({"phase": self._phase_now()})  # also where the compiler lets no other thread run for a while
+
+    def _phase_now(self) -> str:
+        return "compiling" if self._compiler else self.phase
 
     def enter(self, phase: str) -> None:
         """A phase of the worker's life: starting, compiling, working."""

@@ -1,8 +1,9 @@
 """What a worker does in a pause: it says so, throws away what keeps others from pausing, and goes on when told to."""
 
+import time
 from types import SimpleNamespace
 
-from runnel.runtime.ports import DRAIN_S, SLICE_S, In, Out, Station
+from runnel.runtime.ports import DRAIN_S, REPORT_S, SLICE_S, In, Out, Station
 from runnel.transport import inprocess
 from runnel.transport.stream import Field
 
@@ -54,3 +55,14 @@ def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each(
     assert line.timeouts[:149] == [DRAIN_S] * 149
     assert line.timeouts[-1] == SLICE_S
     assert not port.drain()
+
+
+def test_a_wait_that_was_told_of_is_told_to_be_over():
+    """Else a worker that computes for long seems to wait, and a run in which all seem to is ended."""
+    line, comes = Line(), time.monotonic() + 1.5 * SLICE_S
+    station = Station("actor", inprocess.Bell(), line)
+    station._reported -= REPORT_S  # the first look at the line reports
+    assert station.wait(lambda: time.monotonic() > comes or None, "parameters")
+    first, *_, last = [said["status"]["waits"] for said in line.said if "status" in said]
+    assert first[0] == "parameters"
+    assert last is None
