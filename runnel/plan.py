@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from runnel.checks import check_learning, check_needs, check_parts, check_unrolling, learns
 from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
+from runnel.exchange import exchange
 from runnel.graph import Edge, Graph, Kind, Node, tree_bytes
 from runnel.layout import REST, Barrier, Devices, Distribution, Fragment, Free, Layout, Synchronisation
 from runnel.machine import HERE, Machine, in_order
@@ -313,7 +314,7 @@ def _cuts(fragments: tuple[Placed, ...], synchronisation: Synchronisation, graph
         size = round(tree_bytes(values) * times * copies)
         group = graph.nodes[node].group if len(graph.spec.groups) > 1 else ""
         what = tuple(f"{name} of {group}" if group else name for name in values)
-        cuts.append(Cut(source, target, what, pattern, str(synchronisation), size))
+        cuts.append(Cut(source, target, what, pattern, exchange(edges, synchronisation, graph), size))
     for fragment in fragments:
         learners = [graph.nodes[node] for node in fragment.nodes if graph.nodes[node].kind in ("learn", "apply")]
         if learners and fragment.replicas > 1:

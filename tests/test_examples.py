@@ -1,13 +1,18 @@
 """What the documentation shows works."""
 
+import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 import runnel
+from runnel import cli
+from runnel.machine import Machine
 
-EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "docs" / "examples"
 
 
 @pytest.mark.parametrize("distribution", ["inline", "fused"])
@@ -43,3 +48,44 @@ def test_a_distribution_of_the_documentation_trains(tmp_path, monkeypatch):
     assert run.result["status"] == "finished"
     for module in ("staged", "q_learning"):
         sys.modules.pop(module, None)
+
+
+PLANS = [
+    (page.name, command, shown)
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for command, shown in re.findall(r"^\$ runnel (plan [^\n]*)\n(.*?)(?=^\$|^```)", page.read_text(), re.M | re.S)
+]
+
+
+@pytest.mark.parametrize(("page", "command", "shown"), PLANS)
+def test_the_plans_of_the_documentation_are_as_shown(page, command, shown, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(Machine, "here", lambda: Machine(64, ("cpu:0",)))
+    cli.main(command.split())
+    printed = capsys.readouterr()
+    assert (printed.out or printed.err).strip() == shown.strip()
+
+
+def test_the_picture_of_the_documentation_is_that_of_its_plan(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(Machine, "here", lambda: Machine(64, ("cpu:0",)))
+    words = "plan q_learning:QLearning CartPole-v1 --distribution staged:Staged --actors 4 --format svg"
+    cli.main(words.split())
+    assert capsys.readouterr().out == (ROOT / "docs" / "images" / "staged.svg").read_text()
+
+
+def test_pages_show_the_examples_as_they_are(tmp_path):
+    spec = importlib.util.spec_from_file_location("embed", ROOT / "tools" / "embed.py")
+    assert spec is not None
+    assert spec.loader is not None
+    embed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(embed)
+    pages = {page: page.read_text() for page in (ROOT / "docs").glob("*.md")}
+    shown = [block["file"] for text in pages.values() for block in embed.BLOCK.finditer(text)]
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {Path(name).name for name in shown}
+    for page, text in pages.items():
+        assert embed.embedded(text, ROOT / "docs") == text, f"{page.name} is stale: run `make format`"
+        assert "--8<--" not in text
+    stale = "<!-- the file a.py -->\n```python\nold\n```\n\n```python\nnot of a file\n```\n"
+    (tmp_path / "a.py").write_text("new = 1\n")
+    assert embed.embedded(stale, tmp_path) == stale.replace("old\n", "new = 1\n")

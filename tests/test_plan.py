@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from toys import Corridor, Drift, GradientReinforce, Reinforce, Tag
@@ -101,7 +101,80 @@ def test_asynchronous_ones_run_at_the_staleness_the_algorithm_declares():
         max_staleness = 3
 
     built = plan(distributions.load("async")(actors=2), Patient())
-    assert {cut.synchronisation for cut in built.cuts} == {"free, staleness at most 3"}
+    assert exchanges(built) == {"trajectory": "free, staleness at most 3", "params": "free, the newest wins"}
+
+
+def exchanges(built):
+    """How each cut edge synchronises, by the first thing that it carries."""
+    return {cut.what[0]: cut.synchronisation for cut in built.cuts}
+
+
+class Bearing(GradientReinforce):
+    """Learns from what is late."""
+
+    max_staleness = 3
+
+
+STEPS = {"observation": "barrier every step", "action": "barrier every step"}
+UNROLLS = {"trajectory": "barrier every unroll", "params": "barrier every unroll"}
+WAITS = "free, but waits every unroll (the algorithm bears no staleness)"
+REPLIES = {"observation": "request and reply every step", "action": "request and reply every step"}
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "wanted"),
+    [
+        ("inline", Reinforce(), {}),
+        ("coarse", Reinforce(), UNROLLS),
+        ("fine", Reinforce(), STEPS),
+        ("environments", Reinforce(), STEPS),
+        ("replicated", Reinforce(), {"gradients": "barrier every gradient step"}),
+        ("async", Reinforce(), {"trajectory": WAITS, "params": WAITS}),
+        ("decoupled", Reinforce(), {**REPLIES, "trajectory": WAITS, "params": WAITS}),
+        (
+            "decoupled",
+            Bearing(),
+            {**REPLIES, "trajectory": "free, staleness at most 3", "params": "free, the newest wins"},
+        ),
+        ("central", Bearing(), {"gradients": "free, staleness at most 3", "state": "free, the newest wins"}),
+        (
+            "central",
+            GradientReinforce(),
+            {"gradients": "barrier every gradient step", "state": "barrier every gradient step"},
+        ),
+    ],
+)
+def test_each_edge_says_how_it_exchanges(name, algorithm, wanted):
+    built = plan(distributions.load(name)(), algorithm)
+    assert exchanges(built) == wanted
+    assert [cut["synchronisation"] for cut in built.json()["cuts"]] == [cut.synchronisation for cut in built.cuts]
+    for cut in built.cuts:
+        assert f"{cut.pattern}, {cut.synchronisation}" in built.text()
+
+
+@dataclass(frozen=True)
+class Apart4(Distribution):
+    """Everything apart: environments, acting, what is kept, and learning."""
+
+    free: bool = False
+
+    def layout(self, graph):
+        fragments = (
+            Fragment("environment", ("environment", "rollout")), Fragment("act", ("act",)),
+            Fragment("store", ("map", "replay")), Fragment("learner", (REST,)),
+        )  # fmt: skip
+        return Layout(fragments, Free(100) if self.free else Barrier(every="step"))
+
+
+def test_trajectories_and_batches_do_not_meet_every_step_even_where_steps_do():
+    algorithm = DQN(prioritised=True, unroll=4, min_size=16, capacity=64, batch=8)
+    assert exchanges(plan(Apart4(), algorithm)) == {
+        **STEPS, **UNROLLS, "batch": "barrier every batch", "priorities": "barrier every batch",
+    }  # fmt: skip
+    assert exchanges(plan(Apart4(free=True), algorithm)) == {
+        **REPLIES, "trajectory": "free, staleness at most 100", "params": "free, the newest wins",
+        "batch": "free, staleness at most 100", "priorities": "free, taken as they come",
+    }  # fmt: skip
 
 
 def test_decoupled_scales_environments_inference_and_learners_alone():
