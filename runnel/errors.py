@@ -21,6 +21,10 @@ class UserError(_Shown, Exception):
     """A mistake of the user's, told in words the user can act on."""
 
 
+class OutOfDescriptors(UserError):
+    """A process has as many files open as it may; it may have fewer in a moment."""
+
+
 class WorkerFailed(_Shown, RuntimeError):
     """A worker of a run ended that should not have; its text has the worker's own traceback or the end of its log."""
 

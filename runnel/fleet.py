@@ -21,7 +21,7 @@ from runnel.bottleneck import Report
 from runnel.building import Built
 from runnel.crew import Crew
 from runnel.environment import is_traceable
-from runnel.errors import StateLost, WorkerFailed
+from runnel.errors import OutOfDescriptors, StateLost, WorkerFailed
 from runnel.events import Tell, nobody
 from runnel.launch.site import Site
 from runnel.machine import HERE
@@ -33,7 +33,18 @@ from runnel.runtime.tally import Tally, Watched
 from runnel.runtime.topology import Post, staleness_in_iterations, wire
 from runnel.runtime.totals import Progress
 from runnel.stacks import place, read
-from runnel.supervision import Budget, Fault, Patience, Standstill, ended, hung, raised, replaceable, to_blame
+from runnel.supervision import (
+    Budget,
+    Fault,
+    Patience,
+    Standstill,
+    ended,
+    hung,
+    patiently,
+    raised,
+    replaceable,
+    to_blame,
+)
 from runnel.told import Told
 from runnel.transport.memory import arrays_bytes
 from runnel.types import PyTree
@@ -218,7 +229,7 @@ class Fleet:
     def _give(self, post: Post, arrays: parts.Arrays, rejoins: bool, suspect: bool = False) -> None:
         told = {"do": "load", "rejoins": rejoins, "suspect": suspect}
         with contextlib.suppress(BrokenPipeError, TimeoutError):  # its end is noticed by `_listen`
-            self.crew.processes[post.name].control.send_arrays(told, arrays)
+            patiently(lambda: self.crew.processes[post.name].control.send_arrays(told, arrays))
 
     def _part(self, post: Post, arrays: parts.Arrays) -> parts.Arrays:
         """What one worker needs of a checkpoint."""
@@ -311,6 +322,13 @@ class Fleet:
         self._lost(fault)
 
     def _hear(self, name: str) -> dict[str, Any] | None:
+        """Takes what a worker says; gives how it failed, where it did."""
+        try:
+            return self._hear_all(name)
+        except OutOfDescriptors as error:  # what it said is lost
+            return {"user": False, "message": str(error), "traceback": ""}
+
+    def _hear_all(self, name: str) -> dict[str, Any] | None:
         control = self.crew.processes[name].control
         while (message := control.receive()) is not None:
             value = message.value
@@ -367,7 +385,7 @@ class Fleet:
         self.tell("restart", worker=name, reason=fault.reason, action="replaced", detail=fault.detail)
         self._forget(name)
         self._replaced[name] = (time.monotonic(), fault)
-        self.crew.start([name])
+        patiently(lambda: self.crew.start([name]))
         self._give(post, {}, rejoins=True, suspect=fault.crashed)
         if name in self._pausing:
             self._send(name, {"do": "pause"})
@@ -425,7 +443,7 @@ class Fleet:
         self.paused.clear()
         self._pausing.clear()
         self._started = False
-        self.crew.start(sorted(gone, key=list(self.crew.posts).index))
+        patiently(lambda: self.crew.start(sorted(gone, key=list(self.crew.posts).index)))
         for name in self.crew.posts:
             self._phases[name] = "starting"
             fault = Fault(name, "went back to a checkpoint", "", crashed=False)

@@ -11,6 +11,7 @@ from runnel.bottleneck import Report, Role, Setting, bottleneck
 from runnel.building import Built
 from runnel.counters import Counters
 from runnel.environment import is_traceable
+from runnel.launch.rejections import total
 from runnel.plan import Machine
 from runnel.runtime.program import Program
 from runnel.runtime.topology import staleness_in_iterations
@@ -36,7 +37,7 @@ def outcome(
 
 
 def _network(traffic: Mapping[str, Any], built: Built) -> dict[str, Any]:
-    """What crossed between machines, all told, and what was dropped because nobody of the run had sent it."""
+    """What crossed between machines, what was dropped because nobody of the run had sent it, and who was rejected."""
     carried: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     sent = saved = 0
@@ -50,6 +51,7 @@ def _network(traffic: Mapping[str, Any], built: Built) -> dict[str, Any]:
         "saved_bytes": saved,  # by compression
         "by_kind": dict(carried),
         "dropped": dict(dropped),
+        "rejected": total({name: tally["rejected"] for name, tally in traffic.items()}),
         "predicted_bytes_per_step": built.plan.across.bytes_per_step if built.plan.across is not None else 0.0,
     }
 

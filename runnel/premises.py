@@ -40,12 +40,16 @@ class Premises(Protocol):
         """Whether machines could join."""
         ...
 
-    def grow(self) -> list[str]:
-        """Takes them in; gives their names."""
+    def grow(self) -> tuple[list[str], dict[str, str]]:
+        """Takes them in; gives the names of those that have joined, and why others could not."""
         ...
 
     def traffic(self) -> dict[str, Any]:
         """What crossed between machines, by machine."""
+        ...
+
+    def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
+        """What to report of connections that strangers have made, as keywords of an event; now and then, or now."""
         ...
 
     def abort(self) -> None:
@@ -78,11 +82,14 @@ class OneMachine:
     def grows(self) -> bool:
         return False
 
-    def grow(self) -> list[str]:
-        return []
+    def grow(self) -> tuple[list[str], dict[str, str]]:
+        return [], {}
 
     def traffic(self) -> dict[str, Any]:
         return {}
+
+    def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
+        return []
 
     def abort(self) -> None:
         if self._launcher is not None:
@@ -113,17 +120,20 @@ class Machines:
         if self.cluster.agents:
             return
         # It may only be its agent that ended.
-        if not self.cluster.finds_another(ANOTHER_S) or not self.cluster.join():
+        if not self.cluster.finds_another(ANOTHER_S) or not self.cluster.join()[0]:
             raise RunFailed(f"{host} was the last machine, and is lost")
 
     def grows(self) -> bool:
         return bool(self.cluster.new)
 
-    def grow(self) -> list[str]:
+    def grow(self) -> tuple[list[str], dict[str, str]]:
         return self.cluster.join()
 
     def traffic(self) -> dict[str, Any]:
         return self.cluster.traffic()
+
+    def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
+        return self.cluster.rejections(at_once)
 
     def abort(self) -> None:
         self.cluster.close(0.0)

@@ -107,6 +107,7 @@ class Session:
         self.events.note = view.event
         log = stack.enter_context(self._begin())
         self._train(log, view)
+        self._tell_of_strangers(at_once=True)
         return self._write_result("interrupted" if self.interrupted else "finished", self.program)
 
     def _first_program(self) -> Program:
@@ -160,6 +161,10 @@ class Session:
             self.counters.cut_episodes += int(told.get("episodes", 1))
         self.events.tell(event, **told)
 
+    def _tell_of_strangers(self, at_once: bool = False) -> None:
+        for told in self.premises.rejections(at_once):
+            self._tell("rejected", **told)
+
     def _train(self, log: MetricsLog, view: LiveView) -> None:
         """Trains to the end, from the newest checkpoint again whenever the state is lost."""
         while True:
@@ -197,7 +202,9 @@ class Session:
 
     def _grow(self, log: MetricsLog, view: LiveView) -> None:
         """Machines have joined: from the checkpoint just made the run goes on there too."""
-        names = self.premises.grow()
+        names, failed = self.premises.grow()
+        for name, why in failed.items():
+            self._tell("join_failed", worker=name, reason=why, action="the run goes on without it")
         if names:
             self._tell("joined", reason=", ".join(names), action="workers are spread over all machines")
             self._move()
@@ -246,6 +253,7 @@ class Session:
             log.write(record)
             view.update(record, lately)
             self._not_finite(progress.broken, program, log, view)
+            self._tell_of_strangers()
             grows = self.premises.grows() and isinstance(self.built.plan.synchronisation, Free)
             if grows or time.monotonic() - saved_at > self.config["checkpoint_every_s"]:
                 self._save(program, view)
@@ -309,8 +317,12 @@ class Session:
         view.note(f"checkpoint {path.name}")
 
     def _not_saved(self, reason: str, last: bool) -> None:
-        newest = self.checkpoints.newest()
-        kept = "there is no whole one" if newest is None else f"the newest whole one is {newest}"
+        newest = None
+        try:
+            newest = self.checkpoints.newest()
+            kept = "there is no whole one" if newest is None else f"the newest whole one is {newest}"
+        except OSError:  # there may be no descriptor to look with
+            kept = "earlier ones are kept"
         action = f"{kept}; " + ("the run ends" if last else "training goes on, the next is tried in its turn")
         self.events.tell("checkpoint_failed", reason=f"a checkpoint could not be written: {reason}", action=action)
         if last:

@@ -7,12 +7,29 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
+from runnel.errors import EnvironmentFailed, OutOfDescriptors, UserError, WorkerFailed
 from runnel.graph import Graph
 from runnel.plan import Placed, learns
 from runnel.stacks import place, read, waits_for_device
+
+DESCRIPTORS_S = 30.0
+"""How long a run that is short of descriptors waits for some to be given back."""
+
+Done = TypeVar("Done")
+
+
+def patiently(do: Callable[[], Done], seconds: float = DESCRIPTORS_S) -> Done:
+    """Does something that takes descriptors, again and again while there are none, for so long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return do()
+        except OutOfDescriptors:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
 
 
 class Fault(NamedTuple):

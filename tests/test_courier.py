@@ -659,7 +659,8 @@ class Attacked:
         return wire.Data(7, mark, False, n, 1000 + n, n % 7, n % 3, len(body))._replace(**changed), body
 
     def dropped(self) -> dict[str, int]:
-        return self.host.tally()["dropped"]
+        tally = self.host.tally()
+        return tally["dropped"] | tally["rejected"]["reasons"]
 
     def goes_on(self) -> None:
         """The stream from the courier, and the one from here as soon as what is said is right."""

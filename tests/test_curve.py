@@ -97,8 +97,8 @@ def test_nobody_else_is_heard(opened: Open) -> None:
         opened.until(
             lambda: (
                 [opened.door.receive(), stranger.send([b"x"]), mistaken.send([b"x"])] == [None, False, False]
-                and opened.door.counts["unknown key"] > 1
-                and opened.door.counts["no handshake"] > 3
+                and opened.door.rejected.reasons["unknown key"] > 1
+                and opened.door.rejected.reasons["no handshake"] > 3
             )
         )
     plain.destroy(linger=0)
@@ -156,7 +156,7 @@ def test_who_is_expelled_is_no_longer_heard(opened: Open) -> None:
 def test_who_calls_before_it_is_known_is_heard_when_it_is(opened: Open) -> None:
     keys = new_keys()
     call = opened.call(keys)
-    opened.until(lambda: call.send([b"x"]) or opened.door.receive() or opened.door.counts["unknown key"])
+    opened.until(lambda: call.send([b"x"]) or opened.door.receive() or opened.door.rejected.reasons["unknown key"])
     opened.door.admit("ann", keys.public)
     assert opened.sent(call, b"hello") == ("ann", [b"hello"])
 
@@ -212,7 +212,8 @@ def test_doors_keep_separate_lists() -> None:
     first.door.admit("ann", keys.public)
     assert first.sent(first.call(keys), b"hello") == ("ann", [b"hello"])
     refused = second.call(keys)
-    second.until(lambda: refused.send([b"hello"]) or second.door.receive() or second.door.counts["unknown key"])
+    reasons = second.door.rejected.reasons
+    second.until(lambda: refused.send([b"hello"]) or second.door.receive() or reasons["unknown key"])
     first.close()
     second.close()
 

@@ -201,7 +201,7 @@ def test_an_intruder_reads_and_injects_nothing(own: Callable[..., RayCluster], t
     from envs.telltale import MARK
 
     assert np.asarray(MARK, np.float32).tobytes() not in heard
-    assert sum(result["network"]["dropped"].values()) > 0
+    assert sum(result["network"]["rejected"]["reasons"].values()) > 0
     Run(command, tmp_path / "alone", 60_000).result()
     assert_same(final_state(tmp_path / "run"), final_state(tmp_path / "alone"))
 

@@ -25,7 +25,7 @@ from typing import Any
 import zmq
 
 import runnel
-from runnel.errors import UserError
+from runnel.errors import OutOfDescriptors, UserError
 from runnel.launch.host import HEAVY, LIGHT, Host, Layout, Order, free_port
 from runnel.launch.local import LocalLauncher, Process
 from runnel.launch.mail import Mail
@@ -117,7 +117,8 @@ class Agent:
             reply = self._do(value, message)
         except Exception as error:
             told = str(error) if isinstance(error, UserError) else traceback.format_exc()
-            reply = {"error": told, "user": isinstance(error, UserError)}
+            kind = "descriptors" if isinstance(error, OutOfDescriptors) else "user"
+            reply = {"error": told, "kind": kind if isinstance(error, UserError) else "defect"}
         if "id" in value:
             self.mail.send({"reply": value["id"], **(reply or {})})
 
@@ -208,6 +209,8 @@ class Agent:
             self._here.ring(worker)
         except (BrokenPipeError, TimeoutError):
             pass  # its end, or that it hangs, is told
+        except OutOfDescriptors as error:
+            self._give_up(process, error)
 
     def _clear(self, epoch: int) -> None:
         with self.courier.paused():
@@ -231,15 +234,24 @@ class Agent:
                     })  # fmt: skip
 
     def _hear(self, process: Process) -> None:
-        while (said := process.control.receive()) is not None:
-            self.mail.send({"from": process.name, "life": self.lives[process.name], "value": said.value}, said.arrays)
+        try:
+            while (said := process.control.receive()) is not None:
+                told = {"from": process.name, "life": self.lives[process.name], "value": said.value}
+                self.mail.send(told, said.arrays)
+        except OutOfDescriptors as error:
+            self._give_up(process, error)
+
+    def _give_up(self, process: Process, error: OutOfDescriptors) -> None:
+        """What it said or was to hear is lost: the driver replaces a worker that was killed."""
+        print(f"{process.name} is killed: {error}", file=sys.stderr)
+        process.kill()
 
     def _pulse(self) -> None:
         now = time.monotonic()
         if now < self._pulsed + PULSE_S:
             return
         self._pulsed = now
-        pulse: dict[str, Any] = {}
+        pulse: dict[str, Any] = {"rejected": self.courier.rejected()}
         if self.host is not None:
             names = [name for name in self.host.processes if name not in self._ended]
             pulse |= {

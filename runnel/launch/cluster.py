@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import zmq
 
-from runnel.errors import HostLost, UserError, WorkerFailed
+from runnel.errors import HostLost, OutOfDescriptors, UserError, WorkerFailed
 from runnel.launch.host import Layout, Order
 from runnel.launch.hosts import Hosts, Invitation, Joined
 from runnel.launch.local import opened_log
 from runnel.launch.mail import Mail
 from runnel.launch.message import MalformedMessage, Received
+from runnel.launch.rejections import NONE, Counts, RejectionLog
 from runnel.transport.curve import Door, new_keys
 
 HELLO_S, REPLY_S, STACKS_S, TALLY_S = 60.0, 60.0, 5.0, 2.0
@@ -40,6 +41,12 @@ FRESH_S = 2.0
 TICK_S = 0.1
 ASK_S = 1.0
 """How often whoever started the agents is asked whether they live."""
+
+JOIN_AGAIN_S = 10.0
+"""How long a machine is left alone that could not join."""
+
+DRIVER = "the driver"
+"""Its place in counts by machine; no machine has a name with a space."""
 
 
 class Remote:
@@ -128,6 +135,9 @@ class Cluster:
         self._replies: dict[int, dict[str, Any]] = {}
         self._asked = self._ticked = 0.0
         self.new: set[str] = set()  # machines that could join
+        self._not_before: dict[str, float] = {}  # by machine that could not join: when it may be tried again
+        self._log = RejectionLog()
+        self._gone: dict[str, dict[str, Any]] = {}  # by machine that was lost: what it said last
         keys = new_keys()
         self._door = Door(keys, hosts.interface)
         self._poller = zmq.Poller()
@@ -150,17 +160,22 @@ class Cluster:
         self.agents[name] = _Agent(joined, Mail(lambda frames: self._door.send(name, frames)))
 
     def _greet(self) -> None:
-        if not self.until(lambda: all(agent.courier[0] for agent in self.agents.values()), HELLO_S):
-            silent = sorted(name for name, agent in self.agents.items() if not agent.courier[0])
+        if not self.until(lambda: not self._silent(), HELLO_S):
             raise UserError(
-                f"{', '.join(silent)} did not call back at {self._door.address} within {HELLO_S:.0f} s; let the "
-                "machines of the cluster connect to each other on all ports (docs: Clusters)"
+                f"{', '.join(self._silent())} did not call back at {self._door.address} within {HELLO_S:.0f} s; let "
+                "the machines of the cluster connect to each other on all ports (docs: Clusters)"
             )
+
+    def _silent(self) -> list[str]:
+        """The machines whose agents have not called yet."""
+        return sorted(name for name, agent in self.agents.items() if not agent.courier[0])
 
     def drop(self, name: str) -> None:
         """Lets go of a machine that is lost."""
         self._door.expel(name)
-        self.agents.pop(name, None)
+        agent = self.agents.pop(name, None)
+        if agent is not None:
+            self._gone[name] = agent.pulse
         self.new.discard(name)
         self.processes = {n: process for n, process in self.processes.items() if process.host != name}
         self._hosts.drop(name)
@@ -169,13 +184,21 @@ class Cluster:
         """Whether, within so long, there is a machine that could join."""
         return self.until(lambda: bool(self.new), seconds)
 
-    def join(self) -> list[str]:
-        """Takes in the machines that could join."""
+    def join(self) -> tuple[list[str], dict[str, str]]:
+        """Takes in the machines that could join; gives their names, and why the others could not."""
         names, self.new = sorted(self.new - set(self.agents)), set()
+        failed: dict[str, str] = {}
         for name in names:
-            self._admit(self._hosts.add(self._invitation, name))
-        self._greet()
-        return names
+            try:
+                self._admit(self._hosts.add(self._invitation, name))
+            except (UserError, OSError) as error:  # such as too few descriptors
+                failed[name] = str(error)
+        if not self.until(lambda: not self._silent(), HELLO_S):
+            failed |= dict.fromkeys(self._silent(), f"did not call back within {HELLO_S:.0f} s")
+            for name in self._silent():
+                self.drop(name)
+        self._not_before |= dict.fromkeys(failed, time.monotonic() + JOIN_AGAIN_S)
+        return [name for name in names if name not in failed], failed
 
     # Talking to agents
 
@@ -197,7 +220,8 @@ class Cluster:
         replies = {host: self._replies.pop(number) for host, number in ids.items()}
         for host, reply in replies.items():
             if "error" in reply:
-                raise (UserError if reply["user"] else WorkerFailed)(f"{host}: {reply['error']}")
+                kinds = {"user": UserError, "descriptors": OutOfDescriptors}
+                raise kinds.get(reply["kind"], WorkerFailed)(f"{host}: {reply['error']}")
         return replies
 
     def until(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -236,7 +260,7 @@ class Cluster:
         if now > self._asked + ASK_S:
             self._asked = now
             gone, new = self._hosts.poll()
-            self.new |= set(new)
+            self.new |= {name for name in new if now > self._not_before.get(name, 0.0)}
             gone = [name for name in gone if name in self.agents]
             if gone:
                 raise HostLost(gone[0], self._hosts.why(gone[0]))
@@ -345,12 +369,24 @@ class Cluster:
         return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
     def traffic(self) -> dict[str, Any]:
-        """What couriers have carried and dropped, by host."""
-        try:
+        """What couriers have carried and dropped, by host, and what was rejected at the ports of all."""
+        replies: dict[str, dict[str, Any]] = {}
+        with contextlib.suppress(HostLost, WorkerFailed):  # it is good to know, and not worth a run
             replies = self.ask_all({name: {"do": "tally"} for name in self.agents}, TALLY_S)
-        except (HostLost, WorkerFailed):
-            return {}  # whoever asks wants to know, and need not
-        return {name: reply["tally"] for name, reply in replies.items()}
+        nothing: dict[str, Any] = {"wire": {}, "carried": {}, "dropped": {}}
+        found = {name: {**nothing, "rejected": counts} for name, counts in self._rejected().items()}
+        found |= {name: reply["tally"] for name, reply in replies.items()}
+        found[DRIVER]["dropped"] = dict(self._door.counts)
+        return found
+
+    def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
+        """Events that tell of connections rejected since the last ones, at the driver's port and the agents'."""
+        return self._log.report(self._rejected(), at_once)
+
+    def _rejected(self) -> dict[str, Counts]:
+        pulses = self._gone | {name: agent.pulse for name, agent in self.agents.items()}
+        agents = {name: pulse.get("rejected", NONE) for name, pulse in pulses.items()}
+        return {DRIVER: self._door.rejected.json(), **agents}
 
     def close(self, seconds: float) -> None:
         """Ends the workers; the machines stay."""

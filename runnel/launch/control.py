@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import UserError
+from runnel.errors import OutOfDescriptors
 from runnel.launch.message import ALIGNMENT, MalformedMessage, Received, decode, describe, encode, memfd
 
 if TYPE_CHECKING:
@@ -190,10 +190,10 @@ class Control:
                 raise TimeoutError("the other end of the control does not read what it is sent")
 
 
-def too_many_descriptors(what: str) -> UserError:
+def too_many_descriptors(what: str) -> OutOfDescriptors:
     """The error of a process that has reached its limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return UserError(
+    return OutOfDescriptors(
         f"found {what}: this process may open {soft} files; use fewer workers, or raise the limit with "
         f"`ulimit -n` (up to {'any number' if hard == resource.RLIM_INFINITY else hard})"
     )

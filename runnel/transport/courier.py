@@ -161,6 +161,7 @@ class Courier:
                 "carried": dict(carried),
                 "wire": dict(self._wire),
                 "dropped": dict(self._dropped + self._door.counts),
+                "rejected": self.rejected(),
                 "packed": {
                     out.told.id: {
                         "kind": out.told.kind,
@@ -179,6 +180,10 @@ class Courier:
                 },
                 "failed": self.failed,
             }
+
+    def rejected(self) -> dict[str, dict[str, int]]:
+        """Connections that were refused, by reason and by address."""
+        return self._door.rejected.json()
 
     # The thread
 

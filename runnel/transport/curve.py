@@ -11,7 +11,6 @@ import ipaddress
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import count
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from runnel.errors import UserError
+from runnel.transport.admission import Admission, Rejected, monitor
 
 MOST_BYTES = 2**20
 """The longest frame that is taken, unless told otherwise."""
@@ -30,12 +30,7 @@ QUEUED = 1000
 _HEARTBEAT_MS, _SILENCE_MS = 2_000, 10_000
 _CONNECT_MS, _HANDSHAKE_MS, _RECONNECT_MS, _RECONNECT_MOST_MS = 3_000, 10_000, 50, 1_000
 _IDS_KEPT = 8
-_LOOK_S = 0.002  # how often a door looks who knocks: most messages are of those it knows
 _RENEW_S, _RENEW_MOST_S = 0.5, 4.0
-_FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
-_ZAP_VERSION = b"1.0"
-
-_monitors = count()
 
 
 class Keys(NamedTuple):
@@ -54,60 +49,55 @@ def new_keys() -> Keys:
 class Door:
     """Listens at one address of this host and hears only those whose key it was told.
 
-    Who is heard goes by the key of the connection, never by what a peer says of itself. Keys are checked when the
-    door is polled (ZAP), so it needs no thread and has a context, and a list of keys, of its own.
+    Who is heard goes by the key of the connection, never by what a peer says of itself. `Admission` checks keys, and
+    closes connections that do not make a handshake, in a thread of its own.
     """
 
     def __init__(self, keys: Keys, interface: str = "127.0.0.1", most_bytes: int = MOST_BYTES) -> None:
         host = one_address(interface)
         self.counts: Counter[str] = Counter()
+        """Messages that were dropped, and why."""
         self.context = zmq.Context()
-        self._looked = 0.0
-        self._names: dict[str, str] = {}  # public key: name
         self._ids: dict[str, list[bytes]] = {}  # name: what its connections are called, the newest last
+        self._admission = Admission(self.context, _HANDSHAKE_MS / 1000)
+        self.socket = _socket(self.context, zmq.ROUTER, keys, most_bytes, ":" in host)
         try:
-            self._zap = self.context.socket(zmq.REP)
-            self._zap.bind("inproc://zeromq.zap.01")  # before anybody can knock: without it everybody is let in
-            self.socket = _socket(self.context, zmq.ROUTER, keys, most_bytes, ":" in host)
             self.socket.curve_server = True
             self.socket.router_mandatory = True  # sending to who is not there fails, in place of being forgotten
-            self._monitor = _monitor(self.socket, _FAILED)
+            self._admission.watch(self.socket)
             try:
                 self.socket.bind(f"tcp://{host}:*")
             except zmq.ZMQError as error:
                 raise UserError(f"cannot listen at {interface} ({error}); give an address of this machine") from error
             self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         except BaseException:
-            self.context.destroy(linger=0)
+            self.close()
             raise
-        self.sockets = (self.socket, self._zap, self._monitor)
-        """What to poll: `receive` wants to be called when any of them has something."""
+        self.sockets = (self.socket,)
+        """What to poll: `receive` wants to be called when it has something."""
+
+    @property
+    def rejected(self) -> Rejected:
+        """Connections that were refused."""
+        return self._admission.rejected
 
     def admit(self, name: str, public: str) -> None:
         """From now on hears who has this key, and calls it `name`; an earlier key of that name is forgotten."""
         if len(z85.decode(public.encode())) != 32:
             raise ValueError(f"{public!r} is not a public key")
         self.expel(name)
-        self._names[public] = name
+        self._admission.admit(name, public)
 
     def expel(self, name: str) -> None:
         """No longer hears `name`. What it still sends is dropped and counted."""
-        self._names = {public: other for public, other in self._names.items() if other != name}
+        self._admission.expel(name)
         self._ids.pop(name, None)
 
     def receive(self) -> tuple[str, list[memoryview]] | None:
         """A message and whom it is from; None where there is none now."""
-        now = monotonic()
-        if now > self._looked + _LOOK_S:
-            self._looked = now
-            while _has_message(self._zap):
-                self._answer()
-            while _has_message(self._monitor):
-                recv_monitor_message(self._monitor)
-                self.counts["no handshake"] += 1
         while _has_message(self.socket):
             first, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            name = self._names.get(str(first.get("User-Id")))
+            name = self._admission.name(str(first.get("User-Id")))
             if name is None:
                 self.counts["expelled"] += 1
                 continue
@@ -115,6 +105,7 @@ class Door:
             if ids not in known:
                 known.append(ids)
                 del known[:-_IDS_KEPT]
+                self._admission.settled(int(first.get(zmq.SRCFD)))
             return name, [frame.buffer for frame in frames]
         return None
 
@@ -133,18 +124,9 @@ class Door:
                 known.pop()  # that connection is over
         return False
 
-    def _answer(self) -> None:
-        """Tells a connection that is being made whether its key is known."""
-        version, request, _domain, _address, _identity, mechanism, *credentials = self._zap.recv_multipart()
-        public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and len(credentials[0]) == 32 else ""
-        known = version == _ZAP_VERSION and public in self._names
-        if not known:
-            self.counts["unknown key"] += 1
-        status, text = (b"200", b"") if known else (b"400", b"unknown key")
-        self._zap.send_multipart([_ZAP_VERSION, request, status, text, public.encode() if known else b"", b""])
-
     def close(self) -> None:
         self.socket.disable_monitor()
+        self._admission.close()
         self.context.destroy(linger=0)
 
 
@@ -169,7 +151,7 @@ class Call:
         self.socket = _socket(self._context, zmq.DEALER, keys, most_bytes, "[" in address)
         self.socket.curve_serverkey = server_public.encode()
         self.socket.immediate = True  # nothing is queued for a connection that may never come
-        self._monitor = _monitor(self.socket, zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED)
+        self._monitor = monitor(self.socket, zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED)
         self.socket.connect(address)
         self.sockets = (self.socket, self._monitor)
         """What to poll: `connected` wants to be called when the second has something."""
@@ -231,16 +213,6 @@ def one_address(interface: str) -> str:
 
 def _has_message(socket: zmq.Socket[bytes], _events: int = int(zmq.EVENTS), _in: int = int(zmq.POLLIN)) -> bool:
     return bool(int(socket.getsockopt(_events)) & _in)
-
-
-def _monitor(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
-    """Where the `events` of a socket are told."""
-    address = f"inproc://monitor-{next(_monitors)}"
-    socket.monitor(address, events)
-    monitor = socket.context.socket(zmq.PAIR)
-    monitor.rcvhwm = 0  # were there a limit, whoever knocks in vain often enough would hold up everybody
-    monitor.connect(address)
-    return monitor
 
 
 def _socket(

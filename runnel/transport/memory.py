@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import UserError
+from runnel.errors import OutOfDescriptors, UserError
 from runnel.transport.stream import Schema, dtype_of
 
 ALIGNMENT = 64
@@ -112,7 +112,9 @@ def create(name: str, size: int) -> int:
 def refused(error: OSError, wanted: str) -> UserError:
     """What to tell the user when the system gives no descriptor or memory."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return UserError(f"no file descriptor is left for {wanted}; raise the limit (ulimit -n) or use fewer workers")
+        return OutOfDescriptors(
+            f"no file descriptor is left for {wanted}; raise the limit (ulimit -n) or use fewer workers"
+        )
     return UserError(f"the system refused {wanted} ({os.strerror(error.errno or 0)}); use fewer or smaller streams")
 
 
