@@ -19,6 +19,9 @@ FORMATS: Final = ("png", "svg", "pdf")
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444", "#999933")
 """Okabe and Ito's, which the colour-blind can tell apart."""
 
+MOST_SETTINGS: Final = 4
+"""How many settings tell a run from others, at most."""
+
 NOISY: Final = 8.0
 """A curve that goes up and down by this many times its own range is smoothed."""
 
@@ -31,7 +34,10 @@ MOST: Final = 1e100
 class Curve(NamedTuple):
     """One run."""
 
-    label: tuple[str, ...]  # algorithm, environment, distribution, seed
+    run_dir: Path
+    names: tuple[str, ...]  # algorithm, environment, distribution
+    settings: dict[str, str]  # of all three
+    seed: str
     env_steps: np.ndarray  # [N]
     mean_return: np.ndarray  # [N]
 
@@ -70,7 +76,7 @@ def read_curve(run_dir: Path | str) -> Curve:
     if not points:
         raise UserError(f"{run_dir} has no curve yet: no episode has ended; let it train for longer")
     env_steps, mean_return = np.array(points, np.float64).T
-    return Curve(_label(run_dir), env_steps, mean_return)
+    return Curve(run_dir, *_configuration(run_dir), env_steps, mean_return)
 
 
 def _point(point: list[Any], run_dir: Path) -> tuple[float, float]:
@@ -80,16 +86,61 @@ def _point(point: list[Any], run_dir: Path) -> tuple[float, float]:
     return float(point[0]), float(point[1])
 
 
-def _label(run_dir: Path) -> tuple[str, ...]:
+def _configuration(run_dir: Path) -> tuple[tuple[str, ...], dict[str, str], str]:
+    """What a run is called by: names, settings and seed."""
     try:
         config = read_json(run_dir, "config.json")
         environment = config["environment"]
         if isinstance(environment, dict):
             environment = environment["name"]
-        words = (_name(config["algorithm"]), str(environment), _name(config["distribution"]), f"seed {config['seed']}")
-        return tuple(printable(word)[:200] for word in words)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        names = (_name(config["algorithm"]), str(environment), _name(config["distribution"]))
+        settings = {f"{prefix}{key}": value for part, prefix in (("algorithm", ""), ("environment", "env."),
+                    ("distribution", "")) for key, value in _settings(config[part]).items()}  # fmt: skip
+        settings |= {"envs": config["envs"]} if "envs" in config else {}
+        shown = {_text(key): _text(value) for key, value in settings.items()}
+        return tuple(map(_text, names)), shown, f"seed {_text(config['seed'])}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{run_dir}/config.json is damaged: {type(error).__name__}: {error}") from error
+
+
+def _settings(described: Any) -> dict[str, Any]:
+    return dict(described.get("settings") or {}) if isinstance(described, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """A value of a configuration in a few words."""
+    match value:
+        case {"class": _}:
+            value = _name(value)
+        case {"object": path}:
+            value = _name(path)
+        case {"float": text} | {"unavailable": text}:
+            value = text
+        case {"list": parts} | {"dict": parts}:
+            value = parts
+    if isinstance(value, list):
+        value = ",".join(map(_text, value))
+    return printable(str(value).lower() if value is None or isinstance(value, bool) else str(value))[:200]
+
+
+def labels(curves: Sequence[Curve]) -> tuple[str, list[str]]:
+    """What all runs share, and what tells each from the others: names, settings, the seed, else its directory."""
+    facts = [dict(enumerate((*curve.names, curve.seed))) for curve in curves]
+    shared = [fact for i, fact in facts[0].items() if len({each[i] for each in facts}) == 1]
+    differ = [i for i in facts[0] if len({each[i] for each in facts}) > 1]
+    keys = dict.fromkeys(key for curve in curves for key in curve.settings)
+    keys = [key for key in keys if len({curve.settings[key] for curve in curves if key in curve.settings}) > 1]
+    found = []
+    for curve, fact in zip(curves, facts, strict=True):
+        own = [f"{key}={curve.settings[key]}" for key in keys if key in curve.settings]
+        own = [*own[:MOST_SETTINGS], f"{len(own) - MOST_SETTINGS} more"] if len(own) > MOST_SETTINGS else own
+        seed = [fact[3]] if 3 in differ else []
+        found.append(", ".join([*(fact[i] for i in differ if i < 3), *own, *seed]))
+    same = {label for label in found if found.count(label) > 1}
+    for i, curve in enumerate(curves):
+        if found[i] in same:
+            found[i] = ", ".join(filter(None, [found[i], _text(curve.run_dir.absolute().name)]))
+    return ", ".join(shared), found if len(curves) > 1 else [""]
 
 
 def _name(described: Any) -> str:
@@ -105,20 +156,17 @@ def _draw(curves: Sequence[Curve]) -> Any:
 
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     axes = figure.subplots()
-    # What all runs share is said once, above.
-    columns = list(zip(*(curve.label for curve in curves), strict=True))
-    shared = [column[0] for column in columns if len(set(column)) == 1]
-    differs = [i for i, column in enumerate(columns) if len(set(column)) > 1]
+    shared, labelled = labels(curves)
     for number, curve in enumerate(curves):
         colour = COLOURS[number % len(COLOURS)]
         style = ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
-        label = ", ".join(curve.label[i] for i in differs) or None
+        label = labelled[number] or None
         smooth = _smoothed(curve.mean_return)
         if smooth is not curve.mean_return:
             axes.plot(curve.env_steps, curve.mean_return, color=colour, alpha=0.25, linewidth=0.8)
         marker = "o" if len(curve.env_steps) == 1 else None
         axes.plot(curve.env_steps, smooth, color=colour, linestyle=style, linewidth=1.8, label=label, marker=marker)
-    axes.set_title(", ".join(shared), loc="left", fontsize=11)
+    axes.set_title(shared, loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("mean return of the last 100 episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -128,7 +176,7 @@ def _draw(curves: Sequence[Curve]) -> Any:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#888888")
     axes.tick_params(color="#888888")
-    if differs:
+    if any(labelled):
         axes.legend(frameon=False, fontsize=9, loc="best")
     return figure
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,15 @@ from matplotlib.image import imread
 from runnel import plot as plot_module
 from runnel.errors import UserError
 from runnel.metrics import MetricsLog, read_metrics
-from runnel.plot import plot, read_curve
+from runnel.plot import labels, plot, read_curve
 
 
-def make_run(directory: Path, returns: list[float | None], algorithm: str = "PPO", seed: int = 0) -> Path:
+def make_run(
+    directory: Path, returns: list[float | None], algorithm: str = "PPO", seed: int = 0, **settings: Any
+) -> Path:
     directory.mkdir(parents=True)
     config = {
-        "algorithm": {"class": f"runnel.algorithms.x:{algorithm}", "settings": {}},
+        "algorithm": {"class": f"runnel.algorithms.x:{algorithm}", "settings": settings},
         "environment": {"name": "CartPole-v1", "settings": {}},
         "distribution": {"class": "runnel.distributions.inline:Inline", "settings": {}},
         "seed": seed,
@@ -50,9 +53,33 @@ def test_several_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
         assert f"<!-- {words} -->" in comments
 
 
+@pytest.mark.parametrize(
+    ("runs", "wanted"),
+    [
+        ([{"learning_rate": 1e-3, "unroll": 8}, {"learning_rate": 0.01, "unroll": 8}],
+         ["learning_rate=0.001", "learning_rate=0.01"]),
+        ([{"hidden": [64, 64], "clip": None}, {"hidden": [32], "clip": True}],
+         ["hidden=64,64, clip=none", "hidden=32, clip=true"]),
+        ([{"x": 0.1}, {"x": 0.2, "seed": 1}], ["x=0.1, seed 0", "x=0.2, seed 1"]),
+        ([{}, {"seed": 3}], ["seed 0", "seed 3"]),
+        ([{}, {}], ["0", "1"]),
+        ([{"x": 1}, {"x": 2}, {"x": 2}], ["x=1", "x=2, 1", "x=2, 2"]),
+        ([{"x": 1, "y": 2}, {"algorithm": "DQN", "x": 1, "z": 3}], ["ppo", "dqn"]),
+        ([{"network": {"object": "a.b:Wide"}}, {"network": {"class": "a:Deep", "settings": {}}}],
+         ["network=wide", "network=deep"]),
+        ([dict.fromkeys("abcdef", 1), dict.fromkeys("abcdef", 2)],
+         ["a=1, b=1, c=1, d=1, 2 more", "a=2, b=2, c=2, d=2, 2 more"]),
+        ([{"x": 1}], [""]),
+    ],
+)  # fmt: skip
+def test_runs_are_labelled_by_the_settings_that_differ(runs: Any, wanted: list[str], tmp_path: Path) -> None:
+    curves = [read_curve(make_run(tmp_path / str(i), [1.0, 2.0], **settings)) for i, settings in enumerate(runs)]
+    assert labels(curves)[1] == wanted
+
+
 def test_a_run_is_called_by_its_configuration(tmp_path: Path) -> None:
     curve = read_curve(make_run(tmp_path / "a", [None, 1.0], seed=7))
-    assert curve.label == ("ppo", "CartPole-v1", "inline", "seed 7")
+    assert (*curve.names, curve.seed) == ("ppo", "CartPole-v1", "inline", "seed 7")
     assert curve.env_steps.tolist() == [1000.0]
 
 
