@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 
-from runnel import algorithms, distributions, portable
+from runnel import algorithms, distributions, portable, startup
 from runnel import envs as environments
 from runnel import settings as fields
 from runnel.algorithm import Algorithm
@@ -72,6 +72,7 @@ def build(
     fields.check(chosen)
     central = environments.central_settings(environment) if named and chosen.central else {}
     env_settings = {**central, **(env_settings or {})}
+    startup.phase(f"making the environment {environments.label(environment)}")
     world = (
         environments.make(environment, **env_settings) if named else environments.of_object(environment, env_settings)
     )
@@ -85,6 +86,7 @@ def build(
         distribution = "fused" if is_traceable(world) else "inline"
     if isinstance(distribution, str):
         distribution = distributions.load(distribution)()
+    startup.phase(f"tracing {type(chosen).__name__}")
     graph = trace(chosen, world.spec, count)
     plan = planned(distribution, graph, world, machine or Machine.here())
     in_force = [f"{name}={fields.default_text(value)}" for name, value in known.items() if name not in (settings or {})]

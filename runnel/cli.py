@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel import arguments, settings
+from runnel import arguments, settings, startup
 from runnel.catalog import FLAGS
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest
 from runnel.exits import contained
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = arguments.parse(argv)
         command = f"runnel {args.command}"
-        with contained():
+        with contained(), _saying_what_takes_long(args):
             return COMMANDS[args.command](args)
     except UserError as error:
         # A line or two, whatever a library put into its reason.
@@ -52,6 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         _let_go()
+
+
+def _saying_what_takes_long(args: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """Before anything else is imported: that alone may take seconds."""
+    if args.command not in ("train", "resume", "eval", "plan"):
+        return contextlib.nullcontext()
+    shows = args.command in ("train", "resume")  # what the others print is their result
+    return startup.starting(getattr(args, "quiet", False), None if shows else sys.stderr, "importing JAX")
 
 
 def _complain(text: str) -> None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel import startup
 from runnel.algorithm import Algorithm, act_one
 from runnel.building import rebuild
 from runnel.checkpoint import Checkpoints
@@ -60,6 +61,7 @@ def evaluate(
     refuse = functools.partial(unsound, built, config["seed"])
     with contained(), filming(video) as film:
         states, checkpoint = Checkpoints(run_dir).load_states(built.graph.states, note, refuse)
+        startup.phase(f"playing {episodes} episodes")
         player = _Player(built.graph, _as_host(built.environment), states, seed, note)
         parts = [player.play(range(1), film)] if film is not None else []
         start = len(parts)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from runnel import startup
 from runnel.bottleneck import Report
 from runnel.building import Built
 from runnel.crew import Crew
@@ -356,6 +357,7 @@ class Fleet:
 
     def _note_phase(self, name: str, phase: str) -> None:
         self._phases[name] = phase
+        startup.phase(not_at_work({worker: self._phases.get(worker, "starting") for worker in self.crew.processes}))
         if phase == "working" and name in self._replaced:
             since, fault = self._replaced.pop(name)
             self.tell("recovered", worker=name, action="at work again", after=fault.reason,
@@ -448,3 +450,10 @@ class Fleet:
             self._phases[name] = "starting"
             fault = Fault(name, "went back to a checkpoint", "", crashed=False)
             self._replaced[name] = (since, fault)
+
+
+def not_at_work(phases: Mapping[str, str]) -> str:
+    """Which workers are still starting or compiling: `starting: actor-0, actor-1; compiling: learner`."""
+    by_phase = {phase: [worker for worker in phases if phases[worker] == phase] for phase in ("starting", "compiling")}
+    late = [f"{phase}: {', '.join(workers)}" for phase, workers in by_phase.items() if workers]
+    return "; ".join(late) or "waiting for the first update"

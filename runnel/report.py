@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
+from runnel import startup
 from runnel.bottleneck import Report, label
 from runnel.terminal import printable
 
@@ -56,6 +57,10 @@ class LiveView(contextlib.AbstractContextManager["LiveView"]):
     def note(self, text: str) -> None:
         """Says something once, such as that a checkpoint was written."""
         self._view.note(text)
+
+    def starting(self, text: str) -> None:
+        """Says what a run is at, before there is progress to show."""
+        self._view.starting(text)
 
     def event(self, text: str) -> None:
         """Says what broke and what was done about it; the last such line stays in sight."""
@@ -101,6 +106,9 @@ class _View:
     def update(self, record: Mapping[str, Any], report: Report) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+    def starting(self, text: str) -> None:
+        self.note(text)
 
     def event(self, text: str) -> None:
         self.note(text)
@@ -150,6 +158,7 @@ class _Lines(_View):
 
     def _print(self, text: str) -> None:
         print(printable(text), file=self._stream, flush=True)
+        startup.shown()
 
 
 class _Terminal(_View):

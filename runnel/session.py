@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runnel import portable, rundir
+from runnel import portable, rundir, startup
 from runnel.building import Built
 from runnel.checkpoint import Checkpoints
 from runnel.configure import keep_off_devices
@@ -102,6 +102,7 @@ class Session:
         if self.resumed:
             self._load(program, notes.append)
         view = stack.enter_context(LiveView(self.config["steps"], self.quiet, self._title()))
+        startup.through(view.starting)
         for note in notes:
             view.note(note)
         self.events.note = view.event
@@ -141,9 +142,11 @@ class Session:
     def _program(self) -> Program:
         plan, graph = self.built.plan, self.built.graph
         if plan.workers == 1:
+            startup.phase("making environments and compiling")
             return make_program(plan, graph, self.built.environment, self.config["seed"], self._tell)
         from runnel.fleet import Fleet
 
+        startup.phase(f"starting {plan.workers} workers")
         machines = self.premises.machines
         keep_off_devices(machines[0])
         config = {**self.config, "distribution": portable.to_json(self.built.distribution)}
@@ -252,6 +255,8 @@ class Session:
             record = self.ledger.metrics(progress, lately)
             log.write(record)
             view.update(record, lately)
+            if self.ledger.startup_s is not None:
+                startup.end()
             self._not_finite(progress.broken, program, log, view)
             self._tell_of_strangers()
             grows = self.premises.grows() and isinstance(self.built.plan.synchronisation, Free)
@@ -350,6 +355,7 @@ class Session:
         return Counters.problem(counters) or unsound(self.built.graph, saved["carry"], self.config["seed"])
 
     def _load(self, program: Program, note: Callable[[str], None]) -> None:
+        startup.phase("reading the checkpoint")
         like = {"carry": carry_types(self.built.graph, self.built.environment)}
         saved, counters = self.checkpoints.load(like, note, self._refuse)
         if not saved["host"] and not is_traceable(self.built.environment):

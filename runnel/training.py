@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from runnel import algorithms, distributions, lock, portable, rundir
+from runnel import algorithms, distributions, lock, portable, rundir, startup
 from runnel import envs as environments
 from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
@@ -86,7 +86,7 @@ def train(
     if wandb:
         check_wandb()
     configure_jax()
-    with contained(), contextlib.ExitStack() as stack:
+    with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         built, premises = _settle(
             stack, launcher, address, distribution, environment,
             lambda: build(algorithm, environment, distribution, envs, settings, env_settings),
@@ -147,7 +147,7 @@ def resume(
         target = config["stop_at_return"]
         if type(reached) in (int, float) and target is not None and reached >= target:
             config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
-    with contained(), contextlib.ExitStack() as stack:
+    with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         ended = _finished(directory, config, given, quiet)
         if ended is not None:
             return ended
@@ -234,12 +234,14 @@ def _settle(
         if isinstance(launcher, str):
             from runnel.launch.ray import RayHosts
 
+            startup.phase("connecting to the Ray cluster")
             launcher = RayHosts(address, built.plan.workers)
             stack.callback(launcher.close)
             flags = " --launcher ray" + (f" --address {address}" if address else "")
             notes = ("no Ray cluster was found: one is started on this machine",) if launcher.started else ()
         from runnel.launch.cluster import Cluster
 
+        startup.phase("preparing the machines")
         premises = Machines(Cluster(launcher), flags)
         stack.callback(premises.close)
         built = on(built, premises.machines)

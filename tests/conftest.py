@@ -20,3 +20,9 @@ if os.environ.get("CI"):
 def _old_objects_are_not_searched_for_garbage() -> None:
     """What earlier modules have traced and compiled stays: millions of objects, which take seconds to go through."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _a_slow_machine_prints_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run is at is printed where starting takes seconds; what tests compare must not depend on that."""
+    monkeypatch.setattr("runnel.startup.EVERY_S", 600.0)

@@ -115,6 +115,8 @@ def of_object(found: Any, kwargs: dict[str, Any]) -> Environment:
 
 def label(found: Any) -> str:
     """What an environment that was given as an object is called: its import path, else its name in its source."""
+    if isinstance(found, str):
+        return found
     named = found
     while isinstance(named, functools.partial):
         named = named.func

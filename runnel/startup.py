@@ -1,0 +1,93 @@
+"""Says what a run is at while it starts, where that takes seconds: nobody should wait before a silent screen.
+
+`starting` is entered by the command line and by `train`, whichever comes first; code that may take long says so with
+`phase`. The first update ends it. No JAX is imported here: importing it is the first thing that takes long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+EVERY_S = 4.0
+"""After so long without a line, the present phase is printed."""
+
+
+class Startup:
+    """Prints the present phase whenever nothing was printed for a while, from a thread, until it is ended."""
+
+    def __init__(self, say: Callable[[str], None], text: str, every_s: float):
+        self.say, self.text = say, text
+        self._every_s, self._began = every_s, time.monotonic()
+        self.shown_at = self._began
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="startup", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Nothing is printed from here on."""
+        self._over.set()
+        self._thread.join(1.0)  # longer only where nobody reads what it prints
+
+    def _tick(self) -> None:
+        while not self._over.wait(max(0.0, self.shown_at + self._every_s - time.monotonic())):
+            if time.monotonic() < self.shown_at + self._every_s:
+                continue  # something else was printed meanwhile
+            self.shown_at = time.monotonic()
+            with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
+                self.say(f"{self.text} ({time.monotonic() - self._began:.0f} s)")
+
+
+_PRESENT: contextvars.ContextVar[Startup | None] = contextvars.ContextVar("startup", default=None)
+
+
+@contextlib.contextmanager
+def starting(quiet: bool = False, stream: TextIO | None = None, first: str = "starting") -> Iterator[None]:
+    """Around what may be long in starting; inside another, that one prints. To stdout, or to `stream`."""
+    if quiet or _PRESENT.get() is not None:
+        yield
+        return
+
+    def say(text: str) -> None:
+        print(text, file=stream or sys.stdout, flush=True)
+
+    startup = Startup(say, first, EVERY_S)
+    token = _PRESENT.set(startup)
+    try:
+        yield
+    finally:
+        _PRESENT.reset(token)
+        startup.end()
+
+
+def phase(text: str) -> None:
+    """What is being done now, in a few words: `compiling`."""
+    startup = _PRESENT.get()
+    if startup is not None:
+        startup.text = text
+
+
+def through(say: Callable[[str], None]) -> None:
+    """From here on, `say` prints: the live view, which has the screen."""
+    startup = _PRESENT.get()
+    if startup is not None:
+        startup.say = say
+
+
+def shown() -> None:
+    """A line was printed by others."""
+    startup = _PRESENT.get()
+    if startup is not None:
+        startup.shown_at = time.monotonic()
+
+
+def end() -> None:
+    """The first update has come."""
+    startup = _PRESENT.get()
+    if startup is not None:
+        startup.end()
