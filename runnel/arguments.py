@@ -199,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
 
     resume = command("resume", "go on with a run from its newest checkpoint")
     resume.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    _add_trust(resume)
     resume.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps in all, if more or fewer")
     _add_launcher(resume)
     _add_on_nan(resume, "as for train (what the run was begun with)")
@@ -207,6 +208,7 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = command("eval", "play a run's newest checkpoint without exploration")
     evaluate.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    _add_trust(evaluate)
     evaluate.add_argument("--episodes", type=_whole(1), default=10, metavar="N", help="how many to play (10)")
     evaluate.add_argument("--seed", type=_whole(0), metavar="N", help="of the episodes (not those of training)")
     evaluate.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .mp4 or .gif")
@@ -253,6 +255,16 @@ def _add_distribution(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--distribution", metavar="NAME", help="(fused on a JAX environment, else inline)")
     for flag, what in zip(FLAGS, ("actors or environment workers", "inference workers", "learners"), strict=True):
         parser.add_argument(f"--{flag}", type=_whole(1), metavar="N", help=what)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="import code that the run names and that you have not signed by training with it: module:name",
+    )
 
 
 def _add_on_nan(parser: argparse.ArgumentParser, does: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
 
-from runnel import algorithms, distributions, portable, startup
+from runnel import algorithms, distributions, portable, startup, trust
 from runnel import envs as environments
 from runnel import settings as fields
 from runnel.algorithm import Algorithm
@@ -106,11 +106,17 @@ def planned(
 
 def rebuild(
     run_dir: str | Path, config: dict[str, Any], distribution: Distribution | str | None = None,
-    algorithm: Algorithm | None = None, environment: Any = None, **fields_of_distribution: Any,
+    algorithm: Algorithm | None = None, environment: Any = None, trusted: Collection[str] = (),
+    **fields_of_distribution: Any,
 ) -> Built:  # fmt: skip
-    """What a run directory's run is made of; an `algorithm` or `environment` that is given takes its place."""
+    """What a run directory's run is made of; an `algorithm` or `environment` that is given takes its place.
+
+    `trusted`: names of code in it that the user vouches for.
+    """
     for missing in CONFIG.keys() - config.keys():
         raise UserError(f"{run_dir}/config.json has no '{missing}'; it is not a run of this version")
+    given = {"algorithm": algorithm, "distribution": distribution, "environment": environment}
+    trust.admit(run_dir, config, trusted, [part for part, value in given.items() if value is None])
     algorithm = algorithm or portable.from_json(config["algorithm"], Algorithm)
     chosen = distribution or portable.from_json(config["distribution"], Distribution)
     kept = config["environment"]
@@ -160,6 +166,7 @@ MORE: dict[str, Callable[[Any], bool]] = {
     "restarts": lambda x: type(x) is int and x >= 0,
     "hang_after_s": lambda x: type(x) in (int, float) and x > 0,
     "on_nan": lambda x: x in ("stop", "skip", "rollback"),
+    "code": lambda x: isinstance(x, dict),
 }
 """What it may have."""
 

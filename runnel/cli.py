@@ -30,9 +30,6 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and gives its exit status: 2 for a user's mistake, told in a line or two."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    # A user's own `package.module:name` stands where the user does; what is installed goes before it.
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())
     command = "runnel"
     try:
         args = arguments.parse(argv)
@@ -121,7 +118,7 @@ def _resume(args: argparse.Namespace) -> int:
     distribution = _distribution(args, (), read_config(args.run_dir))
     run = resume(
         args.run_dir, steps=args.steps, distribution=distribution, on_nan=args.on_nan, launcher=args.launcher,
-        address=args.address, quiet=args.quiet,
+        address=args.address, quiet=args.quiet, trust=args.trust,
     )  # fmt: skip
     return _status(run.result)
 
@@ -133,7 +130,7 @@ def _eval(args: argparse.Namespace) -> int:
     def note(text: str) -> None:
         print(printable(text), file=sys.stderr)
 
-    found = evaluate(args.run_dir, args.episodes, args.seed, args.video, note)
+    found = evaluate(args.run_dir, args.episodes, args.seed, args.video, note, trust=args.trust)
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
@@ -299,9 +296,10 @@ def _distribution(
 
         flag = f"--{next(iter(numbers))}" if numbers else f"--set distribution.{pairs[0]}"
         raise UserError(f"{flag} needs a --distribution that has it{those_with(next(iter(numbers), None))}")
-    from runnel import portable
+    from runnel import portable, trust
     from runnel.plan import Distribution
 
+    trust.admit(args.run_dir, config, args.trust, ("distribution",))
     before = portable.from_json(config.get("distribution") or {}, Distribution)
     _check_flags(type(before).__name__.lower(), type(before), numbers)
     return dataclasses.replace(before, **numbers)  # type: ignore[type-var]

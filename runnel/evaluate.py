@@ -7,7 +7,7 @@ favour short ones.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -45,18 +45,20 @@ def evaluate(
     *,
     algorithm: Algorithm | None = None,
     environment: Any = None,
+    trust: Collection[str] = (),
 ) -> dict[str, Any]:
     """Plays `episodes` episodes with the newest checkpoint of a run; `video` films the first of them.
 
     A run is named by its directory, or is what `train` returned; `algorithm` and `environment` are as for `resume`.
 
-    `note` is told what a user should know, such as that a damaged checkpoint was passed over.
+    `note` is told what a user should know, such as that a damaged checkpoint was passed over. `trust`: names of code
+    in the run's configuration that may be imported although no run of this user's has signed them.
     """
     if episodes < 1:
         raise UserError(f"--episodes {episodes}: 1 is the least")
     run_dir, config, given = of_run(run, algorithm, environment)
     with contained():
-        built = rebuild(run_dir, config, "inline", **given)  # whatever distribution trained it
+        built = rebuild(run_dir, config, "inline", trusted=trust, **given)  # whatever distribution trained it
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
     refuse = functools.partial(unsound, built, config["seed"])
     with contained(), filming(video) as film:

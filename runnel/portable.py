@@ -1,7 +1,8 @@
 """Objects as another process or a later run can make them again: an import path and the fields.
 
 An import path is `package.module:name`, or `/path/to/file.py:name` for what a script defines. Reading one
-executes nothing but the import of the module it names; nothing is ever unpickled.
+executes nothing but the import of the module it names; nothing is ever unpickled. Which paths of a stored configuration
+may be read is decided before, in `trust`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import importlib
 import importlib.util
 import math
 import os
+import re
 import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from runnel import candidates
+from runnel import candidates, named_modules
 from runnel.errors import UserError, nearest
 
 T = TypeVar("T")
@@ -27,6 +29,9 @@ FROM_FILE = "runnel_file_"
 
 STANDARD = sys.stdlib_module_names - {"__main__", "math"}
 """Modules that are not imported by name; functions of `math` may be settings."""
+
+_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_PATH = re.compile(rf"({_NAME}|.*\.py):({_NAME})")
 
 _LOADING: list[Path] = []
 """Scripts that are being loaded for what they define."""
@@ -61,7 +66,7 @@ def from_json(data: Mapping[str, Any], base: type[T]) -> T:
     cls = held(data)
     if "unavailable" in data and cls is None:
         raise UserError(_unavailable(data["unavailable"]))
-    cls = import_object(str(data.get("class"))) if cls is None else cls
+    cls = import_object(data.get("class")) if cls is None else cls
     if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
         raise UserError(
             f"{data['class'] or data['unavailable']} is no {base.__name__}; was the file that names it edited?"
@@ -86,22 +91,55 @@ def reason(data: Any) -> str | None:
     return None
 
 
-def import_object(path: str) -> Any:
-    """What `package.module:name` (or `/path/to/file.py:name`) stands for."""
-    module_name, _, name = path.rpartition(":")
-    if not module_name or not name or not path.isprintable():
+def split(path: Any) -> tuple[str, str] | None:
+    """The module (or file) and the name of an import path; None of what is none."""
+    match = _PATH.fullmatch(path) if isinstance(path, str) and path.isprintable() else None
+    return (match[1], match[2]) if match else None
+
+
+def import_object(path: Any) -> Any:
+    """What `package.module:name` (or `/path/to/file.py:name`) stands for; calls nothing."""
+    parts = split(path)
+    if parts is None:
         raise UserError(f"found '{path}', wanted package.module:name")
+    module_name, _ = parts
     if module_name.partition(".")[0] in STANDARD:
         # Nobody's algorithm or environment is there, but much that should not be called because a file says so.
         raise UserError(f"found '{path}' of Python's standard library; wanted a module of yours")
-    module = _module_of_file(Path(module_name)) if module_name.endswith(".py") else _module(module_name)
+    return _attribute(_module_of_file(Path(module_name)) if module_name.endswith(".py") else _module(module_name), path)
+
+
+def loaded(path: str) -> Any:
+    """What an import path stands for in modules that are loaded; None where they do not have it. Imports nothing."""
+    module_name, _ = split(path) or ("", "")
+    main = sys.modules["__main__"]
+    if module_name.endswith(".py"):
+        module = main if _runs(main, Path(module_name)) else sys.modules.get(_name_of_file(Path(module_name)))
+    else:
+        module = main if getattr(main.__spec__, "name", None) == module_name else sys.modules.get(module_name)
+    try:
+        return None if module is None else _attribute(module, path)
+    except UserError:
+        return None
+
+
+def _attribute(module: types.ModuleType, path: str) -> Any:
+    """What a module has under the name in a path. It is not looked for in modules that this one has imported."""
+    module_name, name = split(path) or ("", "")
     value: Any = module
     for part in name.split("."):
+        if value is not module and isinstance(value, types.ModuleType):
+            raise UserError(f"found '{path}', which leads through the module {value.__name__}; name it by that module")
         if not hasattr(value, part):
             known = [n for n in vars(value) if not n.startswith("_")] if hasattr(value, "__dict__") else []
             raise UserError(f"'{module_name}' has no '{name}'{nearest(name, known)}")
         value = getattr(value, part)
+    if isinstance(value, _FUNCTIONS) and str(value.__module__).partition(".")[0] in STANDARD:
+        raise UserError(f"found '{path}', which is of Python's standard library; wanted one of yours")
     return value
+
+
+_FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
 def load_class(name: str, registry: Mapping[str, str], base: type[T], what: str) -> type[T]:
@@ -151,17 +189,24 @@ def unavailable(what: str, value: Any) -> dict[str, Any]:
 
 def held(data: Mapping[str, Any]) -> Any:
     """The object that `unavailable` noted, where this is an interactive session that has it; else None."""
-    name, value = data.get("session"), sys.modules["__main__"]
-    if not isinstance(name, str) or not (getattr(value, "__file__", None) or "<stdin>").startswith("<"):
+    main = sys.modules["__main__"]
+    path = session_path(data)
+    if path is None or not (getattr(main, "__file__", None) or "<stdin>").startswith("<"):
         return None  # not a session: what a program's main module has is not for a file to name
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return value
+    value = loaded(path)
+    imported = isinstance(value, _FUNCTIONS) and value.__module__ != "__main__"
+    return None if imported else value
+
+
+def session_path(data: Mapping[str, Any]) -> str | None:
+    """The import path, good in one interactive session only, of what `unavailable` noted."""
+    path = f"__main__:{data.get('session')}"
+    return path if isinstance(data.get("session"), str) and split(path) else None
 
 
 def _path(module: str, name: str) -> str | None:
     if module.startswith(FROM_FILE):
-        return f"{bytes.fromhex(module.removeprefix(FROM_FILE)).decode()}:{name}"
+        return f"{os.fsdecode(bytes.fromhex(module.removeprefix(FROM_FILE)))}:{name}"
     if module != "__main__":
         return f"{module}:{name}"
     # A script's own classes are found again through its file: the next process has another __main__.
@@ -178,6 +223,7 @@ def _module(name: str) -> types.ModuleType:
         return main  # run by `python -m`
     if name in sys.modules:
         return sys.modules[name]
+    named_modules.name(name)
     try:
         spec = importlib.util.find_spec(name)
         origin = spec.origin if spec is not None else None
@@ -211,7 +257,7 @@ def _module_of_file(file: Path) -> types.ModuleType:
     main = sys.modules["__main__"]
     if _runs(main, file):
         return main
-    name = f"{FROM_FILE}{os.path.abspath(file).encode().hex()}"
+    name = _name_of_file(file)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
@@ -220,6 +266,7 @@ def _module_of_file(file: Path) -> types.ModuleType:
         raise UserError(f"there is no file '{file}' (was it moved since the run began?){nearest(str(file), beside)}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    named_modules.adopt(name, os.path.dirname(os.path.abspath(file)))
     _LOADING.append(file)
     try:
         spec.loader.exec_module(module)
@@ -231,6 +278,10 @@ def _module_of_file(file: Path) -> types.ModuleType:
     finally:
         _LOADING.pop()
     return module
+
+
+def _name_of_file(file: Path) -> str:
+    return f"{FROM_FILE}{os.fsencode(os.path.abspath(file)).hex()}"
 
 
 def _fields(cls: type) -> list[str] | None:
@@ -301,7 +352,7 @@ def _decode(data: Any) -> Any:
         return [_decode(part) for part in data["list"]]
     if "dict" in data:
         return {key: _decode(part) for key, part in data["dict"].items()}
-    cls = import_object(str(data.get("class"))) if cls is None else cls
+    cls = import_object(data.get("class")) if cls is None else cls
     if not isinstance(cls, type) or _fields(cls) is None:
         raise UserError(f"{data.get('class')} is no dataclass; was the file that names it edited?")
     return _build(cls, data["settings"])

@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -28,6 +28,7 @@ from runnel.premises import Machines, OneMachine, Premises, on
 from runnel.report import summary
 from runnel.session import Session
 from runnel.sinks import check_wandb
+from runnel.trust import admit, sign
 
 if TYPE_CHECKING:
     from runnel.launch.hosts import Hosts
@@ -103,6 +104,7 @@ def train(
             "hang_after_s": hang_after_s,
             "on_nan": _known(on_nan),
         }
+        built = _sign(config, built)
         if built.plan.workers > 1:
             _check_portable(config, built)
         directory = _fresh_directory(run_dir, built, seed)
@@ -123,6 +125,7 @@ def resume(
     quiet: bool = False,
     algorithm: Algorithm | None = None,
     environment: Any = None,
+    trust: Collection[str] = (),
     **fields_of_distribution: Any,
 ) -> Run:
     """Goes on with a run, named by its directory or by what `train` returned, from its newest whole checkpoint.
@@ -130,12 +133,18 @@ def resume(
     One that has finished is returned as it ended. `algorithm` and `environment` take the place of those in its
     config.json, for what no other process can import: a class of a notebook that is gone, a lambda. Other keywords are
     fields of the distribution.
+
+    `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
+    them. They are signed from then on.
     """
     portable.defined_enough()
     began = time.monotonic()
     configure_jax()
     directory, config, given = of_run(run, algorithm, environment)
+    given["trusted"] = trust
     if fields_of_distribution:
+        if distribution is None:
+            admit(directory, config, trust, ("distribution",))
         distribution = distribution or portable.from_json(config["distribution"], Distribution)
         _check_keywords(resume, fields_of_distribution, None, distribution)
         distribution = distributions.with_fields(distribution, fields_of_distribution)
@@ -159,8 +168,18 @@ def resume(
         config |= described(built)
         if built.plan.workers > 1:
             _check_portable(config, built)
+        built = _sign(config, built)
         session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises)
         return session.run()
+
+
+def _sign(config: dict[str, Any], built: Built) -> Built:
+    """Signs the user's own code that a run is made of, so that its directory can be used again without a question."""
+    signed = sign(config)
+    config.pop("code", None)
+    if signed.code is not None:
+        config["code"] = signed.code
+    return built._replace(plan=replace(built.plan, notes=(*built.plan.notes, *filter(None, [signed.problem]))))
 
 
 def _finished(directory: Path, config: dict[str, Any], given: dict[str, Any], quiet: bool) -> Run | None:

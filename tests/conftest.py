@@ -16,6 +16,12 @@ if os.environ.get("CI"):
     settings.load_profile("repeatable")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs are signed with a key of the tests' own, here and in processes that they start."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _old_objects_are_not_searched_for_garbage() -> None:
     """What earlier modules have traced and compiled stays: millions of objects, which take seconds to go through."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
+import importlib
 import importlib.util
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +28,7 @@ class Family(NamedTuple):
     extra: str  # of runnel: brings it
     summary: str
     central: bool = False  # takes `state=True`: observations then carry the whole environment's state
+    modules: bool = False  # its names are modules, and may be the user's; its adapter's module has `is_shipped`
 
     @property
     def installed(self) -> bool:
@@ -43,7 +44,8 @@ FAMILIES = (
     Family("jaxmarl:", "runnel.envs.jaxmarl:JaxMarlEnvironment", "jaxmarl", "jaxmarl",
            "several agents, in JAX: jaxmarl:MPE_simple_spread_v3, jaxmarl:3m, jaxmarl:hanabi", central=True),
     Family("pettingzoo:", "runnel.envs.pettingzoo:PettingZooEnvironment", "pettingzoo", "pettingzoo",
-           "several agents, parallel or in turns: pettingzoo:mpe2.simple_spread_v3", central=True),
+           "several agents, parallel or in turns: pettingzoo:mpe2.simple_spread_v3",
+           central=True, modules=True),
     Family("envpool:", "runnel.envs.envpool:EnvPoolEnvironment", "envpool", "envpool",
            "many C++ environments at once: envpool:Pong-v5"),
 )  # fmt: skip
@@ -96,6 +98,30 @@ def make(name: str, **kwargs: Any) -> Environment:
         return GymnasiumEnvironment(name, kwargs)
     module, _, attribute = name.rpartition(":")
     return _own(name, _find(name, module, attribute), kwargs)
+
+
+def is_registered(name: str) -> bool:
+    """Whether a name leads to nothing but an environment of an installed library: to no module of the user's."""
+    family = _family(name)
+    if family is None:
+        # Gymnasium's own environments, except those that make another one, of any module, by its id.
+        return ":" not in name and not name.startswith("GymV2")
+    if not family.modules or not family.installed:  # `make` says that it is not
+        return True
+    return _adapter_module(family).is_shipped(name.removeprefix(family.prefix))
+
+
+def module_of(name: str) -> str | None:
+    """The module, or file, that a name of the user's own environment leads to; None of other names."""
+    family = _family(name)
+    if family is not None:
+        return name.removeprefix(family.prefix) if family.modules else None
+    parts = portable.split(name)
+    return parts[0] if parts else None
+
+
+def _adapter_module(family: Family) -> Any:
+    return importlib.import_module(family.adapter.partition(":")[0])
 
 
 def central_settings(name: str) -> dict[str, Any]:
@@ -178,8 +204,6 @@ def _find(name: str, module: str, attribute: str) -> Any:
             f"'{name}' is no environment name. For an id that a package registers, write a function that "
             "makes it and name that: 'package.module:callable'"
         )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         return portable.import_object(name)
     except UserError as problem:

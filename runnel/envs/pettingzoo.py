@@ -6,14 +6,14 @@ import importlib
 import importlib.util
 import os
 import pkgutil
-import sys
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import pettingzoo
 
-from runnel import portable
+from runnel import named_modules, portable
 from runnel.envs.making import bad_setting, draw_without_screen
 from runnel.envs.pettingzoo_games import Agent, Game, Moment, Parallel, Turns
 from runnel.envs.pettingzoo_teams import groups_of, sight_of, state_of, team_of
@@ -23,6 +23,9 @@ from runnel.errors import EnvironmentFailed, UserError, nearest
 from runnel.types import AgentSpec, EnvSpec
 
 GROUPS = ("kind", "each", "one")
+
+FAMILIES = ("atari", "butterfly", "classic", "mpe", "sisl")
+"""PettingZoo's packages of environments."""
 
 TOGETHER = ("mpe2.", "butterfly.cooperative_pong", "butterfly.pistonball", "classic.rps", "sisl.pursuit")
 """Environments played at once whose agents are all there from the first step of an episode to the last."""
@@ -124,6 +127,20 @@ def _find(name: str) -> _MadeFrom:
     )
 
 
+def is_shipped(name: str) -> bool:
+    """Whether a name is that of an environment of PettingZoo's or mpe2's. Nothing is imported to know that."""
+    name = name.removeprefix("pettingzoo.")
+    package, _, module = name.rpartition(".")
+    if name in _registry("aec") or name in _registry("parallel"):
+        return True
+    if not re.fullmatch(r"[a-z0-9_]+_v\d+", module) or package not in (*FAMILIES, "mpe2"):
+        return False
+    found = importlib.util.find_spec("mpe2" if package == "mpe2" else "pettingzoo")
+    below = "" if package == "mpe2" else package
+    places = found.submodule_search_locations or () if found else ()
+    return module in {each.name for place in places for each in pkgutil.iter_modules([os.path.join(place, below)])}
+
+
 def _registry(kind: str = "aec") -> dict[str, str]:
     """PettingZoo's own environments (1.26 and later) by our names: `classic.go_v5` is its `classic/go-v5`."""
     known = getattr(pettingzoo, f"{kind}_registry", {})
@@ -133,9 +150,9 @@ def _registry(kind: str = "aec") -> dict[str, str]:
 def _module(name: str) -> Any:
     if name.partition(".")[0] in portable.STANDARD:
         raise UserError(f"pettingzoo:{name} is of Python's standard library; wanted a module with environments")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    for path in (name, f"pettingzoo.{name}"):
+    named_modules.name(name)
+    paths = (name, f"pettingzoo.{name}")
+    for path in reversed(paths) if name.partition(".")[0] in FAMILIES else paths:
         try:
             return importlib.import_module(path)
         except ModuleNotFoundError as problem:

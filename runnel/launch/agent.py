@@ -25,6 +25,7 @@ from typing import Any
 import zmq
 
 import runnel
+from runnel import named_modules
 from runnel.errors import OutOfDescriptors, UserError
 from runnel.launch.host import HEAVY, LIGHT, Host, Layout, Order, free_port
 from runnel.launch.local import LocalLauncher, Process
@@ -320,6 +321,7 @@ def _hosts(names: Sequence[str], elsewhere: dict[str, str]) -> tuple[str, ...]:
 def _settle(place: dict[str, Any]) -> None:
     """Makes this process see what the driver sees, as far as this machine has it."""
     sys.path[:] = [*dict.fromkeys([*place.get("path", ()), *sys.path])]
+    named_modules.restore(place.get("modules", {}))
     directory = place.get("directory")
     if directory and os.path.isdir(directory):
         os.chdir(directory)

@@ -16,6 +16,7 @@ import sys
 import traceback
 from typing import Any
 
+from runnel import named_modules
 from runnel.errors import EnvironmentFailed, UserError
 from runnel.launch.control import Control
 from runnel.portable import import_object
@@ -103,6 +104,7 @@ def settle(place: dict[str, Any]) -> None:
     os.environ.update(place["environ"])
     sys.argv[:] = place["argv"]
     sys.path[:] = place["path"]
+    named_modules.restore(place["modules"])
     importlib.invalidate_caches()
     if place["directory"] is not None:
         os.chdir(place["directory"])

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from runnel import named_modules
 from runnel.errors import HostLost, OutOfDescriptors, UserError, WorkerFailed
 from runnel.launch.host import Layout, Order
 from runnel.launch.hosts import Hosts, Invitation, Joined
@@ -413,4 +414,4 @@ def _place() -> dict[str, Any]:
     kept = ("JAX_", "XLA_", "TF_CPP_")
     environ = {name: value for name, value in os.environ.items() if name.startswith(kept)}
     path = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
-    return {"path": path, "directory": os.getcwd(), "environ": environ}
+    return {"path": path, "modules": named_modules.state(), "directory": os.getcwd(), "environ": environ}

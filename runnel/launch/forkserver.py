@@ -94,6 +94,7 @@ class ForkServer:
 
     def _prepare(self, order: dict[str, Any]) -> None:
         with self._loading(), _told(f"preparing with {order['prepare']}"):
+            child.settle(order["place"])  # what has been named since the server began
             import_object(order["prepare"])(order["job"])
 
     @contextlib.contextmanager

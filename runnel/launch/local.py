@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel import rundir
+from runnel import named_modules, rundir
 from runnel.errors import UserError
 from runnel.launch import child
 from runnel.launch.control import Control, too_many_descriptors
@@ -184,7 +184,7 @@ class LocalLauncher:
         What the call leaves in its own module (a cache) every worker inherits that is forked from the server. An
         error in it is ignored: the worker that needs what it makes will raise it again.
         """
-        self._order(False, {"prepare": entry, "job": job})
+        self._order(False, {"prepare": entry, "job": job, "place": _here(ONE_THREAD)})
 
     def start(self, worker: Worker) -> Process:
         """Starts a worker and returns when it has a process."""
@@ -309,7 +309,13 @@ def _here(environ: dict[str, str]) -> dict[str, Any]:
     except FileNotFoundError:  # it was removed
         directory = None
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python passes over others, too
-    return {"environ": {**os.environ, **environ}, "argv": sys.argv, "path": path, "directory": directory}
+    return {
+        "environ": {**os.environ, **environ},
+        "argv": sys.argv,
+        "path": path,
+        "modules": named_modules.state(),
+        "directory": directory,
+    }
 
 
 def _refusal(name: str, running: int, number: int) -> UserError:
