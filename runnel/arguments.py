@@ -193,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="hang_after_s",
         type=_seconds,
         metavar="SECONDS",
-        help="replace a worker that gives no sign of life for so long (120)",
+        help="replace a worker that gives no sign of life for so long; inline ends instead (120)",
     )
     _add_running(train)
 

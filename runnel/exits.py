@@ -17,6 +17,9 @@ from typing import NoReturn
 
 from runnel.errors import RunFailed
 
+leave = os._exit
+"""Ends this process, also in a run: `os._exit` itself, as it was before anything took its place."""
+
 
 class Exited(BaseException):
     """`os._exit` was called. No SystemExit: a thread in which that is raised ends without a word."""
@@ -25,11 +28,11 @@ class Exited(BaseException):
 @contextlib.contextmanager
 def contained() -> Iterator[None]:
     """What would end this process from within raises `RunFailed`; an environment that tries has failed."""
-    leave, process, over = os._exit, os.getpid(), False
+    before, process, over = os._exit, os.getpid(), False
 
     def refuse(status: int) -> NoReturn:
         if over or os.getpid() != process:  # a child that was forked ends as it likes
-            leave(status)
+            before(status)
         raise Exited(f"os._exit({status})")
 
     os._exit = refuse
@@ -41,7 +44,7 @@ def contained() -> Iterator[None]:
         raise failure(problem) from None
     finally:
         over = True  # where two runs overlap in threads, the other one may put this function back
-        os._exit = leave
+        os._exit = before
 
 
 def failure(problem: BaseException) -> RunFailed:

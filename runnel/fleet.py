@@ -71,6 +71,7 @@ class Fleet:
         tell: Tell = nobody,
     ):  # fmt: skip
         self.built, self.config, self.run_dir, self.tell = built, config, run_dir, tell
+        self.steps = 0  # in this process
         self.graph, self.plan = built.graph, built.plan
         self.host = not is_traceable(built.environment)
         self.free = staleness_in_iterations(self.plan, self.graph) > 0

@@ -23,6 +23,7 @@ from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFaile
 from runnel.events import EventLog
 from runnel.exits import failure
 from runnel.files import one_line, told_plainly, write_json_atomically
+from runnel.hanging import HangWatch
 from runnel.metrics import MetricsLog
 from runnel.outcome import outcome
 from runnel.plan import Free
@@ -31,7 +32,7 @@ from runnel.report import LiveView, forgiving, summary
 from runnel.runtime.program import Program, carry_types, make_program, unsound
 from runnel.runtime.setbacks import SETBACKS, Setbacks, other_seed
 from runnel.runtime.totals import Progress
-from runnel.stopping import Interrupted, Stopping
+from runnel.stopping import Interrupted, Stopping, Stuck
 from runnel.terminal import printable
 from runnel.types import PyTree
 
@@ -64,6 +65,9 @@ class Session:
         self.interrupted = False
         self.asked = ""  # the signal that did
         self.begun = False
+        self._says: Callable[[str], None] = self._print
+        self._stopping = Stopping(self._stop, self._last_word)
+        self._stopping.look = self._hang_watch()
         self.program: Program | None = None
         self.reason: str | None = None  # why the run did not end as it should
         self.rest: Progress | None = None  # what workers told while they paused for the last checkpoint
@@ -75,11 +79,13 @@ class Session:
         return self.ledger.counters
 
     def run(self) -> Run:
-        with Stopping(self._stop, self._last_word), self._at_once(), contextlib.ExitStack() as stack:
+        with self._stopping, self._at_once(), contextlib.ExitStack() as stack:
             stack.callback(self.events.close)
             try:
                 with self._at_once():
                     result = self._run(stack)
+            except Stuck as stuck:
+                result = self._left(stuck)
             except (Exception, Interrupted) as error:
                 self._failed(error)
                 raise
@@ -103,6 +109,7 @@ class Session:
             self._load(program, notes.append)
         view = stack.enter_context(LiveView(self.config["steps"], self.quiet, self._title()))
         startup.through(view.starting)
+        self._says = view.note
         for note in notes:
             view.note(note)
         self.events.note = view.event
@@ -343,7 +350,7 @@ class Session:
         self.events.tell("interrupted", reason=self.asked, action=action)
         self._save(program, view, last=True)
 
-    def _without_checkpoint(self, error: Exception) -> None:
+    def _without_checkpoint(self, error: BaseException) -> None:
         """Asked to stop, it does, though its workers cannot be brought to rest."""
         newest = self.checkpoints.newest()
         kept = "there is no earlier one" if newest is None else f"the newest is {newest.name}"
@@ -390,10 +397,41 @@ class Session:
             self.premises.abort()
             raise
 
-    def _last_word(self, number: int) -> None:
-        """The second signal, where this process is stuck: it is about to be ended."""
-        self.reason = f"{signal.Signals(number).name} twice; stuck"
-        self._write_result("interrupted", None)
+    def _last_word(self, reason: str) -> None:
+        """This process is stuck, and about to be ended."""
+        self.reason = self.reason or reason
+        if self.begun or not self.resumed:
+            self._write_result("interrupted" if self._stopping.asked else "failed", None)
+        self._say_how_to_go_on(self.reason)
+
+    def _hang_watch(self) -> Callable[[], None]:
+        """Looks for a hang in this process; where there are workers, `Fleet` does."""
+        if self.built.plan.workers > 1:
+            return lambda: None
+        hang_after_s, stopping = self.config.get("hang_after_s", 120.0), self._stopping
+        return HangWatch(hang_after_s, self._steps, lambda: stopping.asked, self._say, stopping.interrupt).look
+
+    def _steps(self) -> int:
+        return -1 if self.program is None else self.program.steps
+
+    def _say(self, text: str) -> None:
+        self._says(text)
+
+    def _print(self, text: str) -> None:
+        if not self.quiet and sys.stdout is not None:
+            print(printable(text), file=forgiving(sys.stdout), flush=True)
+
+    def _left(self, stuck: Stuck) -> dict[str, Any]:
+        """What hangs was left in the midst of it: the run ends without a checkpoint if asked to, else it fails."""
+        if self.interrupted and (self.begun or not self.resumed):
+            self._without_checkpoint(stuck)
+            return self._write_result("interrupted", None)
+        newest = self.checkpoints.newest()
+        kept = "there is no checkpoint" if newest is None else f"the newest checkpoint is {newest.name}"
+        self._tell("hang", reason=str(stuck), action="the run ends")
+        error = RunFailed(f"{stuck}; {kept}. Correct the environment, or allow it more time with --hang-after")
+        self._failed(error)
+        raise error
 
     def _failed(self, error: BaseException) -> None:
         """Leaves word of an error that ends the run; not to be hidden by another."""
@@ -404,12 +442,16 @@ class Session:
                 self._write_result("interrupted" if at_once else "failed", self.program)
         if at_once:
             self.events.tell("interrupted", reason=self.reason, action="no checkpoint was written")
-        if self.begun and not self.quiet and sys.stderr is not None:
-            newest = self.checkpoints.newest()
-            again = f"go on by `runnel resume {self.run_dir}{self.premises.flags}`"
-            on = "it has no checkpoint to go on from" if newest is None else again
-            what = self.reason if at_once else "failed"
-            print(printable(f"{what}; the run is in {self.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
+        if self.begun:
+            self._say_how_to_go_on(self.reason if at_once else "failed")
+
+    def _say_how_to_go_on(self, what: str) -> None:
+        if self.quiet or sys.stderr is None:
+            return
+        newest = self.checkpoints.newest()
+        again = f"go on by `runnel resume {self.run_dir}{self.premises.flags}`"
+        on = "it has no checkpoint to go on from" if newest is None else again
+        print(printable(f"{what}; the run is in {self.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
 
     def _write_result(self, status: str, program: Program | None) -> dict[str, Any]:
         result = {

@@ -59,6 +59,7 @@ class Started:
 
     def under_way(self) -> bool:
         """Whether it trains and has a checkpoint."""
+        assert self.process.poll() is None, "it ended before"
         return (self.run / "checkpoints" / "latest").exists() and bool(read_metrics(self.run))
 
     def wait(self, seconds: float = 60.0) -> int:
@@ -196,6 +197,63 @@ def test_a_worker_that_does_not_come_to_rest_is_not_waited_for_long(start: Any, 
     assert_goes_on(start, run.run)
 
 
+# An environment that hangs, in the user's own process
+
+
+def ways(fast: str) -> list[Any]:
+    """How an environment hangs, and whether it also does when it is closed."""
+    each = {"sleep": ("sleep", False), "spin": ("spin", False), "stuck": ("stuck", False), "close": ("sleep", True)}
+    slow = pytest.mark.slow
+    return [pytest.param(*way, id=name, marks=[] if name == fast else slow) for name, way in each.items()]
+
+
+SOON = "from runnel import hanging; hanging.SHOWN_S, hanging.END_S, hanging.LAST_S = 0.5, 2.0, 1.0"
+
+
+def hanging(how: str, close: bool) -> list[str]:
+    words = ["ppo", f"{ROOT}/tests/envs/hanging.py:Hanging", "--envs", "4", "--set", "unroll=8", "minibatches=2"]
+    return [*words, "epochs=1", "hidden=(16,)", f"env.how={how}", f"env.close_too={close}"]
+
+
+@pytest.mark.parametrize(("how", "close"), ways(fast="stuck"))
+def test_asked_once_while_its_environment_hangs(
+    start: Any, train: Any, tmp_path: Path, how: str, close: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNEL_TEST_HANG", str(tmp_path / "hang"))
+    run = train(hanging(how, close), "--checkpoint-every", 0.1, first=SOON)
+    until(run.under_way)
+    (tmp_path / "hang").touch()
+    until((tmp_path / "hang").with_suffix(".hangs").exists)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait(60) == 1, run.err
+    assert gone(run)
+    result = run.result()
+    assert result["status"] == "interrupted"
+    assert "SIGTERM: ending with a checkpoint after the iteration in progress; once more ends at once" in run.out
+    assert "waits for hang (" in run.out
+    assert 'hanging.py", line' in run.out  # the stack
+    assert "did not return from hang (" in result["reason"]
+    monkeypatch.delenv("RUNNEL_TEST_HANG")
+    assert_goes_on(start, run.run)
+
+
+@pytest.mark.parametrize(("how", "close"), ways(fast="sleep"))
+def test_an_environment_that_hangs_ends_the_run(
+    train: Any, tmp_path: Path, how: str, close: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNEL_TEST_HANG", str(tmp_path / "hang"))
+    run = train(hanging(how, close), "--checkpoint-every", 0.1, "--hang-after", 2, first=SOON)
+    until(run.under_way)
+    (tmp_path / "hang").touch()
+    assert run.wait(60) == 1, run.err
+    assert gone(run)
+    result = run.result()
+    assert result["status"] == "failed"
+    assert "the environment has not returned for 2 s (--hang-after), in hang (" in result["reason"]
+    assert f"go on by `runnel resume {run.run}`" in run.err
+    assert 'hanging.py", line' in run.out  # the stack
+
+
 # Asked twice
 
 
@@ -313,7 +371,7 @@ STUCK = """
 import hashlib, sys
 from runnel import stopping
 stopping.AT_ONCE_S = 0.2
-with stopping.Stopping(lambda number: None, lambda number: print("last word", number, flush=True)):
+with stopping.Stopping(lambda number: None, lambda reason: print("last word:", reason, flush=True)):
     print("stuck", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # no handler runs until it is over
 """
@@ -330,7 +388,7 @@ def test_a_process_that_is_stuck_ends_too() -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=60)
-        assert (process.returncode, out) == (128 + signal.SIGTERM, f"last word {signal.SIGTERM:d}\n")
+        assert (process.returncode, out) == (128 + signal.SIGTERM, "last word: SIGTERM twice; stuck\n")
     finally:
         process.kill()
         process.communicate()

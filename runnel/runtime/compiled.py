@@ -29,7 +29,7 @@ class CompiledProgram:
     """Environments, acting and learning in a single program on one or many devices."""
 
     def __init__(self, loop: Loop, devices: Sequence[Any], seed: int, name: str = "program"):
-        self.name = name
+        self.name, self.steps = name, 0
         self.loop, self.stage, self.seed = loop, Stage(loop.graph), jnp.uint32(seed)
         self.mesh = Mesh(list(devices), ("columns",))
         self.iterations_per_call = 1

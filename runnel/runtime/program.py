@@ -30,6 +30,11 @@ class Program(Protocol):
         """Everything that training carries on, where it is here: of workers elsewhere, as it was last saved."""
         ...
 
+    @property
+    def steps(self) -> int:
+        """Steps that host environments have taken in this process; read by another thread, to see whether they hang."""
+        ...
+
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         ...

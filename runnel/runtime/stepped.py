@@ -30,7 +30,7 @@ class SteppedProgram:
     """The whole loop in one process, on host environments, or on JAX environments unrolled in one call each."""
 
     def __init__(self, loop: Loop, vector: HostVector | None, seed: int, name: str = "process", tell: Tell = nobody):
-        self.name, self.tell = name, tell
+        self.name, self.tell, self.steps = name, tell, 0
         self.loop, self.stage = loop, Stage(loop.graph)
         self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
         self.player = self._player(vector, seed) if vector is not None else None
@@ -46,9 +46,12 @@ class SteppedProgram:
         self.policies = Policies(self.loop, list(lanes), self._parameters, seed)
         block = Block(vector, range(graph.envs), graph.unroll, lanes, self.policies, discounts)
         block.reset()
-        player = Player([block], lambda block: 0, tell=self.tell)
+        player = Player([block], lambda block: 0, beat=self._stepped, tell=self.tell)
         player.tell_failures(block)
         return player
+
+    def _stepped(self, steps: int) -> None:
+        self.steps = steps
 
     def _parameters(self, unroll: int) -> tuple[int, dict[str, PyTree]]:
         return 0, {group: state.params for group, state in self.carry.states.items()}
