@@ -188,7 +188,7 @@ def _finished(directory: Path, config: dict[str, Any], given: dict[str, Any], qu
         return None
     ended = finished(directory, config, rebuild(directory, config, "inline", **given))
     if ended is not None and not quiet:
-        print(f"nothing is left to train; --steps goes on beyond {ended.result['env_steps']:,}")
+        print(f"nothing is left to train after {ended.result['env_steps']:,} steps; with more --steps it goes on")
         print(summary({**ended.result, "run_dir": str(directory)}), flush=True)
     return ended
 

@@ -1,5 +1,6 @@
 """What the documentation shows works."""
 
+import contextlib
 import importlib.util
 import re
 import sys
@@ -50,18 +51,20 @@ def test_a_distribution_of_the_documentation_trains(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
-PLANS = [
+SHOWN = [
     (page.name, command, shown)
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    for command, shown in re.findall(r"^\$ runnel (plan [^\n]*)\n(.*?)(?=^\$|^```)", page.read_text(), re.M | re.S)
+    for command, shown in re.findall(r"^\$ runnel ([^\n]*)\n(.*?)(?=^\$|^```)", page.read_text(), re.M | re.S)
+    if shown and (command.startswith("plan ") or shown.startswith("runnel "))
 ]
 
 
-@pytest.mark.parametrize(("page", "command", "shown"), PLANS)
-def test_the_plans_of_the_documentation_are_as_shown(page, command, shown, monkeypatch, capsys):
+@pytest.mark.parametrize(("page", "command", "shown"), SHOWN)
+def test_plans_and_errors_of_the_documentation_are_as_shown(page, command, shown, monkeypatch, capsys):
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(Machine, "here", lambda: Machine(64, ("cpu:0",)))
-    cli.main(command.split())
+    with contextlib.suppress(SystemExit):
+        cli.main(command.split())
     printed = capsys.readouterr()
     assert (printed.out or printed.err).strip() == shown.strip()
 

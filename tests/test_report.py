@@ -134,6 +134,16 @@ def test_a_terminal_gets_a_bar_and_the_same_numbers(total: int | None, monkeypat
         assert words in text
 
 
+def test_a_terminal_shows_in_its_bar_what_a_run_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    with LiveView(100, stream=stream) as view:
+        view.starting("compiling (4 s)")
+        view._view._live.refresh()  # type: ignore[attr-defined]
+    assert "compiling (4 s)" in stream.getvalue()
+
+
 def test_the_last_event_stays_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
