@@ -104,7 +104,7 @@ def train(
             "hang_after_s": hang_after_s,
             "on_nan": _known(on_nan),
         }
-        built = _sign(config, built)
+        built = _sign(config, built, run_dir)
         if built.plan.workers > 1:
             _check_portable(config, built)
         directory = _fresh_directory(run_dir, built, seed)
@@ -168,14 +168,14 @@ def resume(
         config |= described(built)
         if built.plan.workers > 1:
             _check_portable(config, built)
-        built = _sign(config, built)
+        built = _sign(config, built, directory)
         session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises)
         return session.run()
 
 
-def _sign(config: dict[str, Any], built: Built) -> Built:
+def _sign(config: dict[str, Any], built: Built, run_dir: str | Path | None) -> Built:
     """Signs the user's own code that a run is made of, so that its directory can be used again without a question."""
-    signed = sign(config)
+    signed = sign(config, run_dir)
     config.pop("code", None)
     if signed.code is not None:
         config["code"] = signed.code

@@ -162,13 +162,20 @@ class Signed(NamedTuple):
     problem: str = ""
 
 
-def sign(config: Mapping[str, Any]) -> Signed:
+def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed:
     """Signs, for this user, the names in a configuration that are not registered, with the files they came from."""
     config = {part: clean(config[part]) for part in PARTS}  # as it will be read
     own = [name for name in names_in(config) if not is_registered(name)]
     if not own:
         return Signed(None)
     code = {"names": {name.path: _source(name) for name in own}}
+    for name, source in code["names"].items():
+        if run_dir is not None and source["file"] and named_modules.is_inside(source["file"], str(run_dir)):
+            return Signed(
+                code,
+                f"{name} lies in the run's own directory, of which nothing is imported: the run cannot be resumed or "
+                "evaluated as it is; choose another --run-dir",
+            )
     try:
         key = signing.make_key(signing.key_file())
     except signing.NoKey as why:

@@ -1,5 +1,6 @@
 """The working directory serves the modules that a user named, and nothing else that lies there."""
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 
 import runnel
+import runnel.launch.ray
 from runnel import named_modules, portable
 from runnel.envs import FAMILIES, make
 from runnel.errors import UserError
 from runnel.launch import LocalLauncher
+from runnel.launch.hosts import AGENT
 from runnel.launch.local import Worker
 from runnel.named_modules import NamedModules
 
@@ -181,6 +184,30 @@ def test_another_process_inherits_what_was_decided_and_adds_nothing(here):
 
 
 # Processes
+
+
+def test_agents_do_not_import_from_the_working_directory(here, tmp_path_factory):
+    canary = tmp_path_factory.mktemp("seen") / "canary"
+    plant(here, canary)
+    done = subprocess.run([sys.executable, *AGENT], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert "an agent is started by a launcher" in done.stderr
+    assert not canary.exists(), canary.read_text()
+
+
+LINK = """
+import json, os, sys
+asked = json.loads(sys.stdin.readline())
+print(json.dumps({"id": asked["id"], "interface": os.getcwd(), "address": os.environ["PYTHONPATH"], "started": False}))
+"""
+
+
+def test_ray_is_not_given_the_working_directory(here, monkeypatch):
+    """It puts the directory in which a driver stands on the path of all workers, before what is installed."""
+    monkeypatch.setattr(runnel.launch.ray, "LINK", ("-c", LINK))
+    with contextlib.closing(runnel.launch.ray.RayHosts()) as hosts:
+        assert hosts.interface == "/"
+        assert str(here) not in hosts.address.split(os.pathsep)
+        assert all(map(os.path.isabs, hosts.address.split(os.pathsep)))
 
 
 ENTRY = """

@@ -436,6 +436,13 @@ def test_a_signed_file_inside_the_run_directory_is_not_executed(own_run, project
     assert "lies in the run's own directory" in str(admitted(config, own_run))
 
 
+def test_training_into_the_directory_of_ones_code_says_what_that_means(project, state):
+    portable.import_object("mine_trust:Mine")
+    found = trust.sign({**PLAIN, "algorithm": {"class": "mine_trust:Mine", "settings": {}}}, project)
+    assert "mine_trust:Mine lies in the run's own directory" in found.problem
+    assert "signature" not in found.code
+
+
 def test_only_the_parts_that_are_used_are_asked_for(tmp_path):
     config = {"distribution": {"class": "mine_trust:Own", "settings": {}}}
     assert admitted(config, parts=("algorithm", "environment")) is None

@@ -25,7 +25,7 @@ from runnel.launch.server import readable, tail
 if TYPE_CHECKING:
     from runnel.machine import Machine
 
-AGENT = ("-m", "runnel.launch.agent")
+AGENT = ("-P", "-m", "runnel.launch.agent")
 """What Python is told to run."""
 
 START_S = 60.0

@@ -68,7 +68,8 @@ class RayHosts:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **_ENVIRON, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, **_ENVIRON, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            cwd="/",  # Ray puts the directory in which its driver stands first on the Python path of its workers
             process_group=0,  # Ctrl-C at the terminal is this process's to handle
         )
         threading.Thread(target=self._listen, name="ray", daemon=True).start()
