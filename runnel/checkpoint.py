@@ -332,7 +332,7 @@ class Checkpoints:
         found = {}
         for name in rundir.names(self.run_dir, DIRECTORY):
             number = name.removesuffix(BEFORE)
-            if NUMBER.fullmatch(number) and not (self.directory / name).is_symlink():
+            if NUMBER.fullmatch(number):
                 found[int(number), number == name] = self.directory / name
         return [found[key] for key in sorted(found)]
 

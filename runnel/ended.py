@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from runnel import portable
 from runnel.building import Built, read_config
@@ -95,9 +95,33 @@ def _reached(result: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 
 def read_result(run_dir: Path) -> dict[str, Any] | None:
-    """A run directory's result.json; None where there is none that can be read."""
+    """A run directory's result.json; None where there is none that can be read, or one that no run has written."""
     try:
         found = read_json(run_dir, "result.json")
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and all(_proper(name, value) for name, value in found.items()) else None
+
+
+TEXT: Final = frozenset({"status", "algorithm", "environment", "distribution", "reason", "bottleneck"})
+LISTS: Final = frozenset({"workers", "streams", "machines"})
+TABLES: Final = frozenset({"group_returns", "restart_reasons"})
+
+
+def _proper(name: str, value: Any) -> bool:
+    """Whether a result has such a value of that name; what has another name is nobody's concern."""
+    if value is None or name == "network":
+        return name not in ("status", "env_steps")
+    if name in LISTS:
+        return isinstance(value, list) and all(isinstance(each, dict) for each in value) and _roles(name, value)
+    if name in TABLES:
+        return isinstance(value, dict) and all(type(each) in (int, float) for each in value.values())
+    return isinstance(value, str) if name in TEXT else type(value) in (int, float)
+
+
+def _roles(name: str, value: list[dict[str, Any]]) -> bool:
+    busy = (int, float, type(None))
+    return name != "workers" or all(
+        isinstance(each.get("role"), str) and type(each.get("busy")) in busy and isinstance(each.get("host", ""), str)
+        for each in value
+    )

@@ -14,6 +14,9 @@ from typing import Any, Final
 from runnel import rundir
 from runnel.errors import UserError
 
+MOST_DIGITS: Final = 40
+"""Larger integers overflow wherever a float is made of them."""
+
 MOST_JSON_BYTES: Final = 1 << 24
 """Larger than any configuration or result."""
 
@@ -45,7 +48,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def read_json(root: Path | str, name: str, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """What a JSON file of a run directory says. Raises OSError, ValueError or RecursionError; see `rundir`."""
-    return json.loads(rundir.read(root, name, most_bytes), parse_constant=_no_number)
+    return json.loads(rundir.read(root, name, most_bytes), parse_constant=_no_number, parse_int=_integer)
+
+
+def _integer(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"found an integer of {len(text):,} digits, expected at most {MOST_DIGITS}")
+    return int(text)
 
 
 def _no_number(text: str) -> Any:

@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -108,7 +108,7 @@ def train(
         if built.plan.workers > 1:
             _check_portable(config, built)
         directory = _fresh_directory(run_dir, built, seed)
-        built = stack.enter_context(_alone(directory, built))
+        built = _noted(built, stack.enter_context(_alone(directory)))
         _refuse_held(directory)  # of two that start at once, the other may have been faster
         session = Session(directory, config, built, began=began, quiet=quiet, premises=premises)
         return session.run()
@@ -160,11 +160,12 @@ def resume(
         ended = _finished(directory, config, given, quiet)
         if ended is not None:
             return ended
+        notes = stack.enter_context(_alone(directory))
         built, premises = _settle(
             stack, launcher, address, distribution or config.get("distribution"), config["environment"]["name"],
             lambda: rebuild(directory, config, distribution, **given),
         )  # fmt: skip
-        built = stack.enter_context(_alone(directory, built))
+        built = _noted(built, notes)
         config |= described(built)
         if built.plan.workers > 1:
             _check_portable(config, built)
@@ -318,9 +319,16 @@ def _refuse_held(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(directory: Path, built: Built) -> Iterator[Built]:
-    """Around a run: keeps others out of its directory, and refuses one that a run could not write into as it should."""
+def _alone(directory: Path) -> Iterator[list[str]]:
+    """Around a run: keeps others out of its directory, and refuses one that a run could not write into as it should.
+
+    Gives what the user should know.
+    """
     check_layout(directory)
     notes: list[str] = []
     with lock.hold(directory, notes.append):
-        yield built._replace(plan=replace(built.plan, notes=(*built.plan.notes, *notes)))
+        yield notes
+
+
+def _noted(built: Built, notes: Sequence[str]) -> Built:
+    return built._replace(plan=replace(built.plan, notes=(*built.plan.notes, *notes)))

@@ -8,13 +8,18 @@ import os
 import random
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import hostile_cases as cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hostile_cases import damaged, resign
 from toys import Reinforce
 
 import runnel
@@ -121,43 +126,8 @@ def load(run_dir, like):
     return counters["iterations"]
 
 
-def damaged(data: bytes, rng: random.Random, others: list[Path]) -> bytes:
-    """Bytes that something has happened to."""
-    data = bytearray(data)
-    match rng.choice(("flip", "cut", "swap", "replace", "empty", "insert", "other", "nest")):
-        case "flip" if data:
-            for _ in range(rng.randint(1, 8)):
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        case "cut":
-            data = data[: rng.randrange(len(data) + 1)]
-        case "swap" if len(data) > 8:
-            i, j = sorted(rng.sample(range(len(data)), 2))
-            data = data[j:] + data[i:j] + data[:i]
-        case "insert":
-            at = rng.randrange(len(data) + 1)
-            data = data[:at] + rng.randbytes(16) + data[at:]
-        case "other":
-            data = bytearray(rng.choice(others).read_bytes())
-        case "nest":
-            data = bytearray(b"[" * 100_000)
-        case "empty":
-            data = bytearray()
-        case _:
-            data = bytearray(rng.randbytes(max(1, len(data))))
-    return bytes(data)
-
-
 def newest(run_dir):
     return max(path for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
-
-
-def resign(checkpoint):
-    """Makes a manifest agree with what is there, as someone would who means harm."""
-    files = {}
-    for path in sorted(p for p in checkpoint.rglob("*") if p.is_file() and p.name != "manifest.json"):
-        data = path.read_bytes()
-        files[path.relative_to(checkpoint).as_posix()] = [len(data), hashlib.blake2b(data).hexdigest()]
-    (checkpoint / "manifest.json").write_text(json.dumps({"format": 1, "files": files}))
 
 
 def test_damage_to_any_file_is_refused_or_passed_over(run_dir, trained, like):
@@ -484,3 +454,241 @@ def test_random_bytes_over_a_control_are_dropped_and_nothing_hangs():
                     assert not control.closed
                 good.append(received.value["number"])
     assert good == list(range(0, 400, 50))
+
+
+# Every command on every hazard, and what a fuzzer finds beyond
+
+TESTS = Path(__file__).parent
+FUZZ_SECONDS = float(os.environ.get("RUNNEL_FUZZ_SECONDS", "6"))
+
+
+class Server:
+    """A process that has imported everything, and forks itself for each case; see `hostile_server.py`."""
+
+    def __init__(self, home):
+        self.home = home
+        environ = {**os.environ, "JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "100"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(TESTS / "hostile_server.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ, cwd=home,
+        )  # fmt: skip
+        assert self._read() == {"ready": 1}, "it has threads, and cannot be forked"
+        self.base = home / "base"
+        for steps in ("16", "32"):
+            argv = cases.COMMANDS["train"] if steps == "16" else ["resume", "RUN", "--steps", steps]
+            told = self.ask([named(argv, self.base, home)], home)
+            assert told["statuses"] == [0], told["text"]
+        metrics = self.base / "metrics.jsonl"
+        metrics.write_text(metrics.read_text().replace('"mean_return": null', '"mean_return": 20.5'))
+
+    def _read(self):
+        line = self._process.stdout.readline()
+        assert line, "the server has ended"
+        return json.loads(line)
+
+    def ask(self, argvs, cwd, **more):
+        case = {"argvs": argvs, "cwd": str(cwd), "log": str(self.home / "log"), **more}
+        self._process.stdin.write(json.dumps(case) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._process.stdout.close()
+
+
+def named(argv, run_dir, out):
+    return [word.replace("RUN", str(run_dir)).replace("OUT", str(out)) for word in argv]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    started = Server(tmp_path_factory.mktemp("server"))
+    yield started
+    started.close()
+
+
+def attacked(server, where, command, do):
+    """Runs a command on a copy of the run to which something was done, and looks at what must hold in any case."""
+    run_dir, out = where / "run", where / "out"
+    out.mkdir()
+    outside = cases.make_outside(where)
+    if command == "train":
+        run_dir.mkdir()
+    else:
+        shutil.copytree(server.base, run_dir, symlinks=True)
+    did = do(run_dir, outside)
+    before = cases.snapshot(outside, where / cases.NUMBERED)
+    inside = len(str(did)) % 2 == 0  # `cd RUN; runnel eval .`
+    argv = named(cases.COMMANDS[command], "." if inside else run_dir, out)
+    told = server.ask(
+        [argv], run_dir if inside else where, limit_s=60, no_code=[str(where)],
+        untouched=[str(outside), str(where / cases.NUMBERED)], unprivileged="unreadable" in str(did),
+    )  # fmt: skip
+    problems = [f"statuses {told['statuses']}"] if told["statuses"] not in ([0], [2]) else []
+    problems += ["a traceback"] if "Traceback" in told["text"] else []
+    problems += [f"{told['megabytes']:.0f} MB"] if told["megabytes"] > 2000 else []
+    problems += [f"offence: {offence}" for offence in told["offences"]]
+    problems += ["something outside has changed"] if cases.snapshot(outside, where / cases.NUMBERED) != before else []
+    assert not problems, f"{command} with {did}: {'; '.join(problems)}\n{told['text'][-3000:]}"
+    return told
+
+
+def one_of_the_table(server, where, command, hazard, place):
+    def do(run_dir, outside):
+        cases.plant(hazard, run_dir, place, outside)
+        return f"{hazard} at {place}"
+
+    told = attacked(server, where, command, do)
+    statuses, older = cases.expected(command, hazard, place)
+    assert told["statuses"][0] in statuses, told["text"]
+    if older:
+        assert "trying the one before it" in told["text"]
+        assert f"{2:012d}" in told["text"]
+
+
+@pytest.mark.parametrize(("command", "hazard", "place"), list(cases.table(full=False)))
+def test_the_table(command, hazard, place, server, tmp_path):
+    one_of_the_table(server, tmp_path, command, hazard, place)
+
+
+@pytest.mark.slow
+def test_the_whole_table(server, tmp_path):
+    for number, (command, hazard, place) in enumerate(cases.table(full=True)):
+        where = tmp_path / str(number)
+        where.mkdir()
+        one_of_the_table(server, where, command, hazard, place)
+        subprocess.run(["rm", "-rf", str(where)], check=True)
+
+
+def of_every_type(path, stride):
+    """A JSON file with another value at each of its keys: every value, or one in so many."""
+    pristine = json.loads(path.read_text())
+    for number, key in enumerate(cases.keys(pristine)):
+        some = cases.VALUES[number % stride :: stride]
+        for value in some:
+            yield key, value, cases.written(cases.changed(pristine, key, value))
+
+
+@pytest.mark.parametrize(
+    ("file", "argv", "stride"),
+    [
+        ("config.json", ["eval", "RUN", "--episodes", "1"], 10),
+        ("config.json", ["plot", "RUN", "--out", "OUT/curve.svg"], 40),
+        ("result.json", ["resume", "RUN"], 20),
+    ],
+    ids=["eval", "plot", "resume"],
+)
+@pytest.mark.parametrize("full", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_values_of_every_type_at_every_key(file, argv, stride, full, server, tmp_path):
+    argvs, given = [], []
+    for number, (key, value, text) in enumerate(of_every_type(server.base / file, 1 if full else stride)):
+        run_dir = tmp_path / str(number)
+        shutil.copytree(server.base, run_dir, symlinks=True, copy_function=os.link)
+        (run_dir / file).unlink()
+        (run_dir / file).write_text(text)
+        (run_dir / "evil.py").write_text("raise AssertionError('executed')\n")
+        argvs.append(named(argv, run_dir, tmp_path))
+        given.append((key, str(value)[:60]))
+    told = server.ask(argvs, tmp_path, limit_s=1500, no_code=[str(tmp_path)])
+    wrong = [(what, status) for what, status in zip(given, told["statuses"], strict=False) if status not in (0, 2)]
+    assert (wrong, told["offences"], len(told["statuses"])) == ([], [], len(argvs)), told["text"][-3000:]
+    assert "Traceback" not in told["text"]
+
+
+def fuzz(server, where, seconds, seed):
+    rng, number, end = random.Random(seed), 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        number += 1
+        here = where / str(number)
+        here.mkdir()
+        command = rng.choice(("resume", "eval", "eval", "eval --json", "plot", "plot"))
+        attacked(server, here, command, lambda run_dir, outside: cases.fuzzed(run_dir, outside, rng))
+        subprocess.run(["rm", "-rf", str(here)], check=True)
+    return number
+
+
+def test_beyond_the_table(server, tmp_path):
+    assert fuzz(server, tmp_path, FUZZ_SECONDS, 17) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4000)
+def test_far_beyond_the_table(server, tmp_path):
+    seconds = float(os.environ.get("RUNNEL_FUZZ_SECONDS", "3000"))
+    assert fuzz(server, tmp_path, seconds, time.time_ns()) > 0
+
+
+# Modules that lie where a user may stand
+
+RECORD = """
+import json, sys
+names = set()
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        names.add(name)
+sys.meta_path.insert(0, Watch())
+from runnel.cli import main
+main(sys.argv[2:])
+open(sys.argv[1], "w").write(json.dumps(sorted(names)))
+"""
+OPTIONAL = (
+    "jax_plugins", "jax_cuda12_plugin", "libtpu", "orbax", "mpl_toolkits", "google", "gymnax", "brax", "jaxmarl",
+    "pettingzoo", "envpool", "ale_py", "wandb", "tensorboardX", "imageio_ffmpeg", "mujoco", "pygame", "ray", "zmq",
+    "pandas", "tensorflow", "torch", "etils", "sitecustomize", "usercustomize", "runnel_plugins", "IPython", "rich",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def imported(server):
+    """The top-level names that commands look for when nothing is imported yet, whether or not they are installed."""
+    found = set(OPTIONAL)
+    for k, argv in enumerate((["eval", "RUN", "--episodes", "1"], ["plot", "RUN", "--out", "OUT/curve.png"])):
+        names = server.home / f"names-{k}"
+        argv = named(argv, server.base, server.home)
+        subprocess.run(
+            [sys.executable, "-c", RECORD, str(names), *argv], check=True, cwd=server.home, capture_output=True
+        )
+        found |= {name.partition(".")[0] for name in json.loads(names.read_text())}
+    return sorted(name for name in found - {"runnel", "__main__"} if name.isidentifier())
+
+
+def plant_modules(directory, names, canary, kind):
+    """Modules of those names, or packages of no package, which add to what is installed."""
+    code = f"with open({str(canary)!r}, 'a') as file:\n    file.write(__name__ + ' ' + __file__ + '\\n')\n"
+    for name in names:
+        path = directory / f"{name}.py" if kind == "modules" else directory / name / "evil" / "__init__.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "argv"),
+    [
+        ("modules", "inside", ["eval", "RUN", "--episodes", "1"]),
+        ("parts of packages", "inside", ["resume", "RUN", "--steps", "48"]),
+        ("modules", "beside", ["plot", "RUN", "--out", "OUT/curve.png"]),
+        pytest.param("modules", "beside", cases.COMMANDS["train"], marks=pytest.mark.slow),
+        pytest.param("parts of packages", "beside", ["eval", "RUN", "--episodes", "1"], marks=pytest.mark.slow),
+        pytest.param("modules", "inside", ["plot", "RUN", "--out", "OUT/curve.pdf"], marks=pytest.mark.slow),
+        pytest.param(
+            "modules", "inside", ["resume", "RUN", "--steps", "48", "--distribution", "coarse", "--actors", "2"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_no_module_that_lies_there_is_loaded(kind, where, argv, server, imported, tmp_path):
+    """`cd RUN; runnel eval .`, or `runnel eval RUN` from the directory it was unpacked into."""
+    run_dir, canary = tmp_path / "run", tmp_path / "canary"
+    if argv[0] != "train":
+        shutil.copytree(server.base, run_dir, symlinks=True)
+    stands = run_dir if where == "inside" else tmp_path
+    for directory in {stands, run_dir if run_dir.exists() else stands}:
+        plant_modules(directory, imported, canary, kind)
+    command = [str(Path(sys.executable).with_name("runnel"))]
+    command += named(argv, "." if where == "inside" else run_dir, tmp_path)
+    environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, cwd=stands, capture_output=True, text=True, check=False, timeout=120, env=environ)
+    assert not canary.exists(), canary.read_text()
+    assert done.returncode == 0, done.stderr
