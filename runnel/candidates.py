@@ -12,6 +12,9 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+MOST_BYTES = 2**22
+"""Larger files are not read: nobody wrote them."""
+
 
 def hint(name: str, found: list[str]) -> str:
     """`; 'staged' is a module: choose staged:Staged or staged:Other`, or nothing where nothing was found."""
@@ -62,8 +65,9 @@ def _top_level(name: str) -> list[ast.stmt]:
     """The statements of a module; none where it cannot be found or read."""
     try:
         path = source_of(name)
-        return ast.parse(path.read_bytes()).body if path is not None else []
-    except (OSError, ValueError, SyntaxError, RecursionError):
+        small = path is not None and path.stat().st_size <= MOST_BYTES
+        return ast.parse(path.read_bytes()).body if path is not None and small else []
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return []
 
 

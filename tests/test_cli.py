@@ -161,6 +161,20 @@ def test_a_module_is_not_executed_to_say_what_it_defines(
     assert "choose mine/idea.py:Mine or mine/idea.py:Other" in found.err
 
 
+@pytest.mark.parametrize("content", ["class Mine(", "(" * 100_000, "\0", None])
+def test_a_module_that_cannot_be_read_has_no_candidates(
+    runnel: Any, content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "broken.py").open("w") as file:
+        file.write(content or "class Mine(Algorithm): ...\n")
+        if content is None:
+            file.truncate(2**40)
+    ended = runnel("train", "broken", "CartPole-v1")
+    assert ended.status == 2
+    assert "there is no algorithm 'broken'; " in ended.err
+
+
 def test_a_module_beside_an_algorithm_of_the_same_name_is_pointed_out(
     runnel: Any, called: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
