@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from chaos import Chaos
 
-from runnel.checkpoint import Checkpoints, _read
+from runnel.checkpoint import Checkpoints, _Checkpoint, _read
 
 PLANS = {
     "coarse": (["ppo", "CartPole-v1", "--distribution", "coarse", "--actors", "2"], ["actor-0", "actor-1"]),
@@ -34,7 +34,7 @@ PLANS = {
 def final_state(run_dir: Path) -> dict[str, np.ndarray]:
     newest = Checkpoints(run_dir).newest()
     assert newest is not None
-    return _read(newest / "state", {})
+    return _read(_Checkpoint(run_dir.absolute(), f"checkpoints/{newest.name}"), "state", {})
 
 
 def train(command: list[str], run_dir: Path, steps: int) -> list[str]:
