@@ -259,6 +259,11 @@ def _settle(
             stack.callback(launcher.close)
             flags = " --launcher ray" + (f" --address {address}" if address else "")
             notes = ("no Ray cluster was found: one is started on this machine",) if launcher.started else ()
+            if launcher.open:
+                notes = (
+                    f"the Ray cluster at {launcher.address} admits clients without a token: whoever reaches it can run "
+                    "code as you; start Ray with RAY_AUTH_MODE=token",
+                )
         from runnel.launch.cluster import Cluster
 
         startup.phase("preparing the machines")

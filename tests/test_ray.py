@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -206,14 +207,15 @@ def test_a_cluster_is_started_here_where_there_is_none(cluster, tmp_path):  # no
         pytest.skip("Ray finds the cluster of the other tests")
     lone = cluster.network.machine("alone")
     try:
-        before = set(Path("/tmp").glob("runnel-ray-*"))
         with Driver(lone, env={"HOME": str(tmp_path)}) as driver:
             assert driver.ready.get("started"), driver.ready
             assert driver.ready["interface"] == "127.0.0.1"
             (joined,) = driver.start()
             assert (joined["name"], joined["address"]) == ("alone", "127.0.0.1")
+            (folder,) = set(re.findall(r"/tmp/runnel-ray-[\w-]+", lone.run(["ps", "-e", "-o", "args"]).stdout))
+            assert Path(folder).exists()
         assert "raylet" not in lone.run(["ps", "-e", "-o", "comm"]).stdout
-        assert set(Path("/tmp").glob("runnel-ray-*")) <= before
+        assert not Path(folder).exists()
         assert not list(tmp_path.iterdir())
     finally:
         lone.off()

@@ -8,10 +8,12 @@ a connection that is not made in time is given up by ending that process; and as
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from typing import Any
 
 from runnel.errors import RunFailed, UserError
 from runnel.launch.hosts import AGENT, END_S, Invitation, Joined, joined
+from runnel.launch.rayguard import NOW
 from runnel.launch.rayshares import Wanted
 from runnel.launch.server import tail
 from runnel.machine import Machine
@@ -35,6 +38,10 @@ START_S = 120.0
 
 _ENVIRON = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_server_request_timeout_seconds": "10"}
 LINK = ("-P", "-m", "runnel.launch.raylink")
+GUARD = ("-P", "-m", "runnel.launch.rayguard")
+
+LEAST = (2, 59)
+"""The first Ray that keeps clients without a token out unless it is told otherwise."""
 
 
 class RayHosts:
@@ -55,6 +62,7 @@ class RayHosts:
     ):
         if importlib.util.find_spec("ray") is None:
             raise UserError("--launcher ray needs Ray, which is not installed; run: pip install 'runnel[ray]'")
+        check_version(importlib.metadata.version("ray"))
         self._asked = 0
         self._lost: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._why: dict[str, str] = {}
@@ -62,9 +70,10 @@ class RayHosts:
         self._held: set[str] = set()
         self._replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()  # None: the link has ended
         self._closed = self._stuck = False
+        self._ended = threading.Event()  # set when the link has; its guard may take longer
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._link = subprocess.Popen(
-            [sys.executable, *LINK],
+            [sys.executable, *GUARD, sys.executable, *LINK],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -84,6 +93,8 @@ class RayHosts:
         """Of the cluster's head."""
         self.started: bool = ready["started"]
         """Whether the cluster is one that was started here."""
+        self.open: bool = ready["open"]
+        """Whether it admits clients without a token."""
 
     def machines(self) -> list[Machine]:
         """Those that have a CPU free, and what a run would get of them."""
@@ -106,7 +117,7 @@ class RayHosts:
 
     def poll(self) -> tuple[list[str], list[str]]:
         lost = [self._lost.get() for _ in range(self._lost.qsize())]
-        if self._link.poll() is not None and not self._closed:
+        if self._ended.is_set() and not self._closed:
             raise RunFailed(f"the connection to Ray was lost: {self._said()}")
         return lost, [name for name in self._free if name not in self._held]
 
@@ -134,7 +145,7 @@ class RayHosts:
         try:
             self._link.wait(2.0 if self._stuck else END_S + 20.0)
         except subprocess.TimeoutExpired:
-            self._link.kill()
+            self._link.send_signal(NOW)  # the guard kills the link, and what is left of it
             self._link.wait()
         self._errors.close()
 
@@ -178,12 +189,24 @@ class RayHosts:
             else:
                 self._replies.put(said)
         self._link.stdout.close()
+        self._ended.set()
         self._replies.put(None)
 
     def _said(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._link.wait(1.0)
         return tail(self._errors, 10) or "it said nothing"
+
+
+def check_version(found: str) -> None:
+    """Raises `UserError` for a Ray that does not keep strangers out."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:2])
+    if numbers < LEAST:
+        least = ".".join(map(str, LEAST))
+        raise UserError(
+            f"found Ray {found}, wanted {least} or later, which keeps clients without a token out of a cluster; run: "
+            "pip install -c constraints.txt 'runnel[ray]', on every machine"
+        )
 
 
 def _takes_gpus() -> bool:

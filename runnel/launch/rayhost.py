@@ -33,7 +33,8 @@ class Host:
         from runnel.launch import hosts
 
         # Of what Ray has set for its own workers, only which GPUs are ours is for an agent.
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k != "OMP_NUM_THREADS"}
+        rays_own = ("OMP_NUM_THREADS", "RUNNEL_RAY_FOLDER")
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in rays_own}
         rays = os.path.join("site-packages", "ray", "")
         environ["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if rays not in os.path.join(entry, ""))
         if not told["gpus"]:

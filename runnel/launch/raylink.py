@@ -13,14 +13,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-import logging
 import os
 import re
-import secrets
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,9 +31,11 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from runnel.errors import UserError
-from runnel.launch import rayhost
+from runnel.launch import rayhost, rayprivate
 from runnel.launch.hosts import END_S, Invitation, differs, tell, versions
 from runnel.launch.knock import answers, knock
+from runnel.launch.rayguard import FOLDER, PRIVATE, hold, sweep
+from runnel.launch.rayprivate import LOOPBACK, QUIET
 from runnel.launch.rayshares import Node, Wanted, count
 from runnel.launch.server import readable
 
@@ -54,15 +53,6 @@ FREED_S = 5.0
 
 AGAIN_S = 60.0
 """How long a machine is left alone after its agent did not start."""
-
-STORE_BYTES = 80 * 2**20
-"""Of a cluster that is started here: next to nothing goes through Ray, and it takes no less."""
-
-PRIVATE = "runnel-ray-"
-"""What folders of clusters begin with that are started here. In them is one that Ray opens to everybody."""
-
-LOOPBACK = "127.0.0.1"
-_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
 
 
 @dataclass
@@ -279,14 +269,15 @@ def connect(wanted: Wanted) -> tuple[Link, str | None]:
 
 def _begin() -> str:
     """A cluster of this machine alone."""
-    folder = tempfile.mkdtemp(prefix=PRIVATE, dir="/tmp")  # short: sockets stand in it
-    # Ray listens on all interfaces, and (from 2.59 on, unless RAY_AUTH_MODE says otherwise) only to who has a token.
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    sweep()
+    folder = os.environ[FOLDER]  # removed by the guard, too
+    os.mkdir(folder, 0o700)
+    hold(folder)
     try:
-        ray.init("local", include_dashboard=False, _temp_dir=f"{folder}/ray", object_store_memory=STORE_BYTES, **_QUIET)
-    except Exception as error:
+        rayprivate.begin(folder)
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        raise UserError(f"found no Ray cluster, and Ray cannot start one here: {_last_line(error)}") from error
+        raise
     return folder
 
 
@@ -295,7 +286,7 @@ def _join(address: str, at: str) -> None:
     if not services.find_node_ids():  # Ray would look for a while
         raise UserError(f"cannot use the Ray cluster at {at}: {nowhere}")
     try:
-        ray.init(address, **_QUIET)
+        ray.init(address, **QUIET)
     except Exception as error:
         text = "\n".join(str(e) for e in (error, error.__cause__, error.__context__) if e is not None)
         versions = re.findall(r"(Ray|Python): (\S+)", text)
@@ -387,6 +378,7 @@ def main() -> None:
                             address = ray.get_runtime_context().gcs_address
                             interface = LOOPBACK if link.alone else ray.util.get_node_ip_address()
                             reply = {"interface": interface, "address": address, "started": link.alone}
+                            reply["open"] = not rayprivate.has_token()
                         case "machines" if link is not None:
                             reply = {"machines": [[n.name, n.address, *link.wanted.share(n)] for n in link.nodes()]}
                         case "start" if link is not None:
