@@ -5,7 +5,11 @@ import sys
 
 # Python has put the working directory first: whatever lies there would be imported in the place of what is installed.
 asked_for = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-if not sys.flags.safe_path and sys.path and sys.path[0] == os.getcwd() and sys.path[0] not in asked_for:
+try:
+    here = os.getcwd()
+except OSError:  # it was removed, and nothing can be found there
+    here = None
+if not sys.flags.safe_path and sys.path and sys.path[0] == here and here not in asked_for:
     del sys.path[0]
 
 from runnel.cli import main  # noqa: E402

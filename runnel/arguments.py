@@ -19,6 +19,9 @@ from runnel.errors import UserError, did_you_mean, near, nearest
 from runnel.machine import Machine
 from runnel.terminal import printable
 
+MOST, MOST_SEED, MOST_ENVS = 2**62, 2**32 - 1, 2**24
+"""The largest numbers that flags take; those of a run's configuration."""
+
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """What a command line asks for; ends the process with status 2 and a line where it cannot be read."""
@@ -117,7 +120,7 @@ def _machines(text: str) -> list[Machine]:
     """`a=8,b=16+2`: a has 8 CPUs, b 16 and two GPUs."""
     found = []
     for part in text.split(","):
-        match = re.fullmatch(r"([\w.-]+)=(\d+)(?:\+(\d+))?", part.strip())
+        match = re.fullmatch(r"([\w.-]+)=(\d{1,6})(?:\+(\d{1,4}))?", part.strip())
         if match is None or not int(match[2]):
             wanted = "a machine as in a=8 (8 CPUs) or b=16+2 (16 CPUs and 2 GPUs)"
             raise argparse.ArgumentTypeError(f"found '{part}', wanted {wanted}")
@@ -126,17 +129,20 @@ def _machines(text: str) -> list[Machine]:
     return found
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def _whole(least: int, most: int = MOST) -> Callable[[str], int]:
     """A whole number of `least` or more; 1_000_000 and 1e6 are such."""
 
     def read(text: str) -> int:
         wanted = f"a whole number of {least} or more"
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
         try:
             value = settings.convert("", text, int)
         except UserError:
-            raise argparse.ArgumentTypeError(f"found '{text}', wanted {wanted}") from None
+            raise argparse.ArgumentTypeError(f"found '{shown}', wanted {wanted}") from None
         if value < least:
-            raise argparse.ArgumentTypeError(f"found {value}, wanted {wanted}")
+            raise argparse.ArgumentTypeError(f"found {shown}, wanted {wanted}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"found {shown}, wanted at most {most}")
         return value
 
     return read
@@ -170,9 +176,9 @@ def _parser() -> argparse.ArgumentParser:
     train = command("train", "train an algorithm on an environment", add_help=False, usage=f"runnel train {what}")
     _add_what_to_train(train)
     _add_distribution(train)
-    train.add_argument("--envs", type=_whole(1), metavar="N", help="environments in all")
+    train.add_argument("--envs", type=_whole(1, MOST_ENVS), metavar="N", help="environments in all")
     train.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps to train for")
-    train.add_argument("--seed", type=_whole(0), metavar="N", help="of every random number (0)")
+    train.add_argument("--seed", type=_whole(0, MOST_SEED), metavar="N", help="of every random number (0)")
     train.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (a new one under runs/)")
     train.add_argument("--stop-at-return", type=_number, metavar="X", help="end at this mean of 100 episodes")
     _add_launcher(train)
@@ -210,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     _add_trust(evaluate)
     evaluate.add_argument("--episodes", type=_whole(1), default=10, metavar="N", help="how many to play (10)")
-    evaluate.add_argument("--seed", type=_whole(0), metavar="N", help="of the episodes (not those of training)")
+    evaluate.add_argument("--seed", type=_whole(0, MOST_SEED), metavar="N", help="of the episodes (not of training)")
     evaluate.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .mp4 or .gif")
     evaluate.add_argument("--json", action="store_true", help="every return and length, for programs")
 
@@ -218,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     plan = command("plan", about, add_help=False, usage=f"runnel plan {what}")
     _add_what_to_train(plan)
     _add_distribution(plan)
-    plan.add_argument("--envs", type=_whole(1), metavar="N", help="environments in all")
+    plan.add_argument("--envs", type=_whole(1, MOST_ENVS), metavar="N", help="environments in all")
     plan.add_argument(
         "--machines", type=_machines, metavar="NAME=CPUS[+GPUS],...", help="plan for these, not for this machine"
     )

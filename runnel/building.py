@@ -82,6 +82,8 @@ def build(
     count = envs if envs is not None else tuned_envs or default_envs
     if count < 1:
         raise UserError(f"--envs {count}: an environment or more is needed")
+    if count > 2**24:
+        raise UserError("--envs: found more than a run can have, wanted at most 16777216")
     if distribution is None:
         distribution = "fused" if is_traceable(world) else "inline"
     if isinstance(distribution, str):
@@ -154,7 +156,7 @@ CONFIG: dict[str, Callable[[Any], bool]] = {
         isinstance(x, dict) and isinstance(x.get("name"), str) and isinstance(x.get("settings"), dict)
     ),
     "envs": lambda x: type(x) is int and 0 < x <= 2**24,
-    "steps": lambda x: type(x) is int and x > 0,
+    "steps": lambda x: type(x) is int and 0 < x <= 2**62,
     "seed": lambda x: type(x) is int and 0 <= x < 2**32,
     "stop_at_return": lambda x: x is None or type(x) in (int, float),
     "checkpoint_every_s": lambda x: type(x) in (int, float) and x > 0,

@@ -6,6 +6,7 @@ For people who name a module (`staged`, `staged.py`) where `staged:Staged` is wa
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.machinery
 import os
 import sys
@@ -50,7 +51,9 @@ def source_of(name: str) -> Path | None:
     """The source file of `package.module` or `file.py`. To ask Python's import system would import the package."""
     if name.endswith(".py"):
         return Path(name) if Path(name).is_file() else None
-    places: list[str] | None = [*sys.path, os.getcwd()]
+    places: list[str] | None = list(sys.path)
+    with contextlib.suppress(OSError):  # the working directory may have been removed
+        places.append(os.getcwd())
     origin = None
     for part in name.split("."):
         spec = importlib.machinery.PathFinder.find_spec(part, places) if part.isidentifier() and places else None

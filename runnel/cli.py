@@ -19,6 +19,7 @@ from runnel import arguments, settings, startup
 from runnel.catalog import FLAGS
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest
 from runnel.exits import contained
+from runnel.limits import LEAST, check_descriptors
 from runnel.terminal import printable
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     command = "runnel"
     try:
+        check_descriptors(LEAST)
         args = arguments.parse(argv)
         command = f"runnel {args.command}"
         with contained(), _saying_what_takes_long(args):
@@ -43,6 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (EnvironmentFailed, RunFailed, WorkerFailed) as error:
         _complain(f"{command}: {error}")  # with the worker's own traceback, and none of this process's
         return 1
+    except FileNotFoundError:
+        if os.path.exists("."):
+            raise
+        _complain(f"{command}: the working directory was removed; change to one that exists")
+        return 2
     except KeyboardInterrupt as stopped:
         return getattr(stopped, "status", 130)
     except BrokenPipeError:

@@ -123,6 +123,11 @@ def _text(value: Any) -> str:
     return printable(str(value).lower() if value is None or isinstance(value, bool) else str(value))[:200]
 
 
+def _plain(text: str) -> str:
+    """As matplotlib draws it letter by letter: between two dollars it would read a formula."""
+    return text.replace("$", r"\$")
+
+
 def labels(curves: Sequence[Curve]) -> tuple[str, list[str]]:
     """What all runs share, and what tells each from the others: names, settings, the seed, else its directory."""
     facts = [dict(enumerate((*curve.names, curve.seed))) for curve in curves]
@@ -160,13 +165,13 @@ def _draw(curves: Sequence[Curve]) -> Any:
     for number, curve in enumerate(curves):
         colour = COLOURS[number % len(COLOURS)]
         style = ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
-        label = labelled[number] or None
+        label = _plain(labelled[number]) or None
         smooth = _smoothed(curve.mean_return)
         if smooth is not curve.mean_return:
             axes.plot(curve.env_steps, curve.mean_return, color=colour, alpha=0.25, linewidth=0.8)
         marker = "o" if len(curve.env_steps) == 1 else None
         axes.plot(curve.env_steps, smooth, color=colour, linestyle=style, linewidth=1.8, label=label, marker=marker)
-    axes.set_title(shared, loc="left", fontsize=11)
+    axes.set_title(_plain(shared), loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("mean return of the last 100 episodes")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

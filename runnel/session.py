@@ -24,6 +24,7 @@ from runnel.events import EventLog
 from runnel.exits import failure
 from runnel.files import one_line, told_plainly, write_json_atomically
 from runnel.hanging import HangWatch
+from runnel.limits import RUN, check_descriptors, opened
 from runnel.metrics import MetricsLog
 from runnel.outcome import outcome
 from runnel.plan import Free
@@ -149,6 +150,7 @@ class Session:
     def _program(self) -> Program:
         plan, graph = self.built.plan, self.built.graph
         if plan.workers == 1:
+            check_descriptors(opened() + RUN)
             startup.phase("making environments and compiling")
             return make_program(plan, graph, self.built.environment, self.config["seed"], self._tell)
         from runnel.fleet import Fleet

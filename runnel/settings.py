@@ -51,7 +51,13 @@ def convert(key: str, text: str, annotation: Any) -> Any:
     try:
         return _read(text, annotation)
     except _Mismatch as mismatch:
-        raise UserError(f"{key}={text}: found {_found(text)}, wanted {mismatch}") from None
+        raise UserError(f"{key}={_short(text)}: found {_found(_short(text))}, wanted {mismatch}") from None
+    except RecursionError:
+        raise UserError(f"{key}={_short(text)}: found brackets in brackets without end, wanted a value") from None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def literal(text: str) -> Any:
@@ -62,7 +68,10 @@ def literal(text: str) -> Any:
         except _Mismatch:
             continue
     if text[:1] in ("(", "["):
-        return tuple(literal(part) for part in _parts(text))
+        try:
+            return tuple(literal(part) for part in _parts(text))
+        except RecursionError:
+            raise UserError(f"found brackets in brackets without end ({_short(text)}), wanted a value") from None
     return text
 
 

@@ -82,6 +82,8 @@ def train(
     began = time.monotonic()
     if steps < 1:
         raise UserError(f"--steps {steps}: a step or more is needed")
+    if steps > 2**62 or not 0 <= seed < 2**32:
+        raise UserError("found a number of steps or a seed out of range, wanted steps up to 2**62, a seed below 2**32")
     _check_keywords(train, fields_of_distribution, algorithm, distribution)
     distribution = distributions.with_fields(distribution, fields_of_distribution)
     if wandb:

@@ -486,3 +486,34 @@ def test_an_interrupted_run_ends_cleanly_and_goes_on(runnel: Any, number: int, t
     resumed = json.loads((run / "result.json").read_text())
     assert resumed["status"] == "finished"
     assert resumed["env_steps"] == more
+
+
+LARGE = "1" + "0" * 400
+DEEP = "[" * 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "ppo", "CartPole-v1", "--steps", LARGE], "--steps: found 1000"),
+        (["train", "ppo", "CartPole-v1", "--seed", LARGE], "--seed: found 1000"),
+        (["plan", "ppo", "CartPole-v1", "--envs", LARGE], "--envs: found 1000"),
+        (["plan", "ppo", "CartPole-v1", "--set", f"learning_rate={LARGE}"], "learning_rate=1000"),
+        (["plan", "ppo", "CartPole-v1", "--set", f"unroll={LARGE * 20}"], "unroll=1000"),
+        (["plan", "ppo", "CartPole-v1", "--set", f"env.x={DEEP}"], "brackets in brackets"),
+        (["plan", "ppo", "CartPole-v1", "--set", f"hidden={DEEP}"], "hidden=[[["),
+        (["plan", "ppo", "CartPole-v1", "--set", "env.name=3"], "CartPole-v1 has no setting 'name'"),
+        (["plan", "ppo", "CartPole-v1", "--set", "env.id=3"], "CartPole-v1 has no setting 'id'"),
+    ],
+)
+def test_values_that_no_run_can_have_are_refused_in_a_line(runnel: Any, words: list[str], said: str) -> None:
+    ended = runnel(*words)
+    assert ended.status == 2
+    assert said in ended.err
+    assert len(ended.err) < 600
+
+
+def test_an_environment_of_ones_own_may_have_settings_called_name_and_id() -> None:
+    from runnel.envs import make
+
+    assert make("toys:named", name="a", id="b").spec.name == "a-b"

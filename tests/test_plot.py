@@ -83,6 +83,11 @@ def test_a_run_is_called_by_its_configuration(tmp_path: Path) -> None:
     assert curve.env_steps.tolist() == [1000.0]
 
 
+def test_dollars_in_labels_are_no_formula(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(i), [1.0, 2.0], "PPO", note=f"{i} costs $\\frac{{$ or ${i}") for i in range(2)]
+    assert plot(runs, tmp_path / "curves.png").stat().st_size > 1000
+
+
 def test_only_a_very_noisy_curve_is_smoothed() -> None:
     steady = np.linspace(0, 100, 200) + np.sin(np.arange(200))
     noisy = np.random.default_rng(0).normal(size=200)

@@ -289,3 +289,46 @@ def test_too_few_descriptors_are_told_plainly(tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert "descriptor" in err
     assert "ulimit -n" in err
+
+
+@pytest.mark.parametrize("limit", [7, 12, 16])
+def test_no_command_ends_in_a_traceback_for_want_of_descriptors(limit: int) -> None:
+    process = command("plan", "ppo", "CartPole-v1", limit=(resource.RLIMIT_NOFILE, limit))
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2, err
+    assert err == (
+        f"runnel: found a limit of {limit} file descriptors, wanted 32 or more; raise it with `ulimit -n 32`, or use "
+        "fewer workers\n"
+    )
+
+
+def test_too_few_descriptors_for_a_run_of_one_process_are_told_before_it_starts(tmp_path: Path) -> None:
+    words = ["--envs", 2, "--steps", 64, "--run-dir", tmp_path / "run", "--quiet"]
+    process = command("train", "ppo", "CartPole-v1", *words, limit=(resource.RLIMIT_NOFILE, 40))
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 2, err
+    assert "runnel train: found a limit of 40 file descriptors, wanted " in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_limit_that_may_be_raised_is_raised() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 100));"
+        "from runnel.limits import check_descriptors; check_descriptors(90);"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout == "(90, 100)\n"
+
+
+def test_a_working_directory_that_was_removed_is_told_plainly(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    script = f"mkdir {gone} && cd {gone} && rmdir {gone} && {sys.executable} -m runnel"
+    for words in ("train ppo CartPole-v1 --steps 10", "list"):
+        ended = subprocess.run(
+            ["sh", "-c", f"{script} {words}"], env=environ, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert ended.returncode == (0 if words == "list" else 2), ended.stderr
+        assert "Traceback" not in ended.stderr

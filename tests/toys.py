@@ -1,6 +1,6 @@
 """Small environments and algorithms with known answers, for tests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -34,6 +34,13 @@ class Corridor:
         state = (place, clock + 1)
         there = place == self.length
         return state, TimeStep(self._observe(state), jnp.where(there, 1.0, -0.01), there, clock + 1 >= 20)
+
+
+def named(name, id):
+    """An environment with settings that Runnel's own functions have parameters for."""
+    environment = Corridor()
+    environment.spec = replace(Corridor.spec, name=f"{name}-{id}")
+    return environment
 
 
 class Tag:

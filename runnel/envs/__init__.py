@@ -84,7 +84,7 @@ def schemes() -> list[Scheme]:
     ]
 
 
-def make(name: str, **kwargs: Any) -> Environment:
+def make(name: str, /, **kwargs: Any) -> Environment:
     """The environment of that name, made with the settings `kwargs`."""
     if family := _family(name):
         if not family.installed:

@@ -74,7 +74,7 @@ class AleSettings:
 class AleEnvironment:
     """An Atari game: `AleEnvironment("Pong-v5", sticky=0.25)`."""
 
-    def __init__(self, name: str, **settings: Any):
+    def __init__(self, name: str, /, **settings: Any):
         """`settings` are fields of `AleSettings`."""
         self._name = f"ALE/{name}"
         self._rom = _rom_of(name)

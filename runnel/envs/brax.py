@@ -40,7 +40,7 @@ class State(NamedTuple):
 class BraxEnvironment:
     """One Brax environment as pure functions: `BraxEnvironment("ant", backend="spring")`."""
 
-    def __init__(self, name: str, *, episode_length: int = 1000, **settings: Any):
+    def __init__(self, name: str, /, *, episode_length: int = 1000, **settings: Any):
         """`settings` are arguments of the environment's constructor; `backend` is one of them."""
         self._title = f"brax:{name}"
         self._limit = episode_length

@@ -31,7 +31,7 @@ from runnel.types import DEFAULT_GROUP, EnvSpec, PyTree, zeros
 class EnvPoolEnvironment:
     """An environment of EnvPool: `EnvPoolEnvironment("Pong-v5", episodic_life=True)`."""
 
-    def __init__(self, name: str, **settings: Any):
+    def __init__(self, name: str, /, **settings: Any):
         """`settings` are those that EnvPool's environment takes."""
         self._name, self._task, self._settings = f"envpool:{name}", name, settings
         pool = self._make(False, [0])

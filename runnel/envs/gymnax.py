@@ -79,7 +79,7 @@ class _Types(NamedTuple):
 class GymnaxEnvironment:
     """One gymnax environment as pure functions: `GymnaxEnvironment("CartPole-v1", gravity=1.6)`."""
 
-    def __init__(self, name: str, **settings: Any):
+    def __init__(self, name: str, /, **settings: Any):
         """`settings` are fields of the environment's parameters, or arguments of its constructor."""
         self._title = f"gymnax:{name}"
         self._environment, self._params = _make(name, settings)

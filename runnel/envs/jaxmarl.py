@@ -55,7 +55,7 @@ class JaxMarlEnvironment:
     """One JaxMARL environment as pure functions: `JaxMarlEnvironment("3m", state=True)`."""
 
     def __init__(
-        self, name: str, *, groups: Grouping = "kind", state: bool = False, shaping: float = 0.0, **settings: Any
+        self, name: str, /, *, groups: Grouping = "kind", state: bool = False, shaping: float = 0.0, **settings: Any
     ):
         """Makes the environment of that name with JaxMARL's own `settings`.
 

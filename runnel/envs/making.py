@@ -37,7 +37,9 @@ def warn_once() -> None:
 
 def bad_setting(name: str, settings: Iterable[str], problem: TypeError, makes: Any = None) -> Exception:
     """Says which setting the environment, which `makes` makes, does not take; other TypeErrors are its own and pass."""
-    unknown = [key for key in settings if f"unexpected keyword argument '{key}'" in str(problem)]
+    # What it is called with twice (`id`, of `gymnasium.make`) is ours to give.
+    said = ("unexpected keyword argument", "multiple values for argument", "multiple values for keyword argument")
+    unknown = [key for key in settings if any(f"{words} '{key}'" in str(problem) for words in said)]
     if not unknown:
         return problem
     known = _settings_of(makes) if makes else []

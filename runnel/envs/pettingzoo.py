@@ -41,7 +41,7 @@ class PettingZooEnvironment:
     """
 
     def __init__(
-        self, name: str, *, groups: str = "kind", state: bool = False, active: bool | None = None, **settings: Any
+        self, name: str, /, *, groups: str = "kind", state: bool = False, active: bool | None = None, **settings: Any
     ):
         self._name = f"pettingzoo:{name}"
         if groups not in GROUPS:

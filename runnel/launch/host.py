@@ -17,6 +17,8 @@ from typing import Any, Self
 
 from runnel.launch.abreast import Abreast, Standing
 from runnel.launch.local import LocalLauncher, Process, Worker
+from runnel.launch.logs import Logs
+from runnel.limits import RUN, WORKER, check_descriptors, opened
 from runnel.oom import oom_kills
 from runnel.runtime.journal import Memory
 from runnel.transport import shared, store
@@ -109,12 +111,14 @@ class Host:
     def __init__(self, layout: Layout, launcher: LocalLauncher, logs: Path, away: shared.Bell | None = None):
         self.layout, self.launcher, self.logs, self.away = layout, launcher, logs, away
         shared.check_room(layout.bytes)
+        check_descriptors(opened() + RUN + WORKER * len(layout.posts) + len(layout.streams) + len(layout.boards))
         self.processes: dict[str, Process] = {}
         self.bells: dict[str, shared.Bell] = {}
         self.journals: dict[str, Memory] = {}
         self.rings: dict[int, shared.Ring] = {}
         self.stores: dict[int, store.Store] = {}
         self._abreast: Abreast | None = None
+        self._logs = Logs()
         try:
             for name in layout.posts:
                 self.bells[name], self.journals[name] = shared.Bell.create(), Memory.create()
@@ -164,6 +168,7 @@ class Host:
 
     def poll(self, seconds: float) -> set[str]:
         """The workers that say something, or have ended."""
+        self._logs.look(process.log for process in self.processes.values())
         poll = select.poll()
         by_fd: dict[int, str] = {}
         for name, process in self.processes.items():
