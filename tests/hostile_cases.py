@@ -115,8 +115,18 @@ def snapshot(*directories):
     return found
 
 
+ALWAYS = (
+    ("resume", "link up", "checkpoints"), ("resume", "link", "checkpoints"), ("resume", "sparse", "metrics.jsonl"),
+    ("resume", "link", "events.jsonl"), ("train", "link", "events.jsonl"), ("train", "link", "logs/actor-0.log"),
+    ("plot", "pipe", "metrics.jsonl"), ("plot", "sparse", "metrics.jsonl"), ("plot", "pipe", "config.json"),
+    ("eval", "pipe", "config.json"), ("eval", "sparse", "NEW/manifest.json"),
+)  # fmt: skip
+"""What has done harm once."""
+
+
 def table(full):
     """(command, hazard, place): every command with every hazard, the places in turn; `full`: all of them."""
+    yield from () if full else ALWAYS
     for command, places in PLACES.items():
         per_hazard = len(places) if full else {"train": 1, "eval --json": 1, "resume": 2, "eval": 2, "plot": 2}[command]
         turn = 0
