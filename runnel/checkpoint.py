@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -97,6 +98,22 @@ def _rebuilt(named: dict[str, np.ndarray], like: PyTree, where: Path) -> PyTree:
     return jax.tree_util.tree_map_with_path(leaf, like)
 
 
+def _ignore_closed_loops() -> None:
+    """Further writes that fail are told, by threads of tensorstore, to an event loop that is closed by then.
+
+    They print a traceback each, whenever they end.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            before(unraisable)
+
+    if getattr(before, "__qualname__", "") != hook.__qualname__:  # once is enough
+        sys.unraisablehook = hook
+
+
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
     """What orbax raises it also logs, with tracebacks; a full disk is worth a line, which is raised instead."""
@@ -111,6 +128,7 @@ def _unlogged() -> Iterator[None]:
         except Exception as error:
             reason = one_line(error)
         if reason is not None:
+            _ignore_closed_loops()
             gc.collect()  # whose futures would otherwise be heard of whenever they are found
     finally:
         for logger, level in zip(loggers, before, strict=True):

@@ -66,7 +66,7 @@ def test_a_checkpoint_that_does_not_fit_costs_the_run_nothing_but_itself(tmp_pat
     (line,) = [line for line in err.splitlines() if line.startswith("runnel resume: ")]
     assert "the last checkpoint could not be written: File too large; the newest whole one is " in line
     assert f"{before[-2]}; make room and go on by `runnel resume {run}`" in line
-    assert "session.py" not in err  # no traceback of ours; orbax's threads may complain of theirs
+    assert "Traceback" not in err, err  # nor of orbax's threads
     assert "checkpoint failed: a checkpoint could not be written: File too large; " in out
     assert kept(run) == before
     result = json.loads((run / "result.json").read_text())
