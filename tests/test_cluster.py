@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,15 +17,28 @@ from test_kill_equality import assert_same, final_state
 import runnel
 from runnel.distributions import load
 from runnel.events import read_events
-from runnel.launch.hosts import LocalHosts
+from runnel.launch.hosts import Invitation, Joined, LocalHosts
 from runnel.machine import Machine
 from runnel.metrics import read_metrics
 
 SMALL = {"unroll": 16, "hidden": (16,)}
 
 
+def machines(names: str, cpus: int = 2) -> list[Machine]:
+    return [Machine(cpus, ("cpu:0",), name) for name in names]
+
+
 def hosts(names: str = "ab", cpus: int = 2) -> LocalHosts:
-    return LocalHosts([Machine(cpus, ("cpu:0",), name) for name in names])
+    return LocalHosts(machines(names, cpus))
+
+
+class Visited(LocalHosts):
+    """At the driver's port there is a stranger, once."""
+
+    def start(self, invitation: Invitation) -> list[Joined]:
+        with socket.create_connection(("127.0.0.1", int(invitation.address.rpartition(":")[2]))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" * 4)
+        return super().start(invitation)
 
 
 def train(algorithm: str, distribution: Any, run_dir: Path, launcher: Any = "local", **more: Any) -> dict[str, Any]:
@@ -82,8 +96,12 @@ def test_synchronous_runs_are_bitwise_those_of_one_machine(algorithm: str, distr
 
 @pytest.mark.parametrize(("algorithm", "distribution"), FREE)
 def test_free_runs_train_and_bound_staleness(algorithm: str, distribution: Any, tmp_path: Path) -> None:
-    result = train(algorithm, distribution, tmp_path / "run", hosts(), steps=20_000)
+    result = train(algorithm, distribution, tmp_path / "run", Visited(machines("ab")), steps=20_000)
     assert result["status"] == "finished"
+    assert result["network"]["rejected"]["reasons"] == {"no handshake": 1}
+    assert sum(result["network"]["rejected"]["addresses"].values()) == 1
+    (rejected,) = [event for event in read_events(tmp_path / "run") if event["event"] == "rejected"]
+    assert (rejected["worker"], rejected["times"]) == ("the driver", 1)
     assert result["env_steps"] >= 20_000
     assert {worker["host"] for worker in result["workers"]} == {"a", "b"}
     assert result["staleness_max"] <= runnel.build(algorithm, "CartPole-v1").algorithm.max_staleness

@@ -36,7 +36,8 @@ MOST_EARLY = 64
 NO_HANDSHAKE, UNKNOWN_KEY = "no handshake", "unknown key"
 
 _FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
-_EVENTS = _FAILED | zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED | zmq.Event.MONITOR_STOPPED
+_EVENTS = _FAILED | zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_SUCCEEDED
+_EVENTS |= zmq.Event.MONITOR_STOPPED
 _ZAP_VERSION = b"1.0"
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 
@@ -84,6 +85,7 @@ class Admission:
         self._shut: dict[int, _Waiting] = {}  # those that were closed for others, until ZeroMQ says that they are
         self._early: dict[str, Counter[str]] = {}  # by key that was refused: the addresses it came from
         self._refused: Counter[str] = Counter()  # by address: keys refused, whose connections have yet to end
+        self._made = 0  # handshakes of connections that wait; ZeroMQ does not say of which
         self._failed = False  # whether a handshake has just failed: the next event says which
         self._lock = Lock()
         self._thread: Thread | None = None
@@ -116,7 +118,7 @@ class Admission:
     def settled(self, fd: int) -> None:
         """A connection has sent a message, so it has made its handshake."""
         with self._lock:
-            self._waiting.pop(fd, None)
+            self._forget(fd)
 
     def close(self) -> None:
         """After the socket's monitor was disabled, which ends the thread."""
@@ -166,23 +168,34 @@ class Admission:
                 if len(self._waiting) > self.most:
                     self._close_one(now)
             elif kind == zmq.Event.DISCONNECTED:
-                left = self._waiting.pop(fd, None) or self._shut.pop(fd, None)
-                if self._failed:
+                waited, shut = self._waiting.pop(fd, None), self._shut.pop(fd, None)
+                left = waited or shut
+                if self._failed or (left is not None and not self._made):
                     self._reject(str(left.peer[0]) if left is not None and left.peer else "")
+                elif waited is not None:
+                    self._made -= 1
+            elif kind == zmq.Event.HANDSHAKE_SUCCEEDED:
+                self._made += 1
         self._failed = bool(kind & _FAILED)
         return kind != zmq.Event.MONITOR_STOPPED
 
     def _reject(self, address: str) -> None:
         """A connection has ended without a handshake; one whose key was refused is counted already."""
-        if self._refused[address] > 0:
-            self._refused[address] -= 1
+        refused = address or next(iter(+self._refused), "")  # one that has ended too soon to be asked has none
+        if self._refused[refused] > 0:
+            self._refused[refused] -= 1
         else:
             self.rejected.add(NO_HANDSHAKE, address)
+
+    def _forget(self, fd: int) -> None:
+        """A connection that has made its handshake."""
+        if self._waiting.pop(fd, None) is not None:
+            self._made = max(0, self._made - 1)
 
     def _close_one(self, now: float) -> None:
         """Closes the oldest of the address that has most; those past the time for a handshake have made it."""
         for fd in [fd for fd, each in self._waiting.items() if now > each.since + self._handshake_s + 1.0]:
-            del self._waiting[fd]
+            self._forget(fd)
         if len(self._waiting) <= self.most:
             return
         most, _ = Counter(each.peer[:1] for each in self._waiting.values()).most_common(1)[0]
