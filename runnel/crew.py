@@ -17,6 +17,7 @@ from runnel.launch.site import Fill, Process, Site
 from runnel.plan import Barrier, Machine, Plan, learns
 from runnel.runtime.blocks import group_types
 from runnel.runtime.messages import fields_json
+from runnel.runtime.pace import lead
 from runnel.runtime.topology import Link, Post, Topology
 from runnel.transport import bell
 
@@ -140,6 +141,7 @@ class Crew:
             "environment": self.config["environment"],
             "unroll": self.graph.unroll,
             "free": self.free,
+            "lead": lead(self.plan, self.graph),
             "rolled": [node.group for node in rollouts if node.name in fragment.nodes],
             "discounts": {node.group: node.rollout.discount for node in rollouts},
             "blocks": [[b.number, b.start, b.stop] for b in self.topology.blocks if b.worker == post.name],

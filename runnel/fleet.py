@@ -29,9 +29,10 @@ from runnel.machine import HERE
 from runnel.plan import Machine, learns
 from runnel.runtime import parts
 from runnel.runtime.carry import Carry
+from runnel.runtime.pace import staleness_in_iterations
 from runnel.runtime.program import carry_types
 from runnel.runtime.tally import Tally, Watched
-from runnel.runtime.topology import Post, staleness_in_iterations, wire
+from runnel.runtime.topology import Post, wire
 from runnel.runtime.totals import Progress
 from runnel.stacks import place, read
 from runnel.supervision import (
@@ -192,18 +193,21 @@ class Fleet:
         Synchronous workers wait for their learner, so it pauses first. Asynchronous ones do not: there it is first
         who makes unrolls, then who makes something of them, in the order in which it flows, for who pauses before
         another makes no room for it; and last who learns. But several learners pause where they agree to, and throw
-        away what comes meanwhile.
+        away what comes meanwhile; and who acts in step with environments elsewhere, and puts their trajectories
+        together, pauses before they do, or it would wait for the rest of an unroll.
         """
         everybody, learners = set(self.crew.posts), self.learners
         players = set(self.plan.home("environment").workers())
         servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - players
-        order = list(self.graph.nodes)  # as data flows
-        flows = sorted(self.plan.fragments, key=lambda fragment: min(map(order.index, fragment.nodes)))
+        nodes = list(self.graph.nodes)  # as data flows
+        flows = sorted(self.plan.fragments, key=lambda fragment: min(map(nodes.index, fragment.nodes)))
         makers = [set(fragment.workers()) - players - servers - learners for fragment in flows]
         others = [players - learners, servers - learners, *makers]
         if not self.free:
             return [learners, everybody - learners]
-        return [learners, *others] if len(learners) > 1 else [*others, learners]
+        rolls = {n for node in self.graph.of_kind("rollout") for n in self.plan.home(node.name).workers()} - players
+        order = [learners, *others] if len(learners) > 1 else [*others, learners]
+        return [rolls, *(stage - rolls for stage in order)]
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int = 0) -> int:
         """Gives the workers what to begin from, or nothing to begin at the beginning; what they were at is forgotten.

@@ -13,8 +13,8 @@ from runnel.counters import Counters
 from runnel.environment import is_traceable
 from runnel.launch.rejections import total
 from runnel.plan import Machine
+from runnel.runtime.pace import staleness_in_iterations
 from runnel.runtime.program import Program
-from runnel.runtime.topology import staleness_in_iterations
 
 
 def outcome(

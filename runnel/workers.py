@@ -52,9 +52,10 @@ def play(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
                 job["discounts"],
                 {number: range(a, b) for number, a, b in job["blocks"]},
                 find,
-                [end.reader() for _, end in desk.stores],
+                {board["group"]: end.reader() for board, end in desk.stores},
                 vectors.open,
                 job["free"],
+                job["lead"],
                 start,
                 desk.memory,
             ).run()

@@ -7,7 +7,7 @@ import pytest
 from runnel.building import build
 from runnel.distributions import load
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
-from runnel.runtime.topology import staleness_in_iterations
+from runnel.runtime.pace import staleness_in_iterations
 from runnel.supervision import Budget, Patience, Standstill, ended, hung, raised, replaceable, to_blame
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from runnel.runtime.loop import Loop
 from runnel.runtime.pieces import packed
+from runnel.runtime.versions import NO_VERSION, Version
 from runnel.types import Array, PyTree
 
-Parameters = Callable[[int], tuple[int, dict[str, PyTree]]]
+Parameters = Callable[[int], tuple[Version, dict[str, PyTree]]]
 """Gives the version and, by group, the parameters that an unroll is to be acted with."""
 
 SMALL_BYTES = 1 << 16
@@ -28,7 +29,7 @@ class Policies:
 
     def __init__(self, loop: Loop, groups: Sequence[str], parameters: Parameters, seed: Any):
         self.loop, self.groups, self.parameters = loop, list(groups), parameters
-        self.version = 0
+        self.version = NO_VERSION
         self.seed = jnp.uint32(seed)
         self._act = jax.jit(self._act_all)
         self._keys = jax.jit(self._keys_of_unroll)

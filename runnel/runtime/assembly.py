@@ -26,14 +26,16 @@ from runnel.runtime.journal import Memory
 from runnel.runtime.keeping import Start
 from runnel.runtime.lanes import Asked, Kept, Served
 from runnel.runtime.loop import Loop
+from runnel.runtime.pace import gathers, lead, staleness_in_iterations
 from runnel.runtime.player import Block
 from runnel.runtime.ports import In, Out, Station
 from runnel.runtime.serving import Client, FreeServer, Server
 from runnel.runtime.spmd import Spmd
 from runnel.runtime.stage import Stage, after_rollout
 from runnel.runtime.topology import Block as Place
-from runnel.runtime.topology import Board, Link, Post, Topology, staleness_in_iterations
+from runnel.runtime.topology import Board, Link, Post, Topology
 from runnel.runtime.trainer import Trainer, Valve
+from runnel.runtime.versions import Version
 from runnel.transport.store import StoreReader, StoreWriter
 from runnel.types import PyTree
 
@@ -92,6 +94,21 @@ class Assignment:
     @property
     def free(self) -> bool:
         return self.limit > 0
+
+    @cached_property
+    def lead(self) -> int | None:
+        """By how many iterations unrolls may be ahead of what is published, where they are taken in order."""
+        return lead(self.plan, self.whole)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it may pause wherever it waits: of unrolls that are taken in order nothing is thrown away."""
+        return self.free and self.lead is not None
+
+    @property
+    def gathered(self) -> bool:
+        """What is made here of its own unrolls is taken as it comes."""
+        return self.free and bool(self.after) and gathers(self.fragment) and not self.learning
 
     @cached_property
     def learning(self) -> bool:
@@ -189,7 +206,7 @@ def make_blocks(a: Assignment, parameters: Parameters) -> list[Block]:
 
 
 def make_compiled_player(
-    a: Assignment, parameters: Parameters, wait: Callable[[Callable[[], bool]], None]
+    a: Assignment, parameters: Parameters, gate: Callable[[Callable[[], bool], int], Version]
 ) -> CompiledPlayer | None:
     """Where environments and all policies can be traced and are here, unrolls are compiled whole; else None."""
     groups = list(a.whole.spec.groups)
@@ -197,7 +214,7 @@ def make_compiled_player(
         return None
     outs = {place.number: {g: a.ends.outs("unroll", group=g, block=place.number) for g in groups} for place in a.blocks}
     return CompiledPlayer(
-        a.graph, a.environment, a.blocks, outs, parameters, a.seed, wait, a.station.bell.beat, a.memory, a.start,
+        a.graph, a.environment, a.blocks, outs, parameters, a.seed, gate, a.station.bell.beat, a.memory, a.start,
     )  # fmt: skip
 
 
@@ -241,6 +258,7 @@ def make_trainer(a: Assignment) -> Trainer:
         if rounds.samples:
             parts.load_credit(credit, rounds.component, a.start.saved)
     trainer.foreign, trainer.told = bool(a.foreign), trainer.iteration
+    trainer.pauses, trainer.gathered_from = a.pauses, a.gathered
     if not a.learning and not a.plays:
         trainer.turns = a.fragment.replicas
     return trainer
@@ -302,7 +320,7 @@ def make_unroll_intake(a: Assignment) -> tuple[Intake | None, list[Place]]:
         if ports:
             sources.append(ports)
             places.append(place)
-    limit = a.limit if a.free else None
+    limit = a.limit if a.free and a.lead is None else None
     return (Intake(a.station, sources, len(sources), limit, "unrolls") if sources else None), places
 
 
@@ -314,7 +332,7 @@ def make_gradient_intake(a: Assignment) -> tuple[Intake | None, list[str]]:
     plays = a.plan.home("environment")
     found = [
         (link.node, port) for link, port in a.ends.links.items()
-        if link.kind == "value" and isinstance(port, In) and link.source in plays.workers() and plays.replicas > 1
+        if link.kind == "value" and isinstance(port, In) and link.source in plays.workers() and gathers(plays)
     ]  # fmt: skip
     if not found or a.taken:
         return None, []

@@ -21,6 +21,7 @@ from runnel.runtime.journal import Arrays, Journal, Memory
 from runnel.runtime.keeping import Start
 from runnel.runtime.loop import Loop
 from runnel.runtime.ports import Out
+from runnel.runtime.versions import Version
 from runnel.types import PyTree, Trajectory
 
 
@@ -67,12 +68,12 @@ class CompiledPlayer:
         outs: dict[int, dict[str, list[Out]]],
         parameters: Parameters,
         seed: int,
-        wait: Callable[[Callable[[], bool]], None],
+        gate: Callable[[Callable[[], bool], int], Version],
         beat: Callable[[], None],
         memory: Memory,
         start: Start,
     ):
-        self.graph, self.parameters, self.wait, self.seed = graph, parameters, wait, seed
+        self.graph, self.parameters, self.gate, self.seed = graph, parameters, gate, seed
         self.groups = list(graph.spec.groups)
         self.blocks = [_Played(graph, environment, place, outs[place.number]) for place in places]
         self.beat = beat
@@ -122,13 +123,18 @@ class CompiledPlayer:
         behind = min(block.unrolls for block in self.blocks)
         for block in [block for block in self.blocks if block.unrolls == behind]:
             outs = block.takers(behind)
-            if outs:
-                self.wait(lambda outs=outs: all(out.free() for out in outs))
-            iteration, params = self.parameters(behind)
-            claimed = {id(out): out.claim(iteration) for out in outs}
+            told = self.gate(lambda outs=outs: all(out.free() for out in outs), behind)
+            for out in outs:
+                out.claim(told.iteration)  # before parameters are read: these or newer ones will act
+            version, params = self.parameters(behind)
+            claimed = {id(out): out.claim(version.iteration) for out in outs}
             before = block.carry.actors
             assert isinstance(before, Actors)
-            carry = block.carry._replace(iteration=np.int32(behind), states={g: Acting(params[g]) for g in self.groups})
+            carry = block.carry._replace(
+                iteration=np.int32(behind),
+                updates={g: np.int32(version.updates[g]) for g in self.groups},
+                states={g: Acting(params[g]) for g in self.groups},
+            )
             carry, trajectories, finished = block.unroll(carry)
             block.carry = carry._replace(states={})
             block.unrolls += 1
@@ -149,7 +155,7 @@ class CompiledPlayer:
                     if id(out) in claimed:
                         for to, value in zip(out.slots[claimed[id(out)]], arrays, strict=True):
                             to[...] = value
-                        out.commit(tag=behind)
+                        out.commit(tag=behind, rows=version.updates[group])
 
     def unrolled(self) -> tuple[dict[str, Trajectory], Finished]:
         """The unroll just played, for nodes in the same worker."""

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 
 from runnel.graph import Graph, tree_bytes
 from runnel.plan import Free, Plan, human_bytes, learns
-from runnel.runtime.topology import Board, Link, Topology, staleness_in_iterations
+from runnel.runtime.pace import staleness_in_iterations
+from runnel.runtime.topology import Board, Link, Topology
 from runnel.transport.stream import Schema, dtype_of
 from runnel.transport.wire import alone_bytes, batches_bytes
 

@@ -9,7 +9,8 @@ A lane knows where the group's actions come from and where what it sees goes to:
 | `Served` | asked for elsewhere | put together where the actions come from |
 
 Messages are tagged, unrolls with their number and questions and answers with their step, both counted from the run's
-start: a worker that takes the place of another knows from its own streams what was said before.
+start: a worker that takes the place of another knows from its own streams what was said before. The `rows` of an unroll
+are the updates of the parameters that it was begun with.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from runnel.runtime.messages import (
     unroll_fields,
 )  # fmt: skip
 from runnel.runtime.ports import In, Out
+from runnel.runtime.versions import NO_VERSION, Version
 from runnel.transport.stream import Message, dtype_of
 from runnel.types import PyTree
 
@@ -108,7 +110,7 @@ class Kept:
         self.after = as_observation(types.agents.observation, shown)  # what the next unroll starts from
         self.slot = self._slots[0][0] if self.outs else self._scratch()
         self._to: list[Out] = []
-        self._version = self._unroll = 0
+        self._version, self._unroll = NO_VERSION, 0
 
     def _made(self, arrays: Sequence[np.ndarray]) -> Slot:
         return Slot(self.types, self.fields, arrays, self.steps)
@@ -127,16 +129,20 @@ class Kept:
         """Whether everybody who takes this unroll has been given it before."""
         return not self._takers(unroll)
 
-    def begin(self, unroll: int, version: int) -> None:
-        """Takes a slot; the first observation is the last one of the unroll before."""
-        self._to = self._takers(unroll)
-        self._version, self._unroll = version, unroll
-        if self._to:
-            at = self.outs.index(self._to[0])
-            self.slot = self._slots[at][self._to[0].claim(version)]
-        else:
-            self.slot = self._scratch()
+    def begin(self, unroll: int, version: Version) -> None:
+        """Takes a slot of everybody who takes the unroll, and tells them so; `version` or a newer one will act.
+
+        The first observation is the last one of the unroll before.
+        """
+        self._to, self._unroll = self._takers(unroll), unroll
+        slots = self.acted_by(version)
+        self.slot = self._slots[self.outs.index(self._to[0])][slots[0]] if slots else self._scratch()
         _copy(self.slot.seen[0], self.after)
+
+    def acted_by(self, version: Version) -> list[int]:
+        """Tells what the unroll in progress is acted with; gives the slots that it goes to."""
+        self._version = version
+        return [out.claim(version.iteration) for out in self._to]
 
     def remember(self, memory: Sequence[Any]) -> None:
         """The memory before the unroll's first step."""
@@ -172,12 +178,11 @@ class Kept:
         slot.named["episode_return"][0][...] = unroll.returns[self.group]
         slot.named["episode_length"][0][...] = unroll.lengths
         for out in self._to[1:]:
-            claimed = out.claim(self._version)
+            claimed = out.claim(self._version.iteration)  # the slot that it has
             for to, value in zip(out.slots[claimed], slot.arrays, strict=True):
                 to[...] = value
-            out.commit(tag=self._unroll)
-        if self._to:
-            self._to[0].commit(tag=self._unroll)
+        for out in self._to:
+            out.commit(tag=self._unroll, rows=self._version.updates.get(self.group, 0))
 
     def _takers(self, unroll: int) -> list[Out]:
         """Who takes this unroll and has not got it: consumers with several replicas take turns."""
@@ -200,7 +205,7 @@ class Asked(Kept):
     def observed(self, t: int, step: int, flags: Flags) -> None:
         if t == self.steps:
             return  # the next unroll asks, once there is room for it and its version is told
-        named = self._requests[self.request.claim(self._version)]
+        named = self._requests[self.request.claim(self._version.iteration)]
         for to, value in zip(named["observation"], leaves(self.seen(t)), strict=True):
             to[...] = value
         named["first"][0][...] = flags.first
@@ -249,7 +254,7 @@ class Served:
     def ready(self, unroll: int) -> bool:
         return True
 
-    def begin(self, unroll: int, version: int) -> None:
+    def begin(self, unroll: int, version: Version) -> None:
         pass
 
     def results(self, t: int) -> Results:

@@ -12,7 +12,8 @@ from runnel.runtime.keeping import Start, entry, load_host, open_journal, rejoin
 from runnel.runtime.lanes import Asked, Served
 from runnel.runtime.messages import GroupTypes
 from runnel.runtime.player import Block, Player
-from runnel.runtime.ports import In, Out, Station
+from runnel.runtime.ports import In, Out, Station, gate
+from runnel.runtime.versions import Version, in_time, told
 from runnel.transport.store import StoreReader
 
 
@@ -28,13 +29,14 @@ class Light:
         discounts: dict[str, float | None],
         blocks: Mapping[int, range],
         ports: Callable[[str, str, int], list[Any]],  # of a kind, a group and a block
-        stores: Sequence[StoreReader],
+        stores: Mapping[str, StoreReader],  # by group
         open_vector: Callable[[Sequence[int]], HostVector],
         free: bool,
+        lead: int | None,  # by how many iterations it may be ahead of what is published; see `pace.lead`
         start: Start,
         memory: Memory,
     ):
-        self.station, self.stores, self.unroll, self.free = station, stores, unroll, free
+        self.station, self.stores, self.unroll, self.free, self.lead = station, stores, unroll, free, lead
         self.blocks = {
             number: self._block(number, envs, types, rolled, discounts, ports, open_vector)
             for number, envs in blocks.items()
@@ -47,7 +49,7 @@ class Light:
                 load_host(number, block, start.saved)
                 journal.write(block.entry())
         self.player = Player(
-            list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free,
+            list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free and bool(rolled),
             beat=station.bell.beat_at, tell=station.tell,
         )  # fmt: skip
         tell_cut(self.blocks.values(), station.tell)
@@ -91,15 +93,12 @@ class Light:
             saved |= save_host(number, block)
         return saved
 
-    def _gate(self, block: Block) -> int:
-        """Waits until there is room for an unroll; gives the iteration whose parameters it is acted with at least."""
-        if not block.ready():
-            self.station.wait(lambda: block.ready() or None, "room for unrolls")
-        return self._told()
+    def _gate(self, block: Block) -> Version:
+        """Waits until a block may begin an unroll; gives the parameters that it is acted with at least."""
+        gate(self.station, block.ready, self.stores, block.unrolls, self.lead)
+        return told(self.stores)
 
-    def _early(self, block: Block) -> int | None:
-        may = self.free and not self.station.pausing and block.ready()
-        return self._told() if may else None
-
-    def _told(self) -> int:
-        return max(0, min((store.iteration() for store in self.stores), default=0))
+    def _early(self, block: Block) -> Version | None:
+        asks = self.free and bool(block.kept) and not self.station.pausing
+        may = asks and block.ready() and in_time(self.stores, block.unrolls, self.lead)
+        return told(self.stores) if may else None

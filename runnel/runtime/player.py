@@ -20,6 +20,7 @@ from runnel.runtime.counting import Counter
 from runnel.runtime.history import History, Private, Row
 from runnel.runtime.journal import Journal
 from runnel.runtime.lanes import Flags, Kept, Lane, Served, Unrolled
+from runnel.runtime.versions import NO_VERSION, Version
 from runnel.transport.stream import dtype_of
 from runnel.types import PyTree
 
@@ -27,7 +28,7 @@ from runnel.types import PyTree
 class Acting(Protocol):
     """Actions computed in this process, for all groups that have their policy here."""
 
-    version: int
+    version: Version  # of the parameters taken last
 
     def begin(self, unroll: int) -> None:
         """An unroll begins: takes the parameters for it."""
@@ -138,7 +139,7 @@ class Block:
         done = told - self.unrolls * self.steps
         if done <= 0 or not self.served:
             return
-        self.begin(0)
+        self.begin(NO_VERSION)
         for t in range(done):
             actions = {group: lane.actions[t] for group, lane in self.served.items()}
             out = self._out(t)
@@ -157,16 +158,17 @@ class Block:
     def ready(self) -> bool:
         return all(lane.ready(self.unrolls) for lane in self.lanes.values())
 
-    def begin(self, version: int) -> None:
-        """An unroll begins."""
+    def begin(self, version: Version) -> None:
+        """An unroll begins, with the parameters of a version or newer ones."""
         self.begun = True
         self.first[0] = self.first[-1]
-        if self.acting is not None:
-            self.acting.begin(self.unrolls)
-            version = self.acting.version
+        # Before parameters are read: whoever takes the unroll must not count on newer ones meanwhile.
         for lane in self.lanes.values():
             lane.begin(self.unrolls, version)
         if self.acting is not None:
+            self.acting.begin(self.unrolls)
+            for lane in self.kept.values():
+                lane.acted_by(self.acting.version)
             for group, memory in self.acting.memory().items():
                 self.kept[group].remember(memory)
         self._now = self._prepared()
@@ -288,8 +290,8 @@ class Player:
     def __init__(
         self,
         blocks: Sequence[Block],
-        gate: Callable[[Block], int],
-        early: Callable[[Block], int | None] = lambda block: None,
+        gate: Callable[[Block], Version],
+        early: Callable[[Block], Version | None] = lambda block: None,
         started: Callable[[], None] = lambda: None,
         asks_count: bool = False,
         compiled: Callable[[], None] = lambda: None,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from runnel.runtime.versions import in_time
 from runnel.transport.bell import Bell
+from runnel.transport.store import StoreReader
 from runnel.transport.stream import Message, Reader, Writer
 
 T = TypeVar("T")
@@ -291,3 +293,16 @@ def first_of(station: Station, ports: Sequence[In], cause: str) -> list[In]:
         return [port for port in ports if port.peek()] or None
 
     return station.wait(some, cause)
+
+
+def gate(
+    station: Station, ready: Callable[[], bool], stores: Mapping[str, StoreReader], unroll: int, lead: int | None
+) -> None:
+    """Waits until an unroll may begin: until whoever takes it has room, and learners have published what it waits for.
+
+    Who waits at a barrier waits for parameters; who is ahead of the learner by as much as it may be, for room.
+    """
+    if not ready():
+        station.wait(lambda: ready() or None, "room for unrolls")
+    if not in_time(stores, unroll, lead):
+        station.wait(lambda: in_time(stores, unroll, lead) or None, "room for unrolls" if lead else "parameters")

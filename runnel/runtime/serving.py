@@ -26,6 +26,7 @@ from runnel.runtime.loop import Loop, group_key
 from runnel.runtime.messages import as_observation, each, empty, leaves, parts, reply_fields, request_fields
 from runnel.runtime.player import count
 from runnel.runtime.ports import In, Out, Station
+from runnel.runtime.versions import Version
 from runnel.transport.stream import Field, Message
 from runnel.types import Array, PyTree
 
@@ -73,12 +74,17 @@ class Client:
         self.request.release(message)
         return seen
 
-    def begin(self, version: int, memory: Sequence[Any]) -> None:
-        """An unroll begins, of those that are put together here."""
-        assert self.kept is not None
-        self.first[0] = self.first[-1]
-        self.kept.begin(self.unrolls, version)
-        self.kept.remember(memory)
+    def announce(self, version: Version) -> None:
+        """An unroll begins, with the parameters of a version or newer ones."""
+        if self.kept is not None:
+            self.first[0] = self.first[-1]
+            self.kept.begin(self.unrolls, version)
+
+    def begin(self, version: Version, memory: Sequence[Any]) -> None:
+        """It has begun with these."""
+        if self.kept is not None:
+            self.kept.acted_by(version)
+            self.kept.remember(memory)
 
     def answer(self, t: int, action: np.ndarray, extras: Sequence[np.ndarray], memory: Sequence[np.ndarray]) -> None:
         """Replies to step `t`; `memory` is that before the step, and told with an unroll's first."""
@@ -157,11 +163,12 @@ class _Set:
         self.rows = [slice(a * self.agents, b * self.agents) for a, b in pairwise(sizes)]
 
     def begin(self, unroll: int) -> None:
+        for client in self.clients:
+            client.announce(self.policies.version)
         self.policies.begin(unroll)
         memory = [np.asarray(leaf) for leaf in self.policies.memory()[self.group]]
         for client, rows in zip(self.clients, self.rows, strict=True):
-            if client.kept is not None:
-                client.begin(self.policies.version, [leaf[rows] for leaf in memory])
+            client.begin(self.policies.version, [leaf[rows] for leaf in memory])
 
     def act(self, t: int) -> None:
         for client, rows, envs in zip(self.clients, self.rows, self._envs, strict=True):

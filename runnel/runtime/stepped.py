@@ -23,6 +23,7 @@ from runnel.runtime.loop import Loop
 from runnel.runtime.player import Block, Player
 from runnel.runtime.stage import Stage
 from runnel.runtime.totals import Progress
+from runnel.runtime.versions import NO_VERSION, Version
 from runnel.types import Array, PyTree
 
 
@@ -46,15 +47,15 @@ class SteppedProgram:
         self.policies = Policies(self.loop, list(lanes), self._parameters, seed)
         block = Block(vector, range(graph.envs), graph.unroll, lanes, self.policies, discounts)
         block.reset()
-        player = Player([block], lambda block: 0, beat=self._stepped, tell=self.tell)
+        player = Player([block], lambda block: NO_VERSION, beat=self._stepped, tell=self.tell)
         player.tell_failures(block)
         return player
 
     def _stepped(self, steps: int) -> None:
         self.steps = steps
 
-    def _parameters(self, unroll: int) -> tuple[int, dict[str, PyTree]]:
-        return 0, {group: state.params for group, state in self.carry.states.items()}
+    def _parameters(self, unroll: int) -> tuple[Version, dict[str, PyTree]]:
+        return NO_VERSION, {group: state.params for group, state in self.carry.states.items()}
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""

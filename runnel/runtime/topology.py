@@ -6,7 +6,6 @@ made from it (`runnel.runtime.worker`); nothing else knows who talks to whom.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +17,9 @@ from runnel.graph import Graph, Node, Ref
 from runnel.plan import Free, Placed, Plan, learns
 from runnel.runtime.blocks import group_types
 from runnel.runtime.messages import reply_fields, request_fields, schema, unroll_fields
+from runnel.runtime.pace import staleness_in_iterations
 from runnel.runtime.stage import after_rollout
+from runnel.runtime.versions import ACTED
 from runnel.transport.stream import Schema, schema_of
 
 MOST_SLOTS = 4
@@ -99,19 +100,6 @@ class Topology:
         """What a worker holds an end of."""
         links = [link for link in self.links if worker in (link.source, link.target)]
         return links, [board for board in self.boards if worker == board.source or worker in board.targets]
-
-
-def staleness_in_iterations(plan: Plan, graph: Graph) -> int:
-    """How many iterations an unroll may be behind: the limit is in updates, of which an iteration may have several."""
-    if not isinstance(plan.synchronisation, Free):
-        return 0
-    return int(plan.synchronisation.max_staleness // updates_per_iteration(graph))
-
-
-def updates_per_iteration(graph: Graph) -> int:
-    """At most, on average, rounded up."""
-    rates = [edge.per_iteration for edge in graph.edges if edge.what == "batch"]
-    return max(1, math.ceil(max(rates, default=1.0)))
 
 
 def wire(plan: Plan, graph: Graph, host: bool) -> Topology:
@@ -213,7 +201,7 @@ def _values(plan: Plan, graph: Graph, homes: dict[str, Placed]) -> Iterator[Link
         for taker in _takers(graph, homes, node):
             if taker is gives:
                 continue
-            message = schema_of(jax.tree.leaves([ref.type for ref in sent(graph, node, taker)]))
+            message = (ACTED, *schema_of(jax.tree.leaves([ref.type for ref in sent(graph, node, taker)])))
             for i, source in enumerate(gives.workers()):
                 for j, target in enumerate(taker.workers()):
                     # Workers that play have each their own, and begin the next when the last was taken.

@@ -20,6 +20,7 @@ from runnel.runtime.schedule import Credit, Rounds, Segment, schedule
 from runnel.runtime.spmd import Spmd
 from runnel.runtime.stage import Stage, Values
 from runnel.runtime.topology import sent
+from runnel.runtime.versions import Acted, together
 from runnel.transport.stream import Message
 from runnel.types import PyTree, Trajectory
 
@@ -31,6 +32,7 @@ class Batch(NamedTuple):
     starts: np.ndarray  # [K] the first environment of each block
     versions: dict[str, np.ndarray]  # by group: [K] updates of the parameters that acted
     release: Callable[[], None]  # the blocks have been read
+    acted: dict[str, Acted]  # by group: the versions of all of them
     unrolled: tuple[dict[str, Trajectory], Finished] | None = None  # in place of blocks
 
 
@@ -67,6 +69,7 @@ class Trainer:
         self.plan = schedule(graph, stage)
         self.credits = [Credit(rounds.component) for rounds in self.plan.rounds]
         self.iteration = int(carry.iteration)
+        self.acted: dict[str, Acted] = {}  # by node elsewhere, or rollout: of what the present iteration is made from
         self.metrics: list[Metrics] = []  # of every program that ran since they were last read
         self.prepare: Callable[[], None] = lambda: None  # before each gradient, where the state lives elsewhere
         self.covered = 0  # environment steps that what is sent next brings
@@ -85,6 +88,8 @@ class Trainer:
         self.covered += steps
         values: Values = {}
         self.left = 1
+        rollouts = {node.group: node.name for node in self.graph.of_kind("rollout")}
+        self.acted = {rollouts[group]: acted for group, acted in batch.acted.items()} if batch is not None else {}
         if self.spmd is not None:
             assert batch is not None
             batch = self._spread(batch)
@@ -102,9 +107,25 @@ class Trainer:
     turns = 1
     """Of how many workers that take whole iterations in turn this is one."""
 
+    pauses = False
+    """It may pause wherever it waits, and goes on there: what is on its way stays where it is."""
+
+    gathered_from = False
+    """Whoever takes what is made here takes it as it comes, a message at a time."""
+
+    def acted_in(self, group: str) -> Acted:
+        """The versions of the unrolls that the present iteration is made from."""
+        own = [acted for name, acted in self.acted.items() if self.graph.nodes[name].group == group]
+        return together(own or self.acted.values())
+
+    def _work(self) -> None:
+        """From here on the state is no more that between two iterations."""
+        if not self.pauses:
+            self.station.between = False
+
     def gathered(self, valve: Valve, messages: Sequence[Message]) -> None:
         """Runs the nodes that take a message of workers that have each their own: one, or the mean of several."""
-        real = [message.arrays for message in messages if message.rows]  # others only say that there is none
+        real = [message.arrays[1:] for message in messages if message.rows]  # others only say that there is none
         if real:
             mean = real[0] if len(real) == 1 else [np.mean(leaves, axis=0) for leaves in zip(*real, strict=True)]
             values = {valve.node.name: self.unpack(valve, mean)}
@@ -135,7 +156,7 @@ class Trainer:
             if valve.node.name in rounds.component.names and not replays & {*valve.taker.nodes}:  # who samples knows
                 for port in valve.ports:
                     if port.takes(self.iteration):
-                        port.claim(self.version_told)
+                        port.slots[port.claim(self.version_told)][0][...] = self.acted_in(valve.node.group)
                         port.commit(tag=self.covered, rows=0)
                 self.covered = 0
                 self.told += 1
@@ -143,10 +164,12 @@ class Trainer:
     def _round(self, rounds: Rounds, outside: Values) -> None:
         """One batch of a component that is cut."""
         self.prepare()
+        if self.gathered_from:  # the batch is as old as the parameters that are known when it is drawn
+            self.acted = {n.name: Acted.of([self.carry.updates[n.group]]) for n in self.graph.of_kind("rollout")}
         values = dict(outside)
         if rounds.samples:
             program = self._program(("sample", id(rounds)), lambda: partial(self._sampled, rounds))
-            self.station.between = False
+            self._work()
             self.carry, drawn = program(self.carry)
             values |= drawn
             for replay in rounds.component.replays:
@@ -188,7 +211,7 @@ class Trainer:
 
     def _prioritise(self, rounds: Rounds, values: Values) -> None:
         for node in rounds.awaits_priorities:
-            values = {**values, node: self._take(self.incoming[node])}
+            values = {**values, node: self._take(self.incoming[node])[0]}
         program = self._program(
             ("priorities", id(rounds)), lambda: lambda carry, v: self.stage.prioritise(carry, rounds.component, v)
         )
@@ -219,7 +242,7 @@ class Trainer:
         else:
             arguments += [None, None, None, None]
         program = self._program(("run", key), lambda: partial(self._segment, segment, wanted))
-        self.station.between = False
+        self._work()
         self.carry, found, metrics = program(self.carry, *arguments)
         self.metrics.append(metrics)
         return found
@@ -289,18 +312,22 @@ class Trainer:
     # Values from and to other workers
 
     def _receive(self, segment: Segment) -> Values:
-        return {name: self._take(self.incoming[name]) for name in segment.receives}
+        values: Values = {}
+        for name in segment.receives:
+            values[name], self.acted[name] = self._take(self.incoming[name])
+        return values
 
-    def _take(self, valve: Valve) -> PyTree:
-        """The value of a node elsewhere, or the parts of it that are used here."""
+    def _take(self, valve: Valve) -> tuple[PyTree, Acted]:
+        """The value of a node elsewhere, or the parts of it that are used here; and what it was made from."""
         (port,) = [port for port in valve.ports if port.takes(self.iteration)]
         message = port.receive()
-        self.station.between = False
+        self._work()
         if not self._samples(valve.node):
             self.left = message.rows
-        value = self.unpack(valve, message.arrays)
+        acted, *arrays = message.arrays
+        value, made_from = self.unpack(valve, arrays), Acted(*acted.tolist())
         port.release(message)
-        return value
+        return value, made_from
 
     def _samples(self, node: Node) -> bool:
         """Whether a node runs for batches that are drawn here."""
@@ -331,7 +358,8 @@ class Trainer:
             arrays = jax.tree.leaves([ref.take(values[node.name]) for ref in refs])
             for port in valve.ports:
                 if port.takes(self.iteration):
-                    port.send(jax.device_get(arrays), self.version_told, tag=self.covered, rows=self.left)
+                    message = [self.acted_in(node.group), *jax.device_get(arrays)]
+                    port.send(message, self.version_told, tag=self.covered, rows=self.left)
             self.covered = 0
             self.told += 1
 

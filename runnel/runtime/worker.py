@@ -20,14 +20,12 @@ from runnel.runtime.assembly import Assignment
 from runnel.runtime.compiled_player import CompiledPlayer
 from runnel.runtime.intake import Taken
 from runnel.runtime.player import Block, Player
-from runnel.runtime.ports import REPORT_S, In, first_of
+from runnel.runtime.ports import REPORT_S, In, first_of, gate
 from runnel.runtime.serving import FreeServer, Server
 from runnel.runtime.trainer import Batch
+from runnel.runtime.versions import Acted, Staleness, Version, in_time, told
 from runnel.transport.stream import schema_of
 from runnel.types import PyTree
-
-REMEMBERED = 1024
-"""Of how many iterations a learner knows which versions they had: far more than an unroll can be behind."""
 
 
 class Worker:
@@ -41,7 +39,8 @@ class Worker:
         self.versions: dict[str, int] = {}
         self.until, self.target, self.reached = 0, float("inf"), False
         self.env_steps, self.episodes = int(a.start.saved.get("env_steps", 0)), 0
-        self.staleness = _Staleness()
+        self.staleness = Staleness()
+        self.stores = {group: reader for group, (_, reader) in a.ends.readers.items()}
         self.read: list[Callable[[], None]] = []  # unrolls that were learnt from, to be released
         self.ahead: Batch | None = None  # the next batch, where it was taken while the device was at work
         self.copies = jax.default_backend() != "cpu"  # what goes to the device is copied; the CPU reads slots in place
@@ -51,8 +50,9 @@ class Worker:
         self.servers = assembly.make_servers(a, self._parameters)
         self.player: Player | CompiledPlayer | None = None
         if a.plays:
-            self.player = assembly.make_compiled_player(a, self._parameters, self._ready) or Player(
-                assembly.make_blocks(a, self._parameters), self._gate, self._early, self._started, asks_count=a.free,
+            self.player = assembly.make_compiled_player(a, self._parameters, self._enter) or Player(
+                assembly.make_blocks(a, self._parameters), self._gate, self._early, self._started,
+                asks_count=a.free and bool(a.groups("rollout")),
                 compiled=partial(a.station.enter, "working"), beat=a.station.bell.beat_at, tell=a.station.tell,
             )  # fmt: skip
             if self.trainer is not None and a.start.rejoins:
@@ -60,22 +60,26 @@ class Worker:
         if self.trainer is not None:
             self.trainer.copied = self.copies
             self.updates = {group: int(count) for group, count in self.trainer.carry.updates.items()}
-            self.updates_at: dict[int, dict[str, int]] = {}  # by iteration: the versions then
             self._tell_versions()
         self._any, self._mean = jax.jit(jnp.any), jax.jit(totals.window_mean_of)
         self._reported = 0.0
 
     # Parameters
 
-    def _parameters(self, unroll: int) -> tuple[int, dict[str, PyTree]]:
+    def _parameters(self, unroll: int) -> tuple[Version, dict[str, PyTree]]:
         """The parameters to act with: those of the iteration, or the newest where staleness is allowed."""
         if self.trainer is not None and (self.a.learning or self.a.foreign):
-            return self.trainer.iteration, {g: state.params for g, state in self.trainer.carry.states.items()}
+            params = {g: state.params for g, state in self.trainer.carry.states.items()}
+            return Version(self.trainer.iteration, {**self.updates, **self.versions}), params
         for group in self.ends.readers:
-            state = self._newest(group, 0 if self.a.free else unroll)
+            state = self._newest(group, self._wanted(unroll))
             if state is not None:
                 self.held[group] = state.params
-        return min(self.read_at.values()), self.held
+        return Version(min(self.read_at.values()), dict(self.versions)), self.held
+
+    def _wanted(self, iteration: int) -> int:
+        """The iteration whose parameters what is made for another one must have at least."""
+        return 0 if self.a.lead is None else max(0, iteration - self.a.lead)
 
     def _newest(self, group: str, wanted: int) -> PyTree | None:
         """A learner's state where it is newer than what was read last; waits for that of iteration `wanted`."""
@@ -94,12 +98,11 @@ class Worker:
         assert trainer is not None
         for group in self.a.foreign:
             board, reader = self.ends.readers[group]
-            wanted = 0
-            if not self.a.free:  # of gradients, each leads to a new state; others are one an iteration
-                wanted = trainer.told if board.whole else trainer.iteration
+            # At a barrier each gradient leads to a new state; others are one an iteration.
+            wanted = self._wanted(trainer.told if board.whole and not self.a.free else trainer.iteration)
             if reader.iteration() < wanted:
                 self.station.wait(lambda r=reader, w=wanted: r.iteration() >= w or None, "parameters")
-            if board.whole:
+            if board.whole or self.a.gathered:
                 for port in (port for valve in trainer.outgoing for port in valve.ports):
                     port.claim(reader.iteration())
             state = self._newest(group, 0)
@@ -124,22 +127,22 @@ class Worker:
         """From here on the state is no more that between two unrolls."""
         self.station.between = False
 
-    def _ready(self, ready: Callable[[], bool]) -> None:
-        if not ready():
-            self.station.wait(lambda: ready() or None, "room for unrolls")
-
-    def _gate(self, block: Block) -> int:
-        self._ready(block.ready)
+    def _enter(self, ready: Callable[[], bool], unroll: int) -> Version:
+        """Waits until an unroll may begin; gives what it is acted with, or something newer is."""
+        gate(self.station, ready, self.stores, unroll, self.a.lead)
         return self._told()
 
-    def _early(self, block: Block) -> int | None:
-        """A block that asks others for its actions may begin while its neighbours still play."""
-        asks = self.a.free and self.trainer is None and block.acting is None
-        return self._told() if asks and not self.station.pausing and block.ready() else None
+    def _gate(self, block: Block) -> Version:
+        return self._enter(block.ready, block.unrolls)
 
-    def _told(self) -> int:
-        """The iteration whose parameters an unroll that begins now is acted with, or newer ones."""
-        return max(0, min((reader.iteration() for _, reader in self.ends.readers.values()), default=0))
+    def _early(self, block: Block) -> Version | None:
+        """A block that asks others for its actions may begin while its neighbours still play."""
+        asks = self.a.free and self.trainer is None and block.acting is None and bool(block.kept)
+        may = asks and not self.station.pausing and block.ready() and in_time(self.stores, block.unrolls, self.a.lead)
+        return self._told() if may else None
+
+    def _told(self) -> Version:
+        return told(self.stores, self.updates if self.trainer is not None else None)
 
     # Work
 
@@ -147,7 +150,7 @@ class Worker:
         """Works until it is told to stop."""
         station = self.station
         station.save, station.on_go = self.save, self._on_go
-        if self.a.learning and self.a.free:
+        if self.a.learning and self.a.free and not self.a.pauses:
             station.drain = self._drain
         if self.trainer is not None:
             station.on_pause = self._report
@@ -215,10 +218,12 @@ class Worker:
         trainer.prepare()
         if self.player is not None:
             self._play()
+            self.station.between |= self.a.pauses and self.player.between_unrolls
         if self.servers:
             self._serve()
         batch, self.ahead = self.ahead or self._batch(), None
         trainer.iterate(batch, graph.steps_per_iteration)
+        self._measure()
         if graph is self.a.whole:
             self.env_steps = trainer.iteration * graph.steps_per_iteration
         else:
@@ -235,13 +240,25 @@ class Worker:
         assert intake is not None
         taken = intake.collect(trainer.iteration)
         self._started()
-        for each in taken:
-            self.staleness.add(trainer.iteration - each.version)
         messages = [each.messages[0] for each in taken]
-        trainer.gathered(trainer.incoming[self.gradient_nodes[taken[0].source]], messages)
+        valve = trainer.incoming[self.gradient_nodes[taken[0].source]]
+        for message in messages:
+            if message.rows:
+                self.staleness.add(self.updates[valve.node.group], Acted(*message.arrays[0].tolist()))
+        trainer.gathered(valve, messages)
         self.env_steps += sum(message.tag for message in messages)
         self.read.append(lambda: intake.release(taken))
         self._learnt()
+
+    def _measure(self) -> None:
+        """How old the unrolls of an iteration were: at each update from them or, of a replay, as they came into it."""
+        trainer = self.trainer
+        assert trainer is not None
+        learners = [node for node in trainer.stage.nodes if node.kind in ("learn", "apply")]
+        for group in dict.fromkeys(node.group for node in learners):
+            updates = sum(node.group == group and not node.loops for node in learners)
+            for k in range(max(1, updates)):
+                self.staleness.add(self.updates[group] + k, trainer.acted_in(group))
 
     def _learnt(self) -> None:
         """Keeps count of the versions; of replays' updates only the device knows."""
@@ -258,35 +275,38 @@ class Worker:
     def _tell_versions(self) -> None:
         assert self.trainer is not None
         learners = [node for node in self.trainer.stage.nodes if node.kind in ("learn", "apply")]
-        self.station.counts["updates"] = sum(self.updates[node.group] for node in learners)
+        self.station.counts["updates"] = sum(self.updates[group] for group in {node.group for node in learners})
 
     # The unrolls of an iteration
 
     def _batch(self) -> Batch | None:
         trainer = self.trainer
         assert trainer is not None
-        now = self.updates | {group: int(trainer.carry.updates[group]) for group in self.a.foreign}
-        self.updates_at[trainer.iteration] = now
-        self.updates_at.pop(trainer.iteration - REMEMBERED, None)
         if self.intake is not None:
-            taken = self.intake.collect(trainer.iteration)
-            then = [self.updates_at.get(each.version, now) for each in taken]
-            for each in then:
-                self.staleness.add(max(now[group] - each[group] for group in now))
-            return self._from_streams(taken, then)
+            return self._from_streams(self.intake.collect(trainer.iteration))
+        # What is played here is played with what is known here.
+        now = {**self.updates, **self.versions}
         if isinstance(self.player, CompiledPlayer):
-            return Batch(None, np.zeros(0), {}, lambda: None, self.player.unrolled())
+            acted = {group: Acted.of([now[group]]) for group in self.a.taken}
+            return Batch(None, np.zeros(0), {}, lambda: None, acted, self.player.unrolled())
         return self._made_here(now)
 
-    def _from_streams(self, taken: list[Taken], then: list[dict[str, int]]) -> Batch:
+    def _from_streams(self, taken: list[Taken]) -> Batch:
         intake = self.intake
         assert intake is not None
         blocks = {g: [each.messages[k].arrays for each in taken] for k, g in enumerate(self.a.taken)}
         starts = np.asarray([self.sources[each.source].start for each in taken], np.int32)
-        versions = {group: np.asarray([each[group] for each in then], np.int32) for group in self.a.taken}
-        if not self.a.learning:
-            return Batch(self._sent(blocks), starts, versions, lambda: intake.release(taken))
-        return Batch(self._sent(blocks), starts, versions, lambda: self.read.append(lambda: intake.release(taken)))
+        begun = {g: [each.messages[k].rows for each in taken] for k, g in enumerate(self.a.taken)}
+        versions = {group: np.asarray(updates, np.int32) for group, updates in begun.items()}
+        acted = {group: Acted.of(updates) for group, updates in begun.items()}
+
+        def release() -> None:
+            if self.a.learning:
+                self.read.append(lambda: intake.release(taken))
+            else:
+                intake.release(taken)
+
+        return Batch(self._sent(blocks), starts, versions, release, acted)
 
     def _made_here(self, now: dict[str, int]) -> Batch | None:
         """Of the environments that this worker plays or acts for."""
@@ -302,9 +322,9 @@ class Worker:
             starts = [client.block.start for client in server.clients]
         if not kept:
             return None
-        self.staleness.add(0)
         versions = {group: np.full(len(starts), now[group], np.int32) for group in kept}
-        return Batch(self._sent(kept), np.asarray(starts, np.int32), versions, lambda: None)
+        acted = {group: Acted.of(updates) for group, updates in versions.items()}
+        return Batch(self._sent(kept), np.asarray(starts, np.int32), versions, lambda: None, acted)
 
     def _sent(self, blocks: dict[str, list[list[Any]]]) -> dict[str, list[Any]]:
         """Unrolls where the device can read them: copies, unless it is this processor."""
@@ -334,7 +354,7 @@ class Worker:
     def _learner_boundary(self) -> None:
         # An asynchronous learner may also pause while it waits for unrolls: what it has of them is lost. Several that
         # are one program may not: they pause where they agree to.
-        self.station.between = self.a.free and self.a.spmd is None
+        self.station.between = self.a.free and (self.a.spmd is None or self.a.fragment.replicas == 1)
         while True:
             self.reached = self._window_mean() >= self.target
             stop = self.station.pausing or self.env_steps >= self.until or self.reached
@@ -410,16 +430,3 @@ class Worker:
         for server in self.servers:
             saved |= parts.save_server(server)
         return saved
-
-
-class _Staleness:
-    """How many versions behind what was learnt from was."""
-
-    def __init__(self) -> None:
-        self.total, self.count, self.most = 0, 0, 0
-
-    def add(self, versions: int) -> None:
-        self.total, self.count, self.most = self.total + versions, self.count + 1, max(self.most, versions)
-
-    def json(self) -> list[int]:
-        return [self.total, self.count, self.most]

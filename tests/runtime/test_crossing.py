@@ -25,6 +25,7 @@ STEPS = 8
 OBSERVATION, ACTION, REWARD, FLAG = 8, 4, 4, 1
 UNROLL = STEPS * (2 * OBSERVATION + ACTION + REWARD + 3 * FLAG + 4 + 4) + 4
 PARAMS = 4 * (2 * 2 + 2)
+ACTED = 3 * 8  # of a value: which versions acted in what it was made from
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def test_central_sends_gradients_up_and_the_whole_state_down():
     plan, crossing = predicted(distributions.load("central")(actors=2), GradientReinforce())
     assert plan.hosts == {"worker-0": "a", "worker-1": "b", "server": "a"}
     assert flows(crossing) == {  # no staleness: the mean of both
-        ("value", "b", "a"): (1, PARAMS + HEADER_BYTES),
+        ("value", "b", "a"): (1, ACTED + PARAMS + HEADER_BYTES),
         ("parameters", "a", "b"): (1, state + HEADER_BYTES),
     }
     _, crossing = predicted(distributions.load("central")(actors=2), Patient())
