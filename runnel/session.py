@@ -320,7 +320,7 @@ class Session:
         saved, rest = program.save(), program.rest()
         self.rest = rest
         if rest is not None:
-            self.counters.add(rest, self.built.graph.steps_per_iteration)
+            self.ledger.add(rest, self.built.graph.steps_per_iteration)
         counters = {**asdict(self.counters), "wall_seconds": self.ledger.wall_seconds()}
         try:
             path = self.checkpoints.save(self.counters.iterations, saved, counters)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from runnel.errors import EnvironmentFailed, OutOfDescriptors, UserError, WorkerFailed
 from runnel.graph import Graph
 from runnel.plan import Placed, learns
+from runnel.runtime.pace import gathers
 from runnel.stacks import place, read, waits_for_device
 
 DESCRIPTORS_S = 30.0
@@ -88,7 +89,8 @@ def replaceable(fragment: Placed, graph: Graph, free: bool) -> bool:
     That is so where all it knows is in its journal, its streams and the parameter stores:
     - who plays, and acts there too, plays the unroll again from its first step;
     - who plays for others who put the trajectories together takes the steps again that they have seen;
-    - who acts for whoever asks begins with new memories (where nobody must wait for anybody).
+    - who acts for whoever asks begins with new memories (where nobody must wait for anybody);
+    - who computes from what it plays goes on with the next unroll, where others take what they are given as it comes.
     All others know what only a checkpoint can tell them.
     """
     nodes = [graph.nodes[name] for name in fragment.nodes]
@@ -101,7 +103,7 @@ def replaceable(fragment: Placed, graph: Graph, free: bool) -> bool:
     rolls = {node.group for node in nodes if node.kind == "rollout"}
     everybody = set(graph.spec.groups)
     if not kinds <= {"environment", "act", "rollout"}:
-        return free and acts == everybody
+        return free and acts == everybody and gathers(fragment)
     return acts == everybody or (not acts and (not rolls or free))
 
 

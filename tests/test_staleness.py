@@ -35,10 +35,11 @@ def ages(algorithm: Ages, environment: str, layout: Between, place: Path, iterat
     return measured
 
 
+OFTEN = {"checkpoint_every_s": 0.1}
 FAST = {
-    "a map": (Ages(), HOST, Between(mappers=(1,)), {}),
-    "a chain, of replicas": (Ages(bound=1), COMPILED, Between(mappers=(2, 2), bound=1), {"checkpoint_every_s": 0.1}),
-    "a replay of its own": (Ages(replayed=2), HOST, Between(acts="inference", stores=True, ring=2), {}),
+    "a map": (Ages(), COMPILED, Between(mappers=(1,)), {}),
+    "a chain of replicas": (Ages(bound=1), HOST, Between(acts="inference", mappers=(2, 2), bound=1), OFTEN),
+    "a replay of its own": (Ages(replayed=2), HOST, Between(acts="server", stores=True, ring=2), OFTEN),
 }
 
 
@@ -62,7 +63,7 @@ def random_layout(draw: random.Random) -> tuple[Ages, str, Between, dict[str, An
         bound=bound, work=draw.choice([0, 20_000, 200_000]), replayed=0 if teams else replayed,
         learns=1 if replayed else draw.choice([1, 1, 2]),
     )  # fmt: skip
-    settings = {"checkpoint_every_s": 0.1} if draw.random() < 0.5 else {}
+    settings = OFTEN if draw.random() < 0.5 else {}
     return algorithm, TEAMS if teams else draw.choice([HOST, COMPILED]), layout, settings
 
 

@@ -1,5 +1,7 @@
 """Unrolls that are taken in order are never further behind than their learner allows, and nobody waits for ever."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from aging import Ages, Between
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.building import build
-from runnel.distributions import load
+from runnel.distributions.central import Central
 from runnel.runtime.intake import Intake
 from runnel.runtime.pace import lead, staleness_in_iterations, updates_per_iteration
 from runnel.runtime.ports import In, Out, Station
@@ -106,7 +108,8 @@ def from_stage(ports):
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_nothing_is_older_than_the_limit_behind_any_chain(limit, slowness, replicas, seed):
-    rng, station, store = np.random.default_rng(seed), Station("any", inprocess.Bell(), None), Store()
+    nobody: Any = None
+    rng, station, store = np.random.default_rng(seed), Station("any", inprocess.Bell(), nobody), Store()
 
     def drawing(slow):
         return lambda: int(rng.integers(0, slow + 1))
@@ -164,7 +167,7 @@ def test_a_plan_says_how_far_ahead_actors_may_be(algorithm, layout, limit, ahead
 
 
 def test_gradients_are_gathered_as_they_come():
-    plan, graph = planned("a2c", load("central")(actors=2))
+    plan, graph = planned("a2c", Central(actors=2))
     assert lead(plan, graph) is None
     assert updates_per_iteration(graph) == 1
 
