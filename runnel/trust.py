@@ -49,11 +49,13 @@ class Name(NamedTuple):
     """An import path, or the name of an environment, in a configuration."""
 
     path: str
-    role: Literal["algorithm", "distribution", "environment", "setting"]
+    role: Literal["algorithm", "distribution", "environment", "setting", "env"]  # env: a setting of the environment
 
     @property
     def module(self) -> str:
         """The module, or the file, that is imported for it; empty where none is."""
+        if self.role == "env":
+            return ""
         if self.role == "environment":
             return environments.module_of(self.path) or ""
         return (portable.split(self.path) or ("", ""))[0]
@@ -62,31 +64,35 @@ class Name(NamedTuple):
 def names_in(config: Mapping[str, Any], parts: Collection[str] = PARTS) -> list[Name]:
     """Every name in these parts that code may be imported by, each once.
 
-    Any text that could be an import path is taken for one: what reads the settings may do so too.
+    Any text that could be an import path is taken for one: what reads the settings may do so too. A text among the
+    settings of an environment, `env.key=text`, may be a file that its library opens, loads or even executes.
     """
     found: dict[Name, None] = {}
     for part in [part for part in PARTS if part in parts and isinstance(config.get(part), Mapping)]:
-        own = portable.session_path(config[part]) or config[part].get("name" if part == "environment" else "class")
-        if isinstance(own, str) and (part == "environment" or portable.split(own)):
-            found[Name(own, part)] = None  # type: ignore[arg-type]
+        named = None if "unavailable" in config[part] else config[part].get("name" if part == "environment" else "class")
+        for own in (portable.session_path(config[part]), named):
+            if isinstance(own, str) and (part == "environment" or portable.split(own)):
+                found[Name(own, part)] = None  # type: ignore[arg-type]
+        texts = _texts(config[part].get("settings"))
         if part == "environment":
-            continue  # its settings are plain values
-        found |= {Name(text, "setting"): None for text in _texts(config[part].get("settings")) if portable.split(text)}
+            found |= {Name(f"env.{key}={text}", "env"): None for key, text in texts}
+        else:
+            found |= {Name(text, "setting"): None for _, text in texts if portable.split(text)}
     return list(found)
 
 
-def _texts(data: Any) -> Iterator[str]:
-    """Every text in a JSON value."""
-    rest = [data]
+def _texts(data: Any) -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value, after the key that it stands under."""
+    rest = [("", data)]
     while rest:
-        value = rest.pop()
+        key, value = rest.pop()
         if isinstance(value, str):
-            yield value
+            yield key, value
         elif isinstance(value, Mapping):
-            rest += filter(None, [portable.session_path(value)])
-            rest += [part for key, part in value.items() if key != "unavailable"]
+            rest += [("session", path) for path in [portable.session_path(value)] if path is not None]
+            rest += [(str(below), part) for below, part in value.items() if below != "unavailable"]
         elif isinstance(value, list | tuple):
-            rest += value
+            rest += [(key, part) for part in value]
 
 
 # What needs no signature
@@ -96,6 +102,9 @@ def is_registered(name: Name) -> bool:
     """Whether a name stands for what Runnel ships, or for an environment of an installed library."""
     if name.role == "environment":
         return environments.is_registered(name.path)
+    if name.role == "env":
+        key, _, text = name.path.removeprefix("env.").partition("=")
+        return environments.is_choice(key, text)
     if name.path in (*algorithms.REGISTRY.values(), *distributions.REGISTRY.values()):
         return True  # that it is the right one is checked where it is built
     module, attribute = portable.split(name.path) or ("", "")
@@ -112,6 +121,8 @@ def is_registered(name: Name) -> bool:
 
 def is_held(name: Name) -> bool:
     """Whether the user's program has imported the class (or environment, or record) that a name stands for."""
+    if name.role == "env":
+        return False  # no class: a program that holds one does not vouch for what a file gives it
     value = None if named_modules.is_served(name.module) else portable.loaded(name.path)
     kind = value if isinstance(value, type) else type(value)
     if value is None or kind.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
@@ -263,6 +274,8 @@ def _check_outside(run_dir: str | Path, name: Name, file: str | None = None) -> 
 
 def _would(name: Name) -> str:
     module = name.module
+    if name.role == "env":
+        return "a text that the environment may take for a file"
     if module == "__main__":
         return "of this session"
     file = module if module.endswith(".py") else named_modules.file_of(module)

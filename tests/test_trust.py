@@ -166,6 +166,36 @@ def test_a_registered_class_in_the_wrong_place_is_refused(tmp_path):
         rebuild(run_dir, read_config(run_dir))
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "refused"),
+    [
+        # EnvPool executes the file; JaxMARL unpickles what lies in the directory; MuJoCo opens the model.
+        ("envpool:D1Basic-v1", {"vzd_path": "evil"}, "env.vzd_path=evil"),
+        ("envpool:D1Basic-v1", {"game_args": "+logfile x"}, "env.game_args=+logfile x"),
+        ("jaxmarl:jaxnav", {"map_id": "Grid-Buffer", "map_params": {"dir_path": "gift"}}, "env.dir_path=gift"),
+        ("HalfCheetah-v5", {"xml_file": "/dev/zero"}, "env.xml_file=/dev/zero"),
+        ("FrozenLake-v1", {"map_name": "../x"}, "env.map_name=../x"),
+        ("toys:Corridor", {"path": ["x"]}, "env.path=x"),
+    ],
+)
+def test_a_text_that_an_environment_may_take_for_a_file_is_signed_or_named(name, settings, refused, state):
+    config = {"environment": {"name": name, "settings": settings}}
+    assert f"--trust {refused}" in str(admitted(config))
+    assert admitted(config, trusted=[refused]) is None
+    assert admitted(signed_config(**config)) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"backend": "spring"}, {"groups": "each", "state": True}, {"layout": "cramped_room", "shaping": 1.0},
+        {"desc": ["SFH", "FFG"]}, {"map_params": {"map_size": [5, 5], "fill": 0.2}, "act_type": "Discrete"},
+    ],
+)  # fmt: skip
+def test_words_and_numbers_among_an_environments_settings_need_no_signature(settings):
+    assert admitted({"environment": {"name": "CartPole-v1", "settings": settings}}) is None
+
+
 json_values = st.recursive(
     st.none() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
     | st.sampled_from(["a:b", "os:system", "a.b:c.d", "/x/y.py:z", "y.py:z", "a:", ":b", "a b:c", "1:2", "a:b\n"]),
@@ -493,7 +523,7 @@ def test_what_a_session_has_imported_is_not_for_a_configuration_to_name(name, mo
     a_session(
         monkeypatch, "import os, numpy as np\nfrom os import system\nfrom numpy import load\nfrom shutil import *"
     )
-    noted = {"name": "x", "settings": {"command": "true"}, "unavailable": "x", "session": name}
+    noted = {"name": "x", "settings": {"command": 1}, "unavailable": "x", "session": name}
     assert portable.held(noted) is None or admitted({"environment": noted}) is not None
     assert admitted({"environment": noted}) is not None
 
@@ -505,6 +535,16 @@ def test_what_a_session_defines_is_signed_or_of_a_type_that_is_asked_for(state, 
     assert "__main__:make (of this session)" in str(admitted({"environment": functions}))
     assert admitted({"environment": functions}, trusted=["__main__:make"]) is None
     assert admitted(signed_config(environment=functions)) is None
+
+
+@pytest.mark.parametrize("part", ["algorithm", "environment"])
+def test_a_class_of_the_session_does_not_vouch_for_another_name_beside_it(part, monkeypatch):
+    a_session(monkeypatch, "import toys\nclass Own(toys.Corridor): pass\nclass Learner(toys.Reinforce): pass")
+    vars(sys.modules["__main__"])["__file__"] = "program.py"  # as in a program, where no class is taken from a session
+    session = {"algorithm": "Learner", "environment": "Own"}[part]
+    config = {**named(part, "numpy:load")[part], "session": session}
+    assert "--trust numpy:load" in str(admitted({part: config}))
+    assert admitted({part: {**config, "class": None, "name": "x", "unavailable": "x"}}) is None
 
 
 # The user's own command line

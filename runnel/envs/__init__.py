@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,14 @@ FAMILIES = (
     Family("envpool:", "runnel.envs.envpool:EnvPoolEnvironment", "envpool", "envpool",
            "many C++ environments at once: envpool:Pong-v5"),
 )  # fmt: skip
+
+
+CHOICES = frozenset({
+    "act_type", "action_type", "attack_mode", "backend", "desc", "game_version", "groups", "homogenisation_method",
+    "layout", "map_id", "map_name", "maze_map", "obs_method", "obs_type", "observation_type", "reward_type", "rules",
+    "scenario", "score_function",
+})  # fmt: skip
+"""Settings of environments that choose one of a library's own words. A text under any other may be a file."""
 
 
 class Scheme(NamedTuple):
@@ -109,6 +118,11 @@ def is_registered(name: str) -> bool:
     if not family.modules or not family.installed:  # `make` says that it is not
         return True
     return _adapter_module(family).is_shipped(name.removeprefix(family.prefix))
+
+
+def is_choice(setting: str, text: str) -> bool:
+    """Whether a text under this setting can be nothing but one of a library's own words."""
+    return setting in CHOICES and re.fullmatch(r"[\w|-]*", text) is not None
 
 
 def module_of(name: str) -> str | None:
