@@ -69,13 +69,14 @@ def names_in(config: Mapping[str, Any], parts: Collection[str] = PARTS) -> list[
     """
     found: dict[Name, None] = {}
     for part in [part for part in PARTS if part in parts and isinstance(config.get(part), Mapping)]:
-        named = None if "unavailable" in config[part] else config[part].get("name" if part == "environment" else "class")
+        key = "name" if part == "environment" else "class"
+        named = None if "unavailable" in config[part] else config[part].get(key)
         for own in (portable.session_path(config[part]), named):
             if isinstance(own, str) and (part == "environment" or portable.split(own)):
                 found[Name(own, part)] = None  # type: ignore[arg-type]
         texts = _texts(config[part].get("settings"))
         if part == "environment":
-            found |= {Name(f"env.{key}={text}", "env"): None for key, text in texts}
+            found |= {Name(f"env.{setting}={text}", "env"): None for setting, text in texts}
         else:
             found |= {Name(text, "setting"): None for _, text in texts if portable.split(text)}
     return list(found)
