@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel import arguments, settings, startup
+from runnel import arguments, named_modules, settings, startup
 from runnel.catalog import FLAGS
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest
 from runnel.exits import contained
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = arguments.parse(argv)
         command = f"runnel {args.command}"
         with contained(), _saying_what_takes_long(args):
+            named_modules.keep_settings_out()
             return COMMANDS[args.command](args)
     except UserError as error:
         # A line or two, whatever a library put into its reason.

@@ -109,7 +109,7 @@ WRITTEN: Final = (
     ".wandb-id",
     ".lock",
 )
-HOLDS: Final = ("checkpoints", "logs", "wandb")
+HOLDS: Final = ("checkpoints", "logs", "wandb", ".wandb")
 
 
 def check_layout(run_dir: Path) -> None:

@@ -9,6 +9,8 @@ The process that the user started decides; its workers are sent `state()` and ta
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -139,6 +141,23 @@ def is_inside(place: str, directory: str) -> bool:
     """Whether a path, links followed, is a directory or lies in it."""
     place, directory = os.path.realpath(place), os.path.realpath(directory)
     return place == directory or place.startswith(os.path.join(directory, ""))
+
+
+def keep_settings_out() -> None:
+    """Has Matplotlib, which many environments import, loaded without the `matplotlibrc` of the working directory.
+
+    It reads that one before any other. In a directory of somebody else's it may be a named pipe.
+    """
+    if "matplotlib" in sys.modules or not os.path.lexists("matplotlibrc"):
+        return
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chdir("/")
+        with contextlib.suppress(Exception):  # not installed, or broken: whoever needs it will say so
+            importlib.import_module("matplotlib")
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def state() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from runnel import rundir
+from runnel import named_modules, rundir, startup
 from runnel.errors import UserError
 from runnel.files import Appended, clean, told_plainly
 
@@ -77,6 +77,8 @@ class TensorBoard(Sink):
 class WandB(Sink):
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
         check_wandb()
+        _refuse_settings()
+        startup.phase("connecting to Weights & Biases")
         import wandb
 
         # One page per run directory, however often it is resumed.
@@ -107,6 +109,20 @@ class WandB(Sink):
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _refuse_settings() -> None:
+    """W&B takes settings, and the server that it sends the user's key to, from the working directory.
+
+    In a run directory, which may come from a stranger, nobody but that stranger has put them there.
+    """
+    for found in ("wandb/settings", ".wandb"):
+        run_dir = named_modules.run_directory_of(os.curdir) if os.path.lexists(found) else None
+        if run_dir is not None:
+            raise UserError(
+                f"found {found} in the working directory, which is that of the run {run_dir}: Weights & Biases would "
+                "take its settings from there; remove it, or start from another directory"
+            )
 
 
 def check_wandb() -> None:

@@ -28,7 +28,7 @@ from runnel.premises import Machines, OneMachine, Premises, on
 from runnel.report import summary
 from runnel.session import Session
 from runnel.sinks import check_wandb
-from runnel.trust import admit, sign
+from runnel.trust import WANDB, admit, sign
 
 if TYPE_CHECKING:
     from runnel.launch.hosts import Hosts
@@ -162,6 +162,7 @@ def resume(
         ended = _finished(directory, config, given, quiet)
         if ended is not None:
             return ended
+        admit(directory, config, trust, (WANDB,))
         notes = stack.enter_context(_alone(directory))
         built, premises = _settle(
             stack, launcher, address, distribution or config.get("distribution"), config["environment"]["name"],

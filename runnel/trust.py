@@ -31,6 +31,9 @@ from runnel.types import EnvSpec
 PARTS: Final = ("algorithm", "distribution", "environment")
 """Of a configuration: what names code. They are signed, with all their settings."""
 
+WANDB: Final = "wandb"
+"""The part that has a run shown at Weights & Biases: with the user's account, and for others to see."""
+
 SHIPPED: Final = re.compile(r"runnel\.(nn(\.\w+)?|replay|layout|types)")
 """Modules whose classes and functions may be settings."""
 
@@ -49,19 +52,21 @@ class Name(NamedTuple):
     """An import path, or the name of an environment, in a configuration."""
 
     path: str
-    role: Literal["algorithm", "distribution", "environment", "setting", "env"]  # env: a setting of the environment
+    role: Literal[
+        "algorithm", "distribution", "environment", "setting", "env", "wandb"
+    ]  # env: a setting of the environment
 
     @property
     def module(self) -> str:
         """The module, or the file, that is imported for it; empty where none is."""
-        if self.role == "env":
+        if self.role in ("env", WANDB):
             return ""
         if self.role == "environment":
             return environments.module_of(self.path) or ""
         return (portable.split(self.path) or ("", ""))[0]
 
 
-def names_in(config: Mapping[str, Any], parts: Collection[str] = PARTS) -> list[Name]:
+def names_in(config: Mapping[str, Any], parts: Collection[str] = (*PARTS, WANDB)) -> list[Name]:
     """Every name in these parts that code may be imported by, each once.
 
     Any text that could be an import path is taken for one: what reads the settings may do so too. A text among the
@@ -79,6 +84,8 @@ def names_in(config: Mapping[str, Any], parts: Collection[str] = PARTS) -> list[
             found |= {Name(f"env.{setting}={text}", "env"): None for setting, text in texts}
         else:
             found |= {Name(text, "setting"): None for _, text in texts if portable.split(text)}
+    if WANDB in parts and config.get(WANDB) is True:
+        found[Name(WANDB, WANDB)] = None
     return list(found)
 
 
@@ -122,7 +129,7 @@ def is_registered(name: Name) -> bool:
 
 def is_held(name: Name) -> bool:
     """Whether the user's program has imported the class (or environment, or record) that a name stands for."""
-    if name.role == "env":
+    if name.role in ("env", WANDB):
         return False  # no class: a program that holds one does not vouch for what a file gives it
     value = None if named_modules.is_served(name.module) else portable.loaded(name.path)
     kind = value if isinstance(value, type) else type(value)
@@ -176,7 +183,7 @@ class Signed(NamedTuple):
 
 def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed:
     """Signs, for this user, the names in a configuration that are not registered, with the files they came from."""
-    config = {part: clean(config[part]) for part in PARTS}  # as it will be read
+    config = {part: clean(config[part]) for part in (*PARTS, WANDB) if part in config}  # as it will be read
     own = [name for name in names_in(config) if not is_registered(name)]
     if not own:
         return Signed(None)
@@ -198,7 +205,8 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed
 
 
 def _covered(config: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    return {"what": "runnel run", "names": names, **{part: config.get(part) for part in PARTS}}
+    shown = {WANDB: True} if config.get(WANDB) is True else {}
+    return {"what": "runnel run", "names": names, **{part: config.get(part) for part in PARTS}, **shown}
 
 
 def _source(name: Name) -> dict[str, str | None]:
@@ -232,7 +240,10 @@ def unsigned_because(config: Mapping[str, Any]) -> str:
 
 
 def admit(
-    run_dir: str | Path, config: Mapping[str, Any], trusted: Collection[str] = (), parts: Collection[str] = PARTS
+    run_dir: str | Path,
+    config: Mapping[str, Any],
+    trusted: Collection[str] = (),
+    parts: Collection[str] = (*PARTS, WANDB),
 ) -> None:
     """Refuses a configuration of which these parts name code that the user has neither signed nor named.
 
@@ -277,6 +288,8 @@ def _would(name: Name) -> str:
     module = name.module
     if name.role == "env":
         return "a text that the environment may take for a file"
+    if name.role == WANDB:
+        return "it would be shown at Weights & Biases, with your account"
     if module == "__main__":
         return "of this session"
     file = module if module.endswith(".py") else named_modules.file_of(module)

@@ -221,6 +221,23 @@ def test_wandb_shows_a_run_and_its_continuation_on_one_page(tmp_path: Path, monk
     assert fake.logged == [{"env_steps": 1}] * 2
 
 
+@pytest.mark.parametrize("planted", ["wandb/settings", ".wandb/settings"])
+def test_settings_of_wandb_in_a_run_directory_are_refused(
+    planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say where the user's key is sent."""
+    monkeypatch.setitem(sys.modules, "wandb", fake := FakeWandB())
+    monkeypatch.setattr(sinks, "check_wandb", lambda: None)
+    (tmp_path / planted).parent.mkdir()
+    (tmp_path / planted).write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    monkeypatch.chdir(tmp_path)
+    MetricsLog(tmp_path, wandb={}).close()  # of the user's own directory: as W&B has it
+    (tmp_path / "config.json").write_text('{"algorithm": {}, "distribution": {}}')
+    with pytest.raises(UserError, match="start from another directory"):
+        MetricsLog(tmp_path, wandb={})
+    assert len(fake.started) == 1
+
+
 def test_wandb_that_is_not_installed_is_named_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,7 +197,8 @@ def test_agents_do_not_import_from_the_working_directory(here, tmp_path_factory)
 LINK = """
 import json, os, sys
 asked = json.loads(sys.stdin.readline())
-print(json.dumps({"id": asked["id"], "interface": os.getcwd(), "address": os.environ["PYTHONPATH"], "started": False}))
+print(json.dumps({"id": asked["id"], "interface": os.getcwd(), "address": os.environ["PYTHONPATH"], "started": False,
+                  "open": False}))
 """
 
 
@@ -233,6 +234,30 @@ def test_workers_find_what_was_named_and_not_what_was_planted(here, tmp_path_fac
     assert str(here) not in said.value["path"]
     assert str(here) not in said.value["python"].split(os.pathsep)
     assert not canary.exists()
+
+
+IMPORTS = """
+import matplotlib
+def main(job, control, fds):
+    control.send(matplotlib.rcParams["lines.linewidth"])
+"""
+
+
+def test_workers_import_matplotlib_without_the_settings_of_the_working_directory(here):
+    (here / "matplotlibrc").write_text("lines.linewidth: 77")
+    write(here, mine_a=IMPORTS)
+    named_modules.name("mine_a")
+    with LocalLauncher() as launcher:
+        said = launcher.start(Worker("one", "mine_a:main", {}, light=True, log=here / "log")).control.receive(30.0)
+    assert said is not None
+    assert said.value != 77
+
+
+def test_a_pipe_that_matplotlib_would_read_keeps_no_command_waiting(trained, tmp_path):
+    gift = Path(shutil.copytree(trained, tmp_path / "gift", symlinks=True))
+    os.mkfifo(gift / "matplotlibrc")
+    done = command("plot", ".", "--out", "curve.png", cwd=gift)
+    assert (done.returncode, (gift / "curve.png").exists()) == (0, True), done.stderr
 
 
 def test_pettingzoo_finds_its_own_environments_before_the_users(here):

@@ -473,6 +473,19 @@ def test_training_into_the_directory_of_ones_code_says_what_that_means(project, 
     assert "signature" not in found.code
 
 
+def test_a_run_is_shown_at_weights_and_biases_only_where_its_user_asked_for_that(tmp_path, state):
+    """With the user's key, which W&B sends to the server that its settings name."""
+    run_dir = stored(tmp_path / "run", wandb=True, steps=128)
+    with pytest.raises(UserError, match="--trust wandb"):
+        runnel.resume(run_dir)
+    assert not (run_dir / ".wandb-id").exists()
+    assert admitted({"wandb": True}, trusted=["wandb"]) is None
+    assert admitted({"wandb": True}, parts=trust.PARTS) is None  # eval shows nothing there
+    signed = signed_config(wandb=True)
+    assert admitted(signed) is None
+    assert admitted({**signed_config(environment={"name": "toys:corridor", "settings": {}}), "wandb": True}) is not None
+
+
 def test_only_the_parts_that_are_used_are_asked_for(tmp_path):
     config = {"distribution": {"class": "mine_trust:Own", "settings": {}}}
     assert admitted(config, parts=("algorithm", "environment")) is None

@@ -108,6 +108,7 @@ def settle(place: dict[str, Any]) -> None:
     importlib.invalidate_caches()
     if place["directory"] is not None:
         os.chdir(place["directory"])
+    named_modules.keep_settings_out()
 
 
 def set_name(name: str) -> None:
