@@ -160,7 +160,9 @@ def _read(checkpoint: _Checkpoint, part: str, like: PyTree, prefix: str = "") ->
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
             with _unlogged():
-                declared = dict(checkpointer.metadata(directory / "arrays").item_metadata.tree)
+                metadata = checkpointer.metadata(directory / "arrays").item_metadata
+            declared = dict(metadata.tree)
+            _check_chunks(declared, getattr(metadata, "use_zarr3", False))
             hollow = _hollow(checkpoint.json(f"{part}/empty.json"))
             types = {name: jax.ShapeDtypeStruct(found.shape, found.dtype) for name, found in declared.items()}
             types |= {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in hollow.items()}
@@ -192,12 +194,25 @@ def _hollow(described: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
+def _check_chunks(declared: Mapping[str, Any], zarr3: bool) -> None:
+    """Refuses arrays that are stored in pieces larger than themselves: to read any of a piece, all is unpacked."""
+    if zarr3:
+        raise _Unreadable("its arrays are stored in another format (zarr 3) than a run writes")
+    for name, found in declared.items():
+        chunk = found.storage.chunk_shape if found.storage is not None else None
+        if chunk is None or len(chunk) != len(found.shape) or any(np.array(chunk) > np.maximum(found.shape, 1)):
+            raise _Unreadable(f"{name} of shape {list(found.shape)} is stored in pieces of shape {str(chunk)[:60]}")
+
+
 def _check_size(files: int, types: Mapping[str, Any], wanted: Collection[str]) -> None:
-    """Refuses arrays that nothing is known of where they would be far larger than their files."""
-    others = [types[name] for name in types.keys() - wanted]
-    claimed = sum(math.prod(map(int, x.shape)) * np.dtype(x.dtype).itemsize for x in others)
+    """Refuses arrays that nothing is known of and that are far larger than their files, and more than memory holds."""
+    sizes = {name: math.prod(map(int, x.shape)) * np.dtype(x.dtype).itemsize for name, x in types.items()}
+    claimed = sum(sizes[name] for name in types.keys() - wanted)
     if claimed > max(ANY_BYTES, files * MOST_PACKED):
         raise _Unreadable(f"files of {files:,} bytes claim to hold {claimed:,}")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sum(sizes.values()) > memory:
+        raise _Unreadable(f"it holds {sum(sizes.values()):,} bytes, and this machine has {memory:,} of memory")
 
 
 class _Checkpoint(NamedTuple):

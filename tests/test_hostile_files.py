@@ -218,6 +218,34 @@ def test_arrays_far_larger_than_their_files_are_passed_over_before_they_are_read
     assert not any(checkpoint.name in str(path) for path in restored)
 
 
+@pytest.mark.parametrize("factor", [2, 2**40])
+def test_arrays_stored_in_pieces_larger_than_themselves_are_passed_over(factor, run_dir, like, monkeypatch):
+    """A few kilobytes unpack to a piece of any size."""
+    import orbax.checkpoint as ocp
+    import tensorstore
+
+    checkpoint = newest(run_dir)
+    base = f"file://{checkpoint}/state/arrays/"
+    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    described = {key: json.loads(store.read(key).result().value) for key in store.list().result() if b".zarray" in key}
+    name = next(key for key, was in described.items() if was["shape"])
+    described[name]["chunks"][0] *= factor
+    store.write(name, json.dumps(described[name]).encode()).result()
+    resign(checkpoint)
+    restored = []
+    real = ocp.PyTreeCheckpointer.restore
+    monkeypatch.setattr(
+        ocp.PyTreeCheckpointer, "restore", lambda self, path, **k: restored.append(path) or real(self, path, **k)
+    )
+    assert load(run_dir, like) == 3
+    assert not any(checkpoint.name in str(path) for path in restored)
+
+
+def test_what_exceeds_memory_is_passed_over(run_dir, like, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: 16)
+    assert "none of the" in str(load(run_dir, like))
+
+
 def types_of(like):
     tree = {"carry": like["carry"]._replace(replays={})}
     found = {}

@@ -239,7 +239,7 @@ def test_workers_find_what_was_named_and_not_what_was_planted(here, tmp_path_fac
 IMPORTS = """
 import matplotlib
 def main(job, control, fds):
-    control.send(matplotlib.rcParams["lines.linewidth"])
+    control.send({"width": matplotlib.rcParams["lines.linewidth"]})
 """
 
 
@@ -250,7 +250,7 @@ def test_workers_import_matplotlib_without_the_settings_of_the_working_directory
     with LocalLauncher() as launcher:
         said = launcher.start(Worker("one", "mine_a:main", {}, light=True, log=here / "log")).control.receive(30.0)
     assert said is not None
-    assert said.value != 77
+    assert said.value["width"] != 77
 
 
 def test_a_pipe_that_matplotlib_would_read_keeps_no_command_waiting(trained, tmp_path):
