@@ -90,6 +90,8 @@ class Fleet:
         self._until_steps = 0
         self._started = self._loaded = False
         self._pausing: set[str] = set()  # who was asked to
+        self._paused_at: dict[str, int | None] = {}  # by learner: the iteration
+        self._pause_at = 0  # the iteration at which all learners are to pause
         self._saved: dict[str, dict[str, np.ndarray]] = {}
         self._asked_to_save: set[str] = set()
         self._resting: set[str] = set()
@@ -167,11 +169,12 @@ class Fleet:
 
     def save(self) -> dict[str, PyTree]:
         """Pauses everybody between two iterations, and puts their parts together."""
+        self._pause_at = 0
         for stage in self._stages():
             self._pausing |= stage
             for name in stage - self.paused:
                 self._send(name, {"do": "pause"})
-            self._until(lambda: self._pausing <= self.paused, max(PAUSE_S, 1.5 * self.standstill.most_s), "pause")
+            self._until(self._all_paused, max(PAUSE_S, 1.5 * self.standstill.most_s), "pause")
         self._saved, self._asked_to_save = {}, set()
         self._until(self._all_saved, PAUSE_S, "save")
         arrays: parts.Arrays = {"seed": np.asarray(self.config["seed"], np.uint32)}
@@ -180,6 +183,25 @@ class Fleet:
         saved = parts.join(arrays, carry_types(self.graph, self.built.environment), self.topology, self.host)
         self.carry = saved["carry"]
         return saved
+
+    def _all_paused(self) -> bool:
+        self._align()
+        return self._pausing <= self.paused
+
+    def _align(self) -> None:
+        """Has learners that are in step with each other pause at the same iteration.
+
+        One may have paused while another had begun the next iteration, which it cannot finish without the first. Nobody
+        can be further than that: so all go on to the end of it, once.
+        """
+        late = (self.learners & self._pausing) - self.paused
+        early = [at for name in self.learners & self.paused if (at := self._paused_at[name]) is not None]
+        if self.free or self._pause_at or not early or not late or not all(map(self.standstill.waits, late)):
+            return
+        self._pause_at = max(early) + 1
+        self.paused -= self.learners
+        for name in self.learners:
+            self._send(name, {"do": "pause", "at": self._pause_at})
 
     def _all_saved(self) -> bool:
         for name in self.paused - self._asked_to_save:
@@ -348,7 +370,7 @@ class Fleet:
             elif "progress" in value:
                 self.told.hear(name, value["progress"])
             elif "paused" in value:
-                self.paused.add(name)
+                self._note_pause(name, value["iteration"])
             elif "saved" in value:
                 self._saved[name] = dict(message.arrays)
             elif "resting" in value:
@@ -359,6 +381,11 @@ class Fleet:
             elif "failed" in value:
                 return value["failed"]
         return None
+
+    def _note_pause(self, name: str, iteration: int | None) -> None:
+        self._paused_at[name] = iteration
+        if iteration is None or iteration >= self._pause_at:  # else it was on its way when all were told to go on
+            self.paused.add(name)
 
     def _note_phase(self, name: str, phase: str) -> None:
         self._phases[name] = phase

@@ -67,6 +67,8 @@ class Station:
         self.counts: dict[str, float] = defaultdict(float)  # whatever the worker counts
         self.between = False
         self.pausing = False
+        self.pause_at = 0  # the iteration not to pause before; learners in step with each other must pause at the same
+        self.iteration: Callable[[], int | None] = lambda: None  # of a learner
         self.save: Callable[[], dict[str, np.ndarray]] = dict
         # In a pause: throws away what others must get rid of to pause too, and says whether there was anything.
         self.drain: Callable[[], bool] = lambda: False
@@ -128,9 +130,9 @@ class Station:
             case "rest":
                 raise Rest
             case "pause":
-                self.pausing = True
+                self.pausing, self.pause_at = True, message.get("at", 0)
             case "go":
-                self.pausing = False
+                self.pausing, self.pause_at = False, 0
                 self.on_go(message)
             case "save":
                 self.line.send_arrays({"saved": self.name}, self.save())
@@ -140,9 +142,9 @@ class Station:
         self.pausing = True
         self.on_pause()
         self.report()
-        self.send({"paused": self.name})
+        self.send({"paused": self.name, "iteration": self.iteration()})
         drained = 0.0
-        while self.pausing:
+        while self.pausing and not self.too_early():
             self.bell.beat()
             if self.drain():
                 drained = time.monotonic()
@@ -152,6 +154,11 @@ class Station:
                 self._take(message.value)
             elif self.line.closed:
                 raise Stopped
+
+    def too_early(self) -> bool:
+        """Whether others have begun an iteration that they cannot finish without this learner."""
+        iteration = self.iteration()
+        return iteration is not None and iteration < self.pause_at
 
     def send(self, value: dict[str, Any]) -> None:
         """Says something to the launcher. Where that was stopped (Ctrl-Z) and takes nothing in, so is the worker."""

@@ -154,6 +154,8 @@ class Worker:
             station.drain = self._drain
         if self.trainer is not None:
             station.on_pause = self._report
+            if self.a.learning:
+                station.iteration = self._iteration
             if self.a.foreign:
                 self.trainer.prepare = self._prepare
         station.enter("compiling")
@@ -358,6 +360,7 @@ class Worker:
         while True:
             self.reached = self._window_mean() >= self.target
             stop = self.station.pausing or self.env_steps >= self.until or self.reached
+            stop = stop and not self.station.too_early()
             if self.a.spmd is not None:
                 stop = bool(self._any(self.a.spmd.flags(stop)))
             if not stop:
@@ -365,6 +368,11 @@ class Worker:
             self.station.pause()
         self._publish()
         self._release()  # only now: who finds room for an unroll begins it with what was just published
+
+    def _iteration(self) -> int | None:
+        """How far a learner is; None where it is at the end, which is the same iteration for all."""
+        assert self.trainer is not None
+        return self.trainer.iteration if self.env_steps < self.until else None
 
     def _on_go(self, message: dict[str, Any]) -> None:
         self.until = message["until"]
