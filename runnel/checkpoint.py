@@ -399,7 +399,8 @@ class Checkpoints:
         found = self.all()
         if not found:
             return UserError(
-                f"{self.run_dir} has no checkpoint; it was stopped before the first was written: train again"
+                f"{self.run_dir} has no checkpoint; it was stopped before the first was written: train again with "
+                "another --run-dir, or remove this directory"
             )
         return UserError(f"none of the {len(found)} checkpoints in {self.directory} is whole; nothing was changed")
 

@@ -49,13 +49,29 @@ def hold(run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
             os.close(fd)
 
 
+def check_free(run_dir: Path) -> None:
+    """Refuses a run directory that another run holds; changes nothing in it."""
+    try:
+        with rundir.open_to_read(run_dir, FILE, 4096) as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with rundir.open_to_read(run_dir, FILE, 4096) as file:
+            raise _used(run_dir, file.fileno()) from None
+    except OSError:
+        pass  # there is none, or it is no plain file: `hold` will tell
+
+
+def _used(run_dir: Path, fd: int) -> UserError:
+    return UserError(
+        f"{run_dir} is in use by another run{_holder(fd)}; wait for its end or stop it, or choose another directory"
+    )
+
+
 def _take(fd: int, run_dir: Path, note: Callable[[str], None]) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(
-            f"{run_dir} is in use by another run{_holder(fd)}; wait for its end or stop it, or choose another directory"
-        ) from None
+        raise _used(run_dir, fd) from None
     except OSError as error:
         if error.errno not in WITHOUT:
             raise UserError(f"cannot lock {run_dir}: {error.strerror}") from None

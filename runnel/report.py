@@ -325,10 +325,11 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         lines.append(f"  bottleneck  {result['bottleneck']}")
     if run_dir is not None:
         lines.append(f"  run         {run_dir}")
+        again = "train again with another --run-dir, or remove this directory"
         if status == "interrupted" and not result.get("env_steps"):
-            lines.append("              stopped before its first update, so there is nothing to resume: train again")
+            lines.append(f"              stopped before its first update, so there is nothing to resume: {again}")
         elif status == "interrupted" and not result.get("resumable", True):
-            lines.append("              there is no checkpoint to resume from: train again")
+            lines.append(f"              there is no checkpoint to resume from: {again}")
         elif status == "interrupted":
             flags = result.get("resume_flags", "")
             lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}{flags}")

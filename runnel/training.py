@@ -17,12 +17,13 @@ from runnel import algorithms, distributions, lock, portable, rundir, startup
 from runnel import envs as environments
 from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
+from runnel.checkpoint import Checkpoints
 from runnel.configure import configure_jax
 from runnel.ended import Run, finished, may_be_done, of_run, read_result
 from runnel.envs import FAMILIES
 from runnel.errors import UserError, nearest
 from runnel.exits import contained
-from runnel.files import check_layout
+from runnel.files import check_layout, told_plainly
 from runnel.plan import Distribution, plural
 from runnel.premises import Machines, OneMachine, Premises, on
 from runnel.report import summary
@@ -309,6 +310,7 @@ def _fresh_directory(run_dir: str | Path | None, built: Built, seed: int) -> Pat
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write a run into {directory}: {error.strerror}; choose another --run-dir") from None
+    lock.check_free(directory)
     _refuse_held(directory)
     return directory
 
@@ -319,6 +321,13 @@ def _refuse_held(directory: Path) -> None:
         for name in ("config.json", "metrics.jsonl", "checkpoints", "result.json")
         if rundir.exists(directory, name)
     ]
+    with told_plainly(directory, "write a run into"):
+        resumable = bool(Checkpoints(directory).all())
+    if held and not resumable:
+        raise UserError(
+            f"{directory} holds a run without a checkpoint ({', '.join(held)}): remove the directory or choose "
+            "another --run-dir"
+        )
     if held:
         raise UserError(
             f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "

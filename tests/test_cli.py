@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,6 +250,19 @@ def test_train_resume_eval_plot(runnel: Any, tmp_path: Path) -> None:
     picture = tmp_path / "curve.png"
     assert runnel("plot", run, run, "--out", picture) == (0, f"{picture}\n", "")
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_a_checkpoint_is_trained_again_elsewhere(runnel: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert runnel(*TRAIN, "--steps", "64", "--run-dir", run, "--quiet").status == 0
+    shutil.rmtree(run / "checkpoints")
+    (run / "result.json").unlink()
+    resumed, again = runnel("resume", run), runnel(*TRAIN, "--run-dir", run)
+    assert (resumed.status, again.status) == (2, 2)
+    assert "train again with another --run-dir, or remove this directory" in resumed.err
+    assert "holds a run without a checkpoint" in again.err
+    assert ": remove the directory or choose another --run-dir" in again.err
+    assert "resume" not in again.err
 
 
 @pytest.fixture

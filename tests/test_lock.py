@@ -56,6 +56,17 @@ def test_a_second_one_is_refused_and_told_of_the_first(tmp_path):
     assert free(tmp_path)
 
 
+def test_whether_it_is_free_can_be_asked_without_a_change(tmp_path):
+    lock.check_free(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with (
+        lock.hold(tmp_path, print),
+        pytest.raises(UserError, match=rf"in use by another run \(process {os.getpid()} on"),
+    ):
+        lock.check_free(tmp_path)
+    lock.check_free(tmp_path)
+
+
 def test_it_ends_with_its_process_though_others_linger(tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", FORKS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None

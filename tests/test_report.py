@@ -246,7 +246,7 @@ def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
 def test_the_summary_of_a_run_without_a_checkpoint_does_not() -> None:
     told = summary({**RESULT, "status": "interrupted", "resumable": False}, "a")
     assert "runnel resume" not in told
-    assert "there is no checkpoint to resume from: train again" in told
+    assert "there is no checkpoint to resume from: train again with another --run-dir, or remove this" in told
 
 
 def test_the_summary_of_a_run_without_an_episode() -> None:
