@@ -159,10 +159,10 @@ def _read(checkpoint: _Checkpoint, part: str, like: PyTree, prefix: str = "") ->
     directory = checkpoint.path / part
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
+            _check_store(checkpoint, f"{part}/arrays")
             with _unlogged():
-                metadata = checkpointer.metadata(directory / "arrays").item_metadata
-            declared = dict(metadata.tree)
-            _check_chunks(declared, getattr(metadata, "use_zarr3", False))
+                declared = dict(checkpointer.metadata(directory / "arrays").item_metadata.tree)
+            _check_chunks(declared)
             hollow = _hollow(checkpoint.json(f"{part}/empty.json"))
             types = {name: jax.ShapeDtypeStruct(found.shape, found.dtype) for name, found in declared.items()}
             types |= {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in hollow.items()}
@@ -194,10 +194,16 @@ def _hollow(described: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _check_chunks(declared: Mapping[str, Any], zarr3: bool) -> None:
+def _check_store(checkpoint: _Checkpoint, arrays: str) -> None:
+    """Refuses another kind of store than a run writes: in one of plain files the name of an array may be any path."""
+    described = checkpoint.json(f"{arrays}/_METADATA")
+    database = rundir.exists(checkpoint.run_dir, f"{checkpoint.name}/{arrays}/manifest.ocdbt")
+    if not database or described.get("use_ocdbt", True) is not True or described.get("use_zarr3", False) is not False:
+        raise _Unreadable("its arrays are not stored as a run stores them, in a database (OCDBT) of zarr 2")
+
+
+def _check_chunks(declared: Mapping[str, Any]) -> None:
     """Refuses arrays that are stored in pieces larger than themselves: to read any of a piece, all is unpacked."""
-    if zarr3:
-        raise _Unreadable("its arrays are stored in another format (zarr 3) than a run writes")
     for name, found in declared.items():
         chunk = found.storage.chunk_shape if found.storage is not None else None
         if chunk is None or len(chunk) != len(found.shape) or any(np.array(chunk) > np.maximum(found.shape, 1)):

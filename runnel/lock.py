@@ -87,7 +87,7 @@ def _holder(fd: int) -> str:
     try:
         told: Any = json.loads(os.pread(fd, 4096, 0))
         return f" (process {int(told['pid'])} on {str(told['host'])[:64]}, since {str(told['since'])[:32]})"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return ""
 
 

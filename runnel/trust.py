@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import os
 import re
+import shlex
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping
@@ -45,7 +46,8 @@ ACTIVATIONS: Final = (
 ACTIVATION_MODULES: Final = ("jax.nn", "jax._src.nn.functions", "jax.numpy", "flax.linen")
 
 SHOWN: Final = 5
-"""How many names an error lists."""
+LONGEST: Final = 400
+"""How many names an error lists, and how much of each."""
 
 
 class Name(NamedTuple):
@@ -198,7 +200,7 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed
     try:
         key = signing.make_key(signing.key_file())
     except signing.NoKey as why:
-        flags = " ".join(f"--trust {name.path}" for name in own)
+        flags = " ".join(map(_flag, own))
         return Signed(code, f"the run is not signed: {why}. `runnel resume` and `eval` will need {flags}")
     signature = signing.sign(_covered(config, code["names"]), key)
     return Signed({**code, "key": signing.fingerprint(key), "signature": signature})
@@ -267,12 +269,17 @@ def admit(
         else:
             _take_from_recorded(run_dir, name, config["code"]["names"].get(name.path))
     if refused:
-        would = _some([f"{name.path} ({_would(name)})" for name in refused])
-        flags = " ".join(f"--trust {name.path}" for name in refused[:SHOWN])
+        would = _some([f"{name.path[:LONGEST]} ({_would(name)[:LONGEST]})" for name in refused])
+        flags = " ".join(map(_flag, refused[:SHOWN]))
         raise UserError(
             f"{run_dir}/config.json names code that would be executed, and it {unsigned}: {would}. If you know that "
             f"code and trust it, add: {flags}"
         )
+
+
+def _flag(name: Name) -> str:
+    """As a user may copy it into a shell: the name is a stranger's."""
+    return f"--trust {shlex.quote(name.path[:LONGEST])}"
 
 
 def _check_outside(run_dir: str | Path, name: Name, file: str | None = None) -> None:
@@ -335,4 +342,4 @@ def _is_found(module: str) -> bool:
 
 def _some(texts: Collection[str]) -> str:
     more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return ", ".join(list(texts)[:SHOWN]) + more if texts else "none"
+    return ", ".join(text[: 2 * LONGEST] for text in list(texts)[:SHOWN]) + more if texts else "none"

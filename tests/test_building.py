@@ -88,6 +88,40 @@ def test_a_setting_of_the_wrong_type_from_python():
         runnel.build(Reinforce(learning_rate="fast"), "toys:Corridor")
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("ppo", "CartPole-v1", 2000), r"distribution: found 2000, expected a name .*; did you mean steps=2000\?"),
+        ((3, "CartPole-v1"), "algorithm: found 3, expected a name such as 'ppo', or a runnel.Algorithm"),
+        ((dict, "CartPole-v1"), "algorithm: found the class dict, expected"),
+        ({"steps": "2000"}, "steps='2000': found text '2000', expected a whole number"),
+        ({"steps": 2e3}, r"steps=2000\.0: found 2000\.0, expected a whole number"),
+        ({"envs": "8"}, "envs='8': found text '8', expected a whole number or None"),
+        ({"seed": None}, "seed=None: found None, expected a whole number"),
+        ({"run_dir": 3}, "run_dir=3: found 3, expected text, a path or None"),
+        ({"stop_at_return": "high"}, "found text 'high', expected a number or None"),
+        ({"quiet": "no"}, "found text 'no', expected True or False"),
+        ({"restarts": 1.5}, r"found 1\.5, expected a whole number"),
+        ({"settings": "unroll=3"}, "settings='unroll=3': found text 'unroll=3', expected a dict or None"),
+        ({"env_settings": 3}, "found 3, expected a dict or None"),
+        ({"settings": {"learning_rte": 1}}, "Reinforce has no setting 'learning_rte'; did you mean 'learning_rate'"),
+        ({"settings": {"unroll": "x"}}, "found text 'x', wanted a whole number"),
+    ],
+)
+def test_arguments_from_python_are_checked(given, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, keywords = ((Reinforce(), "toys:Corridor"), given) if isinstance(given, dict) else (given, {})
+    with pytest.raises(UserError, match=message):
+        runnel.train(*arguments, **keywords)
+    assert not list(tmp_path.iterdir())
+
+
+def test_classes_are_taken_with_their_defaults():
+    built = runnel.build(Reinforce, Hill, Coarse, envs=4, settings={"unroll": 3})
+    assert (built.algorithm, built.distribution) == (Reinforce(unroll=3), Coarse())
+    assert runnel.build(Reinforce, Hill, Coarse, envs=4, actors=4).distribution == Coarse(actors=4)
+
+
 def test_named_algorithms_take_tuned_settings_and_the_users_override_them():
     tuned = runnel.build("ppo", "CartPole-v1")
     own = runnel.build("ppo", "CartPole-v1", settings={"discount": 0.5})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import functools
@@ -10,13 +11,13 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from runnel import portable
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment
-from runnel.errors import UserError
+from runnel.errors import EnvironmentFailed, UserError
 from runnel.types import EnvSpec
 
 
@@ -100,13 +101,30 @@ def make(name: str, /, **kwargs: Any) -> Environment:
             raise UserError(
                 f"{name} needs '{family.package}', which is not installed; run: pip install 'runnel[{family.extra}]'"
             )
-        return portable.import_object(family.adapter)(name.removeprefix(family.prefix), **kwargs)
+        with _blaming(name, kwargs):
+            return portable.import_object(family.adapter)(name.removeprefix(family.prefix), **kwargs)
     if ":" not in name:
         from runnel.envs.gymnasium import GymnasiumEnvironment
 
-        return GymnasiumEnvironment(name, kwargs)
+        with _blaming(name, kwargs):
+            return GymnasiumEnvironment(name, kwargs)
     module, _, attribute = name.rpartition(":")
     return _own(name, _find(name, module, attribute), kwargs)
+
+
+@contextlib.contextmanager
+def _blaming(name: str, settings: dict[str, Any]) -> Iterator[None]:
+    """Around making an environment of a library's, which has its own exceptions for settings that it does not take."""
+    try:
+        yield
+    except (UserError, EnvironmentFailed):
+        raise
+    except Exception as problem:
+        if not settings:
+            raise
+        given = ", ".join(f"{key}={value}"[:60] for key, value in settings.items())
+        reason = (str(problem).strip() or "no reason given").splitlines()[0]
+        raise UserError(f"{name} cannot be made with {given}: {type(problem).__name__}: {reason}") from problem
 
 
 def is_registered(name: str) -> bool:
