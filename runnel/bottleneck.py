@@ -20,6 +20,9 @@ LOST: Final = 0.3
 WORTH: Final = 1.3
 """How many times faster a change should be, by what is known before it is made."""
 
+RESTART_S: Final = 300.0
+"""A restart at least this often can be what a run spends its time on."""
+
 NOTHING: Final = "nothing to change"
 
 CARRIES: Final = {"unroll": "unrolls", "request": "observations", "reply": "actions", "value": "values"}
@@ -216,8 +219,11 @@ class Setting:
 # The sentence
 
 
-def bottleneck(report: Report, setting: Setting) -> str | None:
-    """What holds the run back and one thing to do about it; None where too little was seen."""
+def bottleneck(report: Report, setting: Setting, restarts: Mapping[str, int] | None = None) -> str | None:
+    """What holds the run back and one thing to do about it; None where too little was seen.
+
+    `restarts`: how often workers were replaced, by the reason.
+    """
     if setting.workers == 1:
         phases = report.workers[0].phases if report.workers else {}
         return _in_one_process(phases, setting) if sum(phases.values()) > 0 else None
@@ -225,11 +231,23 @@ def bottleneck(report: Report, setting: Setting) -> str | None:
     if any(role.name not in shares for role in setting.roles):
         return None
     pairs = [(role, shares[role.name]) for role in setting.roles]
-    found, remedy = _among(pairs, setting)
+    found, remedy = _restarted(pairs, report, setting, restarts or {}) or _among(pairs, setting)
     return f"{found}: {remedy}"
 
 
 Seen = Sequence[tuple[Role, Share]]
+
+
+def _restarted(seen: Seen, report: Report, setting: Setting, restarts: Mapping[str, int]) -> tuple[str, str] | None:
+    """Where workers were replaced often and nobody works most of the time: more of anything would not help."""
+    busy = [share.busy for _, share in seen]
+    seconds = max(worker.seconds for worker in report.workers)
+    times = sum(restarts.values())
+    if times * RESTART_S < seconds or not times or (max(busy) if setting.free else sum(busy)) > 0.5:
+        return None
+    reason = max(restarts, key=lambda each: restarts[each])
+    often = "once" if times == 1 else f"{times} times"
+    return f"workers were restarted {often}, and wait most of the time ({_busy(seen)})", f"see to why: {reason}"
 
 
 def _among(seen: Seen, setting: Setting) -> tuple[str, str]:

@@ -81,9 +81,19 @@ class EventLog:
         self._lock = threading.RLock()  # a signal handler may come while its own thread tells something
 
     def tell(
-        self, event: str, *, worker: str | None = None, reason: str = "", action: str = "", **details: Any
+        self,
+        event: str,
+        *,
+        worker: str | None = None,
+        reason: str = "",
+        action: str = "",
+        show: bool = True,
+        **details: Any,
     ) -> None:
-        """Tells one event; `seconds` among the details is shown as the time it took."""
+        """Tells one event; `seconds` among the details is shown as the time it took.
+
+        Without `show` it is only written: another event with the same reason follows.
+        """
         with _QUIETLY, self._lock:
             self._sum_up()
             key, now = (event, worker), self._clock()
@@ -93,7 +103,7 @@ class EventLog:
                 self._windows[key] = replace(window, more=window.more + 1, times=times, last=reason)
                 return
             self._windows[key] = replace(window, told=window.told + 1)
-            self._put(event, worker, reason, action, details)
+            self._put(event, worker, reason, action, details, show)
 
     def close(self) -> None:
         """Tells what is still to be summed up."""
@@ -111,7 +121,9 @@ class EventLog:
                 reason = f"{window.more:,} more within {span:.0f} s, the last: {window.last}"
                 self._put(event, worker, reason, "", {"count": window.more, "times": window.times})
 
-    def _put(self, event: str, worker: str | None, reason: str, action: str, details: dict[str, Any]) -> None:
+    def _put(
+        self, event: str, worker: str | None, reason: str, action: str, details: dict[str, Any], show: bool = True
+    ) -> None:
         now = self._clock()
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z",
@@ -122,8 +134,9 @@ class EventLog:
         line |= {name: value for name, value in details.items() if name not in line}
         with _QUIETLY:
             self._write(line)
-        with _QUIETLY:
-            self.note(_words(line))
+        if show:
+            with _QUIETLY:
+                self.note(_words(line))
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.lost:

@@ -346,7 +346,7 @@ class Fleet:
         stacks = {mate: processes[mate].stacks() for mate in together}
         name = next((mate for mate in together if stopped[mate]), None) or to_blame(stacks)
         fault = hung(name, silent, self._phases.get(name, "starting"), stacks[name], stopped[name])
-        self.tell("hang", worker=name, reason=fault.reason, stacks=stacks[name])
+        self.tell("hang", worker=name, reason=fault.reason, stacks=stacks[name], show=False)  # `_lost` shows it
         self._lost(fault)
 
     def _hear(self, name: str) -> dict[str, Any] | None:
@@ -429,7 +429,7 @@ class Fleet:
         if fault is None:
             return
         stacks = "\n".join(f"{name}:\n{process.stacks()}" for name, process in self.crew.processes.items())
-        self.tell("hang", worker=fault.worker, reason=fault.reason, stacks=stacks)
+        self.tell("hang", worker=fault.worker, reason=fault.reason, stacks=stacks, show=False)
         self.budget.spend(fault._replace(detail=stacks), self.told.worked)
         self.tell("restart", worker=fault.worker, reason=fault.reason, action="all go back to a checkpoint")
         raise StateLost(f"{fault.worker} {fault.reason}")

@@ -27,10 +27,11 @@ def outcome(
         (worker,) = report.workers
         report = Report((replace(worker, env_steps=counters.env_steps, updates=counters.updates),))
     measured = worked and report.workers
+    sentence = bottleneck(report, setting_of(built, machines), counters.restart_reasons) if measured else None
     return {
         "workers": [worker.json() for worker in report.workers],
         "streams": [stream.json() for stream in report.streams],
-        "bottleneck": bottleneck(report, setting_of(built, machines)) if measured else None,
+        "bottleneck": sentence,
         **({"machines": [asdict(machine) for machine in machines]} if len(machines) > 1 else {}),
         **({"network": _network(traffic, built)} if traffic else {}),
     }

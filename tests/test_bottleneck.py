@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,6 +163,20 @@ def test_the_sentence_says_who_is_busy_and_who_waits_for_what() -> None:
     assert bottleneck(report(few, actor=0.95, learner=0.5), few) == (
         "5 workers share 3 CPUs (actor x4 95%, learner 50% busy): use --actors 2"
     )
+
+
+def test_restarts_are_named_where_nobody_works() -> None:
+    of = sync()
+    restarts = {"actor-0 gave no sign of life, in step (env.py, line 7)": 3, "actor-1 was killed": 1}
+    assert bottleneck(report(of, actor=0.04, learner=0.01), of, restarts) == (
+        "workers were restarted 4 times, and wait most of the time (actor x4 4%, learner 1% busy): "
+        "see to why: actor-0 gave no sign of life, in step (env.py, line 7)"
+    )
+    busy = report(of, actor=0.7, learner=0.25)
+    assert bottleneck(busy, of, restarts) == bottleneck(busy, of)
+    idle = report(of, actor=0.04, learner=0.01)
+    long = Report(tuple(replace(worker, seconds=7200.0) for worker in idle.workers))
+    assert bottleneck(long, of, restarts) == bottleneck(long, of)  # four in two hours are not what it waits for
 
 
 def test_nothing_is_said_of_workers_that_have_told_nothing() -> None:

@@ -50,6 +50,16 @@ def test_words_of_other_events(tmp_path):
     assert read_events(tmp_path)[0]["reason"] == "no space left on device\na traceback"
 
 
+def test_a_hang_is_one_line_on_the_screen_and_two_in_the_file(tmp_path):
+    shown = []
+    log = EventLog(tmp_path, shown.append)
+    log.tell("hang", worker="actor-0", reason="gave no sign of life", stacks="...", show=False)
+    log.tell("restart", worker="actor-0", reason="gave no sign of life", action="replaced")
+    assert shown == ["actor-0: gave no sign of life; replaced"]
+    assert [event["event"] for event in read_events(tmp_path)] == ["hang", "restart"]
+    assert "show" not in read_events(tmp_path)[0]
+
+
 def test_the_view_may_come_later_and_may_fail(tmp_path):
     log = EventLog(tmp_path)
 

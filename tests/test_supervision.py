@@ -1,12 +1,16 @@
 """When a worker is given up, and when a run is."""
 
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from runnel.building import build
 from runnel.distributions import load
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
+from runnel.events import EventLog, read_events
+from runnel.fleet import Fleet
 from runnel.runtime.pace import staleness_in_iterations
 from runnel.supervision import Budget, Patience, Standstill, ended, hung, raised, replaceable, to_blame
 
@@ -120,6 +124,22 @@ def test_a_hang_is_told_with_file_and_line_of_the_users_code():
         "gave no sign of life for 2 s while working (--hang-after), in step (/home/me/simulator.py, line 12)"
     )
     assert "line 631" in hung("learner", 2.4, "working", WAITING, stopped=False).reason
+
+
+def test_a_hang_is_shown_once_with_what_was_done_about_it(tmp_path):
+    shown = []
+    log = EventLog(tmp_path, shown.append)
+    process = SimpleNamespace(stopped=lambda: False, stacks=lambda: DUMP)
+    crew = SimpleNamespace(processes={"actor-1": process}, unit=lambda name: {name})
+
+    def lost(fault):
+        log.tell("restart", worker=fault.worker, reason=fault.reason, action="replaced")
+
+    fleet: Any = SimpleNamespace(crew=crew, _phases={"actor-1": "working"}, tell=log.tell, _lost=lost)
+    Fleet._hangs(fleet, "actor-1", 2.4)
+    assert len(shown) == 1
+    assert shown[0].endswith("in step (/home/me/simulator.py, line 12); replaced")
+    assert [event["event"] for event in read_events(tmp_path)] == ["hang", "restart"]
 
 
 def test_who_waits_for_others_in_one_program_is_not_blamed_for_their_hang():
