@@ -15,7 +15,7 @@ from runnel import envs as environments
 from runnel import settings as fields
 from runnel.algorithm import Algorithm
 from runnel.environment import Environment, JaxEnvironment, is_traceable
-from runnel.errors import UserError
+from runnel.errors import UserError, nearest
 from runnel.files import read_json
 from runnel.flow import trace
 from runnel.graph import Graph
@@ -44,9 +44,9 @@ class Built(NamedTuple):
 
 
 def build(
-    algorithm: Algorithm | str,
+    algorithm: Algorithm | type[Algorithm] | str,
     environment: str | Any,
-    distribution: Distribution | str | None = None,
+    distribution: Distribution | type[Distribution] | str | None = None,
     envs: int | None = None,
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
@@ -58,18 +58,16 @@ def build(
     It is planned for this machine, or for the one or several given, of which the first is the driver's.
 
     A named algorithm takes the tuned settings of the environment, where there are some; `settings` override
-    them. An instance is taken as it is. An environment is a name, a class, a function that makes one, or one that is
-    made already. Other keywords are fields of the distribution: `build("ppo", "CartPole-v1", "coarse", actors=4)`.
+    them. An instance is taken as it is, a class with its defaults. An environment is a name, a class, a function that
+    makes one, or one that is made already. Other keywords are fields of the distribution:
+    `build("ppo", "CartPole-v1", "coarse", actors=4)`.
     """
+    fields.check_arguments(build, locals())
     named = isinstance(environment, str)
     distribution = distributions.with_fields(distribution, fields_of_distribution)
     known = tuned(algorithms.known_as(algorithm), environment) if named and isinstance(algorithm, str) else {}
     tuned_envs = known.pop("envs", None)
-    if isinstance(algorithm, str):
-        chosen = _construct(algorithms.load(algorithm), {**known, **(settings or {})})
-    else:
-        chosen = dataclasses.replace(cast(Any, algorithm), **(settings or {}))
-    fields.check(chosen)
+    chosen = _chosen(algorithm, known, settings or {})
     central = environments.central_settings(environment) if named and chosen.central else {}
     env_settings = {**central, **(env_settings or {})}
     startup.phase(f"making the environment {environments.label(environment)}")
@@ -230,8 +228,22 @@ def _agents(agents: AgentSpec) -> tuple[int, ...]:
     return (agents.agents,) if agents.agents > 1 else ()
 
 
-def _construct(cls: type[Algorithm], settings: dict[str, Any]) -> Algorithm:
+def _chosen(algorithm: Algorithm | type[Algorithm] | str, tuned: dict[str, Any], given: dict[str, Any]) -> Algorithm:
+    """The algorithm of a name, a class or an instance, with the settings that were given."""
+    cls = algorithms.load(algorithm) if isinstance(algorithm, str) else algorithm
+    instance = None if isinstance(cls, type) else cls
+    cls = cls if isinstance(cls, type) else type(cls)
+    if not issubclass(cls, Algorithm):
+        raise UserError(
+            f"algorithm: found {fields.shown(algorithm)}, expected a name such as 'ppo', or a runnel.Algorithm"
+        )
+    known = fields.hints_of(cls)
+    for name in given:
+        if name not in known:
+            raise UserError(f"{cls.__name__} has no setting '{name}'{nearest(name, known)}")
     try:
-        return cls(**settings)
+        chosen = cls(**{**tuned, **given}) if instance is None else dataclasses.replace(cast(Any, instance), **given)
     except (TypeError, ValueError) as error:
         raise UserError(f"{cls.__name__}: {error}") from None
+    fields.check(chosen)
+    return chosen

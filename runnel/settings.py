@@ -9,12 +9,14 @@ import inspect
 import io
 import math
 import numbers
+import os
 import sys
 import textwrap
 import tokenize
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from runnel.errors import UserError, nearest
@@ -201,6 +203,21 @@ def check(instance: Any) -> None:
             raise UserError(f"{name}: found {found}, wanted {words}")
 
 
+def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Refuses an argument of a call from Python that is not of its parameter's type."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        words = _misfit(given[name], _evaluated(parameter.annotation, function))
+        if words and parameter.kind is not parameter.VAR_KEYWORD:
+            raise UserError(f"{name}={given[name]!r}: found {shown(given[name])}, expected {words}")
+
+
+def shown(value: Any) -> str:
+    """What was found, in words."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"text '{value}'" if isinstance(value, str) else _short(repr(value))
+
+
 def _misfit(value: Any, wanted: Any) -> str | None:
     """What was wanted instead of `value`, in words; None where it fits."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
@@ -217,6 +234,10 @@ def _misfit(value: Any, wanted: Any) -> str | None:
         return None if isinstance(value, str) else "text"
     if wanted in (None, type(None)):
         return None if value is None else "None"
+    if wanted is Path:
+        return None if isinstance(value, os.PathLike) else "a path"
+    if origin is dict:
+        return None if isinstance(value, Mapping) else "a dict"
     if origin is Literal:
         return None if value in arguments else _or(repr(choice) for choice in arguments)
     if origin in (typing.Union, types.UnionType):
@@ -273,7 +294,7 @@ def hints_of(cls: type) -> dict[str, Any]:
     return hints
 
 
-def _evaluated(annotation: Any, owner: type) -> Any:
+def _evaluated(annotation: Any, owner: Any) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from runnel import algorithms, distributions, lock, portable, rundir, startup
 from runnel import envs as environments
+from runnel import settings as fields
 from runnel.algorithm import Algorithm
 from runnel.building import Built, build, read_config, rebuild
 from runnel.checkpoint import Checkpoints
@@ -45,9 +46,9 @@ OnNan = Literal["stop", "skip", "rollback"]
 
 
 def train(
-    algorithm: Algorithm | str,
+    algorithm: Algorithm | type[Algorithm] | str,
     environment: str | Any,
-    distribution: Distribution | str | None = None,
+    distribution: Distribution | type[Distribution] | str | None = None,
     *,
     envs: int | None = None,
     steps: int = DEFAULT_STEPS,
@@ -68,6 +69,7 @@ def train(
 ) -> Run:
     """Trains until `steps` environment steps, or a mean return over 100 episodes, are reached.
 
+    An algorithm is a name, an instance, or a class, which is taken with its defaults and `settings`.
     An environment is a name, such as `"CartPole-v1"`, or an object: a class, a function or `functools.partial` that
     makes one, or one that is made already. Distributions over several processes need one that has a name in a module.
     Other keywords are fields of the distribution: `train("ppo", "CartPole-v1", "coarse", actors=4)`.
@@ -79,6 +81,7 @@ def train(
     With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
     else one that is started on this machine.
     """
+    fields.check_arguments(train, locals())
     portable.defined_enough()
     began = time.monotonic()
     if steps < 1:
@@ -140,6 +143,7 @@ def resume(
     `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
     them. They are signed from then on.
     """
+    fields.check_arguments(resume, locals())
     portable.defined_enough()
     began = time.monotonic()
     configure_jax()
@@ -216,7 +220,8 @@ def _check_keywords(called: Callable[..., Any], given: dict[str, Any], algorithm
     for name, value in given.items():
         if name in known or (distribution is not None and hasattr(distribution, name)):
             continue
-        cls = algorithms.load(algorithm) if isinstance(algorithm, str) else type(algorithm)
+        cls = algorithms.load(algorithm) if isinstance(algorithm, str) else algorithm
+        cls = cls if isinstance(cls, type) else type(cls)
         if dataclasses.is_dataclass(cls) and name in (field.name for field in dataclasses.fields(cls)):
             as_instance = f"{cls.__name__}({name}={value!r})"
             how = f"settings={{{name!r}: {value!r}}}" if isinstance(algorithm, str) else as_instance

@@ -37,19 +37,29 @@ def load(name: str) -> type[Distribution]:
     return load_class(name, REGISTRY, Distribution, "distribution")
 
 
-def with_fields(distribution: Distribution | str | None, given: Mapping[str, Any]) -> Distribution | str | None:
+def with_fields(
+    distribution: Distribution | type[Distribution] | str | None, given: Mapping[str, Any]
+) -> Distribution | str | None:
     """A distribution with fields that were given as keywords: `("coarse", {"actors": 4})` -> `Coarse(actors=4)`."""
-    if not given:
-        return distribution
-    name = distribution if isinstance(distribution, str) else type(distribution).__name__.lower()
-    cls = load(distribution) if isinstance(distribution, str) else type(distribution)
+    from runnel.plan import Distribution
+
+    cls: Any = load(distribution) if isinstance(distribution, str) and given else distribution
+    instance = None if isinstance(cls, type) else cls
+    cls = cls if isinstance(cls, type) else type(cls)
+    if not (distribution is None or isinstance(distribution, str) or issubclass(cls, Distribution)):
+        meant = f"; did you mean steps={distribution}?" if isinstance(distribution, int) else ""
+        found = settings.shown(distribution)
+        raise UserError(f"distribution: found {found}, expected a name such as 'coarse', or a Distribution{meant}")
+    if not given and (instance is not None or distribution is None):
+        return instance
+    name = distribution if isinstance(distribution, str) else cls.__name__.lower()
     has = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
     for field in given:
         if distribution is None:
             raise UserError(f"{field}={given[field]!r} needs a distribution that has it{those_with(field)}")
         if field not in has:
             raise UserError(f"distribution {name} has no '{field}'{those_with(field)}")
-    made: Any = cls(**given) if isinstance(distribution, str) else dataclasses.replace(distribution, **given)  # type: ignore[type-var]
+    made: Any = cls(**given) if instance is None else dataclasses.replace(instance, **given)
     settings.check(made)
     return made
 
