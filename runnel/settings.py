@@ -218,6 +218,22 @@ def shown(value: Any) -> str:
     return f"text '{value}'" if isinstance(value, str) else _short(repr(value))
 
 
+def misfit(value: Any, annotation: Any, owner: Any) -> str | None:
+    """What a plainly annotated parameter of somebody's callable wants instead of `value`; None where it fits.
+
+    Only int, float, bool, None and unions of them are looked at. A text may look like a number on the command line, and
+    0 and 1 stand for False and True there.
+    """
+    wanted = _evaluated(annotation, owner)
+    union = typing.get_origin(wanted) in (typing.Union, types.UnionType)
+    choices = typing.get_args(wanted) if union else [wanted]
+    if any(choice not in (int, float, bool, None, type(None)) for choice in choices):
+        return None
+    if (float in choices and isinstance(value, float)) or (bool in choices and value in (0, 1)):
+        return None
+    return _misfit(value, wanted)
+
+
 def _misfit(value: Any, wanted: Any) -> str | None:
     """What was wanted instead of `value`, in words; None where it fits."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)

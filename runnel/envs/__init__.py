@@ -8,7 +8,6 @@ import difflib
 import functools
 import importlib
 import importlib.util
-import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from runnel import portable
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment
+from runnel.envs.making import check_settings, told
 from runnel.errors import EnvironmentFailed, UserError
 from runnel.types import EnvSpec
 
@@ -243,14 +243,9 @@ def _find(name: str, module: str, attribute: str) -> Any:
 
 
 def _call(name: str, factory: Any, kwargs: dict[str, Any]) -> Any:
-    try:
-        inspect.signature(factory).bind(**kwargs)
-    except TypeError as problem:
-        settings = ", ".join(kwargs) or "no settings"
-        raise UserError(f"'{name}' cannot be called with {settings}: {problem}") from problem
-    except ValueError:
-        pass  # a callable without a signature: calling it will tell
-    return factory(**kwargs)
+    check_settings(name, factory, kwargs)
+    with told(name, factory):
+        return factory(**kwargs)
 
 
 def _is_gymnasium(value: Any) -> bool:

@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 from runnel import candidates
 from runnel.envs import spaces
 from runnel.envs.gymnasium_vector import GymnasiumVector
-from runnel.envs.making import bad_setting, draw_without_screen, missing_dependency, one_line, warn_once
+from runnel.envs.making import bad_setting, draw_without_screen, missing_dependency, one_line, told, warn_once
 from runnel.errors import UserError, nearest
 from runnel.types import EnvSpec
 
@@ -38,10 +38,11 @@ class GymnasiumEnvironment:
         self._kwargs = dict(kwargs or {})
         self._name = name or _name_of(name_or_factory)
         if probe is None:
-            probe = self._make(render=False)
+            with told(self._name, name_or_factory):
+                probe = self._make(render=False)
         try:
-            self._observations = spaces.observations(probe.observation_space, self._name)
-            self._actions = spaces.actions(probe.action_space, self._name)
+            self._observations = spaces.observations(_space(probe, "observation_space", self._name), self._name)
+            self._actions = spaces.actions(_space(probe, "action_space", self._name), self._name)
             limit = _time_limit(probe)
         finally:
             probe.close()
@@ -71,6 +72,13 @@ class GymnasiumEnvironment:
                 f"of {', '.join(modes) or 'none'}. Let it take `render_mode`, and implement `render`"
             )
         return environment
+
+
+def _space(environment: gymnasium.Env, which: str, name: str) -> gymnasium.Space:
+    space = getattr(environment, which, None)  # gymnasium.Env declares them, and has none
+    if space is None:
+        raise UserError(f"{name} has no {which}; set one in `__init__`")
+    return space
 
 
 def _time_limit(environment: gymnasium.Env) -> int | None:

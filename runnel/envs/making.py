@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from runnel.errors import UserError, nearest
+from runnel.errors import EnvironmentFailed, UserError, nearest
+from runnel.settings import misfit, shown
 
 
 def draw_without_screen() -> None:
@@ -55,6 +58,49 @@ def _settings_of(makes: Any) -> list[str]:
     return [
         p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "render_mode"
     ]
+
+
+def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:
+    """Refuses settings that a callable of the user's does not take, or whose plain annotation says another type."""
+    try:
+        signature = inspect.signature(makes)
+    except (TypeError, ValueError):
+        return  # a callable without a signature: calling it will tell
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    known = _settings_of(makes)
+    for key, value in settings.items():
+        if key not in signature.parameters and not takes_any:
+            raise UserError(f"{name} has no setting '{key}'{nearest(key, known) or '; it takes none'}")
+        parameter = signature.parameters.get(key)
+        words = misfit(value, parameter.annotation, makes) if parameter and value is not parameter.default else None
+        if words:
+            raise UserError(f"env.{key}={value}: found {shown(value)}, expected {words}")
+    try:
+        signature.bind(**settings)
+    except TypeError as problem:
+        given = ", ".join(settings) or "no settings"
+        raise UserError(f"'{name}' cannot be called with {given}: {problem}") from problem
+
+
+@contextlib.contextmanager
+def told(name: str, makes: Any) -> Iterator[None]:
+    """Around the first making of an environment: what its own code raises is the user's to mend."""
+    try:
+        yield
+    except (UserError, EnvironmentFailed):
+        raise
+    except Exception as problem:
+        text = "".join(traceback.format_exception_only(problem))
+        raise UserError(f"making {name} raised {' '.join(text.split())}{_place(problem, makes)}") from problem
+
+
+def _place(problem: Exception, makes: Any) -> str:
+    """` (mine.py, line 72)`: where it was raised, of the file that defines what was called if that took part."""
+    frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first is that of `told`
+    code = getattr(getattr(makes, "__init__", None) if isinstance(makes, type) else makes, "__code__", None)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    frame = next(reversed(own or frames), None)
+    return "" if frame is None else f" ({os.path.basename(frame.filename)}, line {frame.lineno})"
 
 
 def missing_dependency(name: str, problem: Exception) -> UserError:

@@ -64,6 +64,33 @@ class Drunkard(gymnasium.Env):
         return self.place, -abs(float(self.place[0])), bool(self.np_random.random() < 0.1), False, {}
 
 
+class Sheltered(Drunkard):
+    """Settings of all plain types."""
+
+    def __init__(self, wind: float = 0.0, seats: int | None = 3, label: str = "", calm: bool = False):
+        super().__init__(wind)
+
+
+class Blind(gymnasium.Env):
+    """Forgets its spaces."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Inert(gymnasium.Env):
+    """Forgets what it can do."""
+
+    observation_space = spaces.Discrete(2)
+
+
+class Unlicensed(Drunkard):
+    """Cannot be made."""
+
+    def __init__(self, seats: int | None = None):
+        raise RuntimeError("no licence\n  found")
+
+
 class Countdown(gymnasium.Env):
     """Says "terminated" and "truncated" at once; observes and acts in numbers that begin at 5."""
 

@@ -37,6 +37,13 @@ def test_an_own_environment_takes_settings():
     assert make("own_envs:limited", steps=5).spec.max_episode_steps == 5
 
 
+@pytest.mark.parametrize(
+    "kwargs", [{"wind": 1}, {"wind": float("inf")}, {"wind": np.float32(1)}, {"seats": None}, {"label": 3}, {"calm": 1}]
+)
+def test_settings_that_an_annotation_allows(kwargs):
+    assert make("own_envs:Sheltered", **kwargs)
+
+
 def test_an_own_environment_may_be_of_either_kind():
     assert isinstance(make("toys:Corridor"), JaxEnvironment)
     assert isinstance(make("own_envs:host"), GymnasiumEnvironment)
@@ -72,18 +79,29 @@ def test_a_gymnasium_env_is_not_taken_for_a_jax_environment():
         ("own_envs:Drunkart", {}, "has no 'Drunkart'; did you mean 'Drunkard'"),
         ("own_envs:gives_a_string", {}, "gave a str; wanted a gymnasium.Env, a JaxEnvironment or a Host"),
         ("own_envs:np", {}, "is a module; wanted a callable"),
+        ("own_envs:Drunkard", {"winds": 1}, "own_envs:Drunkard has no setting 'winds'; did you mean 'wind'"),
+        ("own_envs:Drunkard", {"wind": "abc"}, "env.wind=abc: found text 'abc', expected a number"),
+        ("own_envs:Drunkard", {"other": 1}, "own_envs:Drunkard has no setting 'other'; known: wind"),
+        ("own_envs:limited", {"steps": 2.5}, r"env.steps=2\.5: found 2\.5, expected a whole number"),
+        ("own_envs:Unlicensed", {"seats": "all"}, "env.seats=all: found text 'all', expected a whole number or None"),
         (
-            "own_envs:Drunkard",
-            {"winds": 1},
-            "cannot be called with winds: .*unexpected keyword argument 'winds'",
+            "own_envs:Unlicensed",
+            {},
+            r"making own_envs:Unlicensed raised RuntimeError: no licence found \(own_envs.py, l",
         ),
-        ("toys:Corridor", {"length": 9}, "cannot be called with length"),
+        ("Unlicensed-v0", {}, r"making Unlicensed-v0 raised RuntimeError: no licence found \(own_envs.py, line \d+\)"),
+        ("own_envs:Blind", {}, "own_envs:Blind has no observation_space; set one in `__init__`"),
+        ("own_envs:Inert", {}, "own_envs:Inert has no action_space; set one in `__init__`"),
+        ("toys:Corridor", {"length": 9}, "toys:Corridor has no setting 'length'; it takes none"),
+        ("toys:named", {"name": 1}, "'toys:named' cannot be called with name: missing a required argument: 'id'"),
         ("", {}, "Gymnasium cannot make ''"),
         ("own_envs:", {}, "is no environment name"),
         (":make", {}, "found ':make', wanted package.module:name"),
     ],
 )
-def test_mistakes_are_told_in_words(name, kwargs, words):
+def test_mistakes_are_told_in_words(name, kwargs, words, monkeypatch):
+    spec = gymnasium.envs.registration.EnvSpec("Unlicensed-v0", entry_point="own_envs:Unlicensed")
+    monkeypatch.setitem(gymnasium.registry, "Unlicensed-v0", spec)
     with pytest.raises(UserError, match=words) as caught:
         make(name, **kwargs)
     assert "\n" not in str(caught.value)
