@@ -251,3 +251,20 @@ def test_a_keyword_that_nothing_has_is_refused(distribution, given, message, tmp
     with pytest.raises(UserError, match=message):
         runnel.train(Reinforce(), "toys:Corridor", distribution, run_dir=tmp_path, **given)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("CartPole-v1", {"max_episode_steps": []}),
+        ("CartPole-v1", {"max_episode_steps": 0}),
+        ("CartPole-v1", {"render_mode": 3}),
+        ("FrozenLake-v1", {"map_name": "none"}),
+        ("FrozenLake-v1", {"desc": [1, 2]}),
+        ("pettingzoo:classic.tictactoe_v3", {"groups": -1}),
+        ("gymnax:CartPole-v1", {"gravity": {}}),
+    ],
+)
+def test_settings_that_a_librarys_environment_does_not_take_are_told_in_words(name, settings):
+    with pytest.raises(runnel.UserError, match=f"{name}.*{next(iter(settings))}"):
+        runnel.build("ppo", name, env_settings=settings)

@@ -241,6 +241,27 @@ def test_arrays_stored_in_pieces_larger_than_themselves_are_passed_over(factor, 
     assert not any(checkpoint.name in str(path) for path in restored)
 
 
+@pytest.mark.parametrize("changes", [{"use_ocdbt": False}, {"use_ocdbt": None}, {"use_zarr3": True}, {"use_zarr3": 1}])
+def test_arrays_in_another_kind_of_store_are_passed_over(changes, run_dir, like, tmp_path):
+    """In one of plain files the name of an array is a path, which would be opened: here it hangs."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    os.mkfifo(outside / ".zarray")
+    file = newest(run_dir) / "state" / "arrays" / "_METADATA"
+    described = json.loads(file.read_text())
+    entry = {"key_metadata": [{"key": str(outside), "key_type": 2}], "value_metadata": {"value_type": "np.ndarray"}}
+    tree = {**described["tree_metadata"], str((str(outside),)): entry}
+    file.write_text(json.dumps({**described, **changes, "tree_metadata": tree}))
+    resign(newest(run_dir))
+    assert load(run_dir, like) == 3
+
+
+def test_a_store_without_its_database_is_passed_over(run_dir, like):
+    (newest(run_dir) / "state" / "arrays" / "manifest.ocdbt").unlink()
+    resign(newest(run_dir))
+    assert load(run_dir, like) == 3
+
+
 def test_what_exceeds_memory_is_passed_over(run_dir, like, monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: 16)
     assert "none of the" in str(load(run_dir, like))

@@ -95,7 +95,7 @@ def test_a_file_system_without_locks_is_noted(number, tmp_path, monkeypatch):
     assert "has no locks" in notes[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 5000, b'{"pid": "x"}', b"\xff\x00", b"null"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 5000, b'{"pid": "x"}', b'{"pid": 1e999}', b"\xff\x00", b"null"])
 def test_what_a_lock_says_may_be_anything(content, tmp_path):
     (tmp_path / lock.FILE).write_bytes(content)
     with open(tmp_path / lock.FILE) as file:

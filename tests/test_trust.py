@@ -5,6 +5,7 @@ import copy
 import importlib
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -180,7 +181,7 @@ def test_a_registered_class_in_the_wrong_place_is_refused(tmp_path):
 )
 def test_a_text_that_an_environment_may_take_for_a_file_is_signed_or_named(name, settings, refused, state):
     config = {"environment": {"name": name, "settings": settings}}
-    assert f"--trust {refused}" in str(admitted(config))
+    assert f"--trust {shlex.quote(refused)}" in str(admitted(config))
     assert admitted(config, trusted=[refused]) is None
     assert admitted(signed_config(**config)) is None
 
@@ -484,6 +485,13 @@ def test_a_run_is_shown_at_weights_and_biases_only_where_its_user_asked_for_that
     signed = signed_config(wandb=True)
     assert admitted(signed) is None
     assert admitted({**signed_config(environment={"name": "toys:corridor", "settings": {}}), "wandb": True}) is not None
+
+
+@pytest.mark.parametrize("name", ["/x/$(touch y).py:f", "/x y;rm z.py:f", "/x`y`.py:f", f"/{'x' * 100_000}.py:f"])
+def test_a_flag_that_an_error_suggests_can_be_copied_into_a_shell(name):
+    said = str(admitted(named("environment", name)))
+    assert shlex.split(said.partition("add: ")[2]) == ["--trust", name[:400]]
+    assert len(said) < 4000
 
 
 def test_only_the_parts_that_are_used_are_asked_for(tmp_path):
