@@ -127,7 +127,7 @@ class MetricsLog:
 
     def _try(self, what: str, do: Callable[[], None]) -> bool:
         """Whether it could be done. A full disk is no reason to lose the run too; it is told once, and its end."""
-        told = None
+        told: dict[str, Any] | None = None
         try:
             do()
         except Exception as error:  # a sink's library may raise anything
