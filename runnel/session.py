@@ -403,7 +403,7 @@ class Session:
         """This process is stuck, and about to be ended."""
         self.reason = self.reason or reason
         if self.begun or not self.resumed:
-            self._write_result("interrupted" if self._stopping.asked else "failed", None)
+            self._write_bad_result("interrupted" if self._stopping.asked else "failed", None)
         self._say_how_to_go_on(self.reason)
 
     def _hang_watch(self) -> Callable[[], None]:
@@ -427,7 +427,7 @@ class Session:
         """What hangs was left in the midst of it: the run ends without a checkpoint if asked to, else it fails."""
         if self.interrupted and (self.begun or not self.resumed):
             self._without_checkpoint(stuck)
-            return self._write_result("interrupted", None)
+            return self._write_bad_result("interrupted", None)
         newest = self.checkpoints.newest()
         kept = "there is no checkpoint" if newest is None else f"the newest checkpoint is {newest.name}"
         self._tell("hang", reason=str(stuck), action="the run ends")
@@ -439,12 +439,14 @@ class Session:
         """Leaves word of an error that ends the run; not to be hidden by another."""
         at_once = isinstance(error, Interrupted)
         self.reason = f"{error} after {self.asked}: ended at once" if at_once else one_line(error)
-        if self.begun or (at_once and not self.resumed):
+        refused = isinstance(error, UserError)  # before anything ran: the directory is as if nobody had asked
+        ran = self.begun or not (self.resumed or refused)
+        if ran:
             with contextlib.suppress(Exception):
-                self._write_result("interrupted" if at_once else "failed", self.program)
+                self._write_bad_result("interrupted" if at_once else "failed", self.program)
         if at_once:
             self.events.tell("interrupted", reason=self.reason, action="no checkpoint was written")
-        if self.begun:
+        if ran:
             self._say_how_to_go_on(self.reason if at_once else "failed")
 
     def _say_how_to_go_on(self, what: str) -> None:
@@ -454,6 +456,12 @@ class Session:
         again = f"go on by `runnel resume {self.run_dir}{self.premises.flags}`"
         on = "it has no checkpoint to go on from" if newest is None else again
         print(printable(f"{what}; the run is in {self.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
+
+    def _write_bad_result(self, status: str, program: Program | None) -> dict[str, Any]:
+        """The result of a run that did not end as it should; of one that never began, its configuration too."""
+        if not self.begun:
+            write_json_atomically(self.run_dir / "config.json", self.config)
+        return self._write_result(status, program)
 
     def _write_result(self, status: str, program: Program | None) -> dict[str, Any]:
         result = {

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from runnel import algorithms, distributions, lock, portable, rundir, startup
 from runnel import envs as environments
@@ -108,13 +108,14 @@ def train(
             "checkpoint_every_s": checkpoint_every_s,
             "restarts": restarts,
             "hang_after_s": hang_after_s,
-            "on_nan": _known(on_nan),
+            "on_nan": on_nan,
         }
         built = _sign(config, built, run_dir)
         if built.plan.workers > 1:
             _check_portable(config, built)
-        directory = _fresh_directory(run_dir, built, seed)
+        directory, made = _fresh_directory(run_dir, built, seed)
         built = _noted(built, stack.enter_context(_alone(directory)))
+        stack.enter_context(_cleared(made))
         _refuse_held(directory)  # of two that start at once, the other may have been faster
         session = Session(directory, config, built, began=began, quiet=quiet, premises=premises)
         return session.run()
@@ -156,7 +157,7 @@ def resume(
         _check_keywords(resume, fields_of_distribution, None, distribution)
         distribution = distributions.with_fields(distribution, fields_of_distribution)
     if on_nan is not None:
-        config["on_nan"] = _known(on_nan)
+        config["on_nan"] = on_nan
     if steps is not None:
         config["steps"] = steps
         reached = (read_result(directory) or {}).get("mean_return")
@@ -230,13 +231,6 @@ def _check_keywords(called: Callable[..., Any], given: dict[str, Any], algorithm
         raise UserError(f"{called.__name__} has no '{name}'{nearest(name, [*arguments, *known])}")
 
 
-def _known(on_nan: str) -> str:
-    known = get_args(OnNan)
-    if on_nan not in known:
-        raise UserError(f"on_nan is {on_nan!r}; wanted {', '.join(map(repr, known))}")
-    return on_nan
-
-
 def _check_portable(config: dict[str, Any], built: Built) -> None:
     """Workers are other processes: what they cannot import they cannot run."""
     for part in ("algorithm", "distribution", "environment"):
@@ -303,21 +297,22 @@ def _here(launcher: str | Hosts, distribution: Any, environment: Any) -> OneMach
     return OneMachine(local)
 
 
-def _fresh_directory(run_dir: str | Path | None, built: Built, seed: int) -> Path:
-    """A directory for the run; one that already holds a run is refused, never written over."""
+def _fresh_directory(run_dir: str | Path | None, built: Built, seed: int) -> tuple[Path, list[Path]]:
+    """A directory for the run, and what was made for it; one that already holds a run is refused."""
     if run_dir is None:
         slug = re.sub(
             r"[^A-Za-z0-9.]+", "-", f"{type(built.algorithm).__name__.lower()}-{built.graph.spec.name}-{seed}"
         )
         run_dir = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     directory = Path(run_dir)
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write a run into {directory}: {error.strerror}; choose another --run-dir") from None
     lock.check_free(directory)
     _refuse_held(directory)
-    return directory
+    return directory, made
 
 
 def _refuse_held(directory: Path) -> None:
@@ -350,6 +345,20 @@ def _alone(directory: Path) -> Iterator[list[str]]:
     notes: list[str] = []
     with lock.hold(directory, notes.append):
         yield notes
+
+
+@contextlib.contextmanager
+def _cleared(made: Sequence[Path]) -> Iterator[None]:
+    """Around a run, while its lock is held: directories made for one that was refused are removed again."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if made and os.listdir(made[0]) == [lock.FILE]:
+                (made[0] / lock.FILE).unlink()
+                for path in made:
+                    path.rmdir()  # refuses one that is not empty
+        raise
 
 
 def _noted(built: Built, notes: Sequence[str]) -> Built:

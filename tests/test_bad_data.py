@@ -163,5 +163,5 @@ def test_the_command_line_takes_the_choice_and_refuses_others(tmp_path, capsys):
     assert main(["resume", run_dir, "--on-nan", "skip", "--quiet"]) == 0
     with pytest.raises(SystemExit):
         main([*command, "--on-nan", "shrug"])
-    with pytest.raises(UserError, match="wanted 'stop', 'skip', 'rollback'"):
+    with pytest.raises(UserError, match="expected 'stop', 'skip' or 'rollback'"):
         train(tmp_path / "other", 1, on_nan="shrug")

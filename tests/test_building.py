@@ -13,7 +13,7 @@ from toys import Corridor, Reinforce
 import runnel
 from runnel import envs as environments
 from runnel.distributions.coarse import Coarse
-from runnel.errors import UserError
+from runnel.errors import EnvironmentFailed, UserError
 from runnel.evaluate import evaluate
 
 
@@ -224,6 +224,36 @@ def test_what_is_no_environment_is_refused():
     uncopied.lock = threading.Lock()
     with pytest.raises(UserError, match=r"'Hill' is one environment, and cannot be copied .*; give its class"):
         runnel.build("ppo", uncopied)
+
+
+class Locked(Hill):
+    """Cannot be reset."""
+
+    def reset(self, *, seed=None, options=None):
+        raise OSError("the door is locked")
+
+
+def test_a_run_that_is_refused_leaves_no_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = iter([Hill(), "no environment", "no environment"])
+    with pytest.raises(UserError, match="gave a str"):
+        runnel.train(Reinforce(), lambda: next(made), envs=2, quiet=True)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    made = iter([Hill(), "no environment", "no environment"])
+    with pytest.raises(UserError, match="gave a str"):
+        runnel.train(Reinforce(), lambda: next(made), envs=2, quiet=True, run_dir="mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_run_that_fails_before_its_first_update_says_so_in_its_directory(tmp_path, capsys):
+    with pytest.raises(EnvironmentFailed, match="the door is locked"):
+        runnel.train(Reinforce(), Locked, envs=2, run_dir=tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["env_steps"]) == ("failed", 0)
+    assert "the door is locked" in result["reason"]
+    assert runnel.training.read_config(tmp_path / "run")["environment"]["name"] == f"{__name__}:Locked"
+    assert f"the run is in {tmp_path / 'run'}: it has no checkpoint" in capsys.readouterr().err
 
 
 def test_fields_of_a_distribution_are_keywords():

@@ -244,7 +244,7 @@ def _find(name: str, module: str, attribute: str) -> Any:
 
 def _call(name: str, factory: Any, kwargs: dict[str, Any]) -> Any:
     check_settings(name, factory, kwargs)
-    with told(name, factory):
+    with told(name, factory, kwargs):
         return factory(**kwargs)
 
 

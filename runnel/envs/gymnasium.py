@@ -38,7 +38,7 @@ class GymnasiumEnvironment:
         self._kwargs = dict(kwargs or {})
         self._name = name or _name_of(name_or_factory)
         if probe is None:
-            with told(self._name, name_or_factory):
+            with told(self._name, name_or_factory, self._kwargs):
                 probe = self._make(render=False)
         try:
             self._observations = spaces.observations(_space(probe, "observation_space", self._name), self._name)

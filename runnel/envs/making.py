@@ -83,7 +83,7 @@ def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def told(name: str, makes: Any) -> Iterator[None]:
+def told(name: str, makes: Any, settings: Mapping[str, Any]) -> Iterator[None]:
     """Around the first making of an environment: what its own code raises is the user's to mend."""
     try:
         yield
@@ -91,7 +91,9 @@ def told(name: str, makes: Any) -> Iterator[None]:
         raise
     except Exception as problem:
         text = "".join(traceback.format_exception_only(problem))
-        raise UserError(f"making {name} raised {' '.join(text.split())}{_place(problem, makes)}") from problem
+        given = ", ".join(f"{key}={value}"[:60] for key, value in settings.items())
+        making = f"{name} with {given}" if given else name
+        raise UserError(f"making {making} raised {' '.join(text.split())}{_place(problem, makes)}") from problem
 
 
 def _place(problem: Exception, makes: Any) -> str:

@@ -89,6 +89,11 @@ def test_a_gymnasium_env_is_not_taken_for_a_jax_environment():
             {},
             r"making own_envs:Unlicensed raised RuntimeError: no licence found \(own_envs.py, l",
         ),
+        (
+            "own_envs:Unlicensed",
+            {"seats": 2},
+            "making own_envs:Unlicensed with seats=2 raised RuntimeError: no licence",
+        ),
         ("Unlicensed-v0", {}, r"making Unlicensed-v0 raised RuntimeError: no licence found \(own_envs.py, line \d+\)"),
         ("own_envs:Blind", {}, "own_envs:Blind has no observation_space; set one in `__init__`"),
         ("own_envs:Inert", {}, "own_envs:Inert has no action_space; set one in `__init__`"),
