@@ -99,19 +99,25 @@ def _rebuilt(named: dict[str, np.ndarray], like: PyTree, where: Path) -> PyTree:
 
 
 def _ignore_closed_loops() -> None:
-    """Further writes that fail are told, by threads of tensorstore, to an event loop that is closed by then.
+    """Further writes that fail are reported, by threads of tensorstore, to an event loop that is closed by then.
 
-    They print a traceback each, whenever they end.
+    Each prints a traceback through one of these two hooks, whenever it ends.
     """
-    before = sys.unraisablehook
+    unraisable, uncaught = sys.unraisablehook, sys.excepthook
 
-    def hook(unraisable: Any) -> None:
-        error = unraisable.exc_value
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-            before(unraisable)
+    def closed(error: BaseException | None) -> bool:
+        return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
 
-    if getattr(before, "__qualname__", "") != hook.__qualname__:  # once is enough
-        sys.unraisablehook = hook
+    def unraisable_unless_closed(raised: Any) -> None:
+        if not closed(raised.exc_value):
+            unraisable(raised)
+
+    def uncaught_unless_closed(kind: Any, error: BaseException, traceback: Any) -> None:
+        if not closed(error):
+            uncaught(kind, error, traceback)
+
+    if getattr(uncaught, "__qualname__", "") != uncaught_unless_closed.__qualname__:  # once is enough
+        sys.unraisablehook, sys.excepthook = unraisable_unless_closed, uncaught_unless_closed
 
 
 @contextlib.contextmanager
@@ -120,6 +126,7 @@ def _unlogged() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
     before = [logger.level for logger in loggers]
     reason = None
+    _ignore_closed_loops()
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
     try:
@@ -128,7 +135,6 @@ def _unlogged() -> Iterator[None]:
         except Exception as error:
             reason = one_line(error)
         if reason is not None:
-            _ignore_closed_loops()
             gc.collect()  # whose futures would otherwise be heard of whenever they are found
     finally:
         for logger, level in zip(loggers, before, strict=True):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from toys import Reinforce
 
@@ -209,6 +209,7 @@ json_values = st.recursive(
 PPO = algorithms.load("ppo")
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw imports what it draws with
 @given(settings=st.dictionaries(st.sampled_from(["network", "unroll", "hidden"]), json_values, max_size=3))
 def test_every_path_that_reading_settings_would_import_is_among_the_names(settings):
     """Whatever shape they have: nothing is decided upon one reading and imported upon another."""
