@@ -36,8 +36,11 @@ def subclasses(name: str, bases: Collection[str]) -> list[str]:
 
 def environments(name: str) -> list[str]:
     """`module:name` for each class that looks like an environment, and each function without arguments."""
-    defined = (node for node in _top_level(name) if isinstance(node, ast.ClassDef | ast.FunctionDef))
-    return [f"{name}:{node.name}" for node in defined if _makes_environment(node)]
+    found: list[str] = []
+    for node in _top_level(name):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and _makes_environment(node, found):
+            found.append(node.name)
+    return [f"{name}:{each}" for each in found]
 
 
 def with_colon(name: str) -> str | None:
@@ -79,10 +82,13 @@ def _last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _makes_environment(node: ast.ClassDef | ast.FunctionDef) -> bool:
+def _makes_environment(node: ast.ClassDef | ast.FunctionDef, known: Collection[str]) -> bool:
+    """`known`: environments that stand before it in its file."""
     if isinstance(node, ast.ClassDef):
         methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-        return {"reset", "step"} <= methods or any(_last_name(base).endswith(("Env", "Wrapper")) for base in node.bases)
+        bases = [*map(_last_name, node.bases)]
+        is_one = any(base in known or base.endswith(("Env", "Wrapper")) for base in bases)
+        return {"reset", "step"} <= methods or is_one
     given = node.args
     return (
         not node.name.startswith("_")

@@ -133,11 +133,13 @@ def labels(curves: Sequence[Curve]) -> tuple[str, list[str]]:
     facts = [dict(enumerate((*curve.names, curve.seed))) for curve in curves]
     shared = [fact for i, fact in facts[0].items() if len({each[i] for each in facts}) == 1]
     differ = [i for i in facts[0] if len({each[i] for each in facts}) > 1]
-    keys = dict.fromkeys(key for curve in curves for key in curve.settings)
-    keys = [key for key in keys if len({curve.settings[key] for curve in curves if key in curve.settings}) > 1]
+    # Those of environments first: of many settings not all are shown.
+    keys = sorted(dict.fromkeys(key for curve in curves for key in curve.settings), key=lambda k: not _of_env(k))
+    texts = [{key: text for key in keys if (text := _setting(curve, key, curves))} for curve in curves]
+    keys = [key for key in keys if len({text[key] for text in texts if key in text}) > 1]
     found = []
-    for curve, fact in zip(curves, facts, strict=True):
-        own = [f"{key}={curve.settings[key]}" for key in keys if key in curve.settings]
+    for fact, text in zip(facts, texts, strict=True):
+        own = [text[key] for key in keys if key in text]
         own = [*own[:MOST_SETTINGS], f"{len(own) - MOST_SETTINGS} more"] if len(own) > MOST_SETTINGS else own
         seed = [fact[3]] if 3 in differ else []
         found.append(", ".join([*(fact[i] for i in differ if i < 3), *own, *seed]))
@@ -146,6 +148,21 @@ def labels(curves: Sequence[Curve]) -> tuple[str, list[str]]:
         if found[i] in same:
             found[i] = ", ".join(filter(None, [found[i], _text(curve.run_dir.absolute().name)]))
     return ", ".join(shared), found if len(curves) > 1 else [""]
+
+
+def _of_env(key: str) -> bool:
+    return key.startswith("env.")
+
+
+def _setting(curve: Curve, key: str, curves: Sequence[Curve]) -> str:
+    """`env.size=6`; `env.size default` where only other runs of the same environment say; else nothing.
+
+    Of an environment only those settings are stored that were given.
+    """
+    if key in curve.settings:
+        return f"{key}={curve.settings[key]}"
+    others = (other for other in curves if other.names[1] == curve.names[1])
+    return f"{key} default" if _of_env(key) and any(key in other.settings for other in others) else ""
 
 
 def _name(described: Any) -> str:

@@ -162,6 +162,16 @@ def test_a_module_is_not_executed_to_say_what_it_defines(
     assert "choose mine/idea.py:Mine or mine/idea.py:Other" in found.err
 
 
+def test_a_module_has_the_environments_that_extend_others_of_it(
+    runnel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grids.py").write_text(
+        "class Grid(gymnasium.Env): ...\nclass Wide(Grid): ...\nclass Wider(Wide): ...\nclass State: ...\n"
+    )
+    assert "choose grids:Grid or grids:Wide or grids:Wider\n" in runnel("train", "toys:Reinforce", "grids").err
+
+
 @pytest.mark.parametrize("content", ["class Mine(", "(" * 100_000, "\0", None])
 def test_a_module_that_cannot_be_read_has_no_candidates(
     runnel: Any, content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,12 +15,13 @@ from runnel.plot import labels, plot, read_curve
 
 
 def make_run(
-    directory: Path, returns: list[float | None], algorithm: str = "PPO", seed: int = 0, **settings: Any
-) -> Path:
+    directory: Path, returns: list[float | None], algorithm: str = "PPO", seed: int = 0, env: Any = None,
+    environment: str = "CartPole-v1", **settings: Any,
+) -> Path:  # fmt: skip
     directory.mkdir(parents=True)
     config = {
         "algorithm": {"class": f"runnel.algorithms.x:{algorithm}", "settings": settings},
-        "environment": {"name": "CartPole-v1", "settings": {}},
+        "environment": {"name": environment, "settings": env or {}},
         "distribution": {"class": "runnel.distributions.inline:Inline", "settings": {}},
         "seed": seed,
     }
@@ -70,6 +71,11 @@ def test_several_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
         ([dict.fromkeys("abcdef", 1), dict.fromkeys("abcdef", 2)],
          ["a=1, b=1, c=1, d=1, 2 more", "a=2, b=2, c=2, d=2, 2 more"]),
         ([{"x": 1}], [""]),
+        ([{"env": {"size": 6}}, {}], ["env.size=6", "env.size default"]),
+        ([{"env": {"size": 6}}, {"env": {"size": 7}}, {"x": 1}], ["env.size=6", "env.size=7", "env.size default"]),
+        ([{"env": {"size": 6}, **dict.fromkeys("abcd", 1)}, dict.fromkeys("abcd", 2)],
+         ["env.size=6, a=1, b=1, c=1, 1 more", "env.size default, a=2, b=2, c=2, 1 more"]),
+        ([{"env": {"size": 6}}, {"environment": "Other-v1"}], ["CartPole-v1", "Other-v1"]),
     ],
 )  # fmt: skip
 def test_runs_are_labelled_by_the_settings_that_differ(runs: Any, wanted: list[str], tmp_path: Path) -> None:
