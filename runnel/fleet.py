@@ -24,6 +24,7 @@ from runnel.crew import Crew
 from runnel.environment import is_traceable
 from runnel.errors import OutOfDescriptors, StateLost, WorkerFailed
 from runnel.events import Tell, nobody
+from runnel.hanging import HELD_S, SHOWN_S
 from runnel.launch.site import Site
 from runnel.machine import HERE
 from runnel.plan import Machine, learns
@@ -34,7 +35,7 @@ from runnel.runtime.program import carry_types
 from runnel.runtime.tally import Tally, Watched
 from runnel.runtime.topology import Post, wire
 from runnel.runtime.totals import Progress
-from runnel.stacks import place, read
+from runnel.stacks import Frame, place, read
 from runnel.supervision import (
     Budget,
     Fault,
@@ -45,6 +46,7 @@ from runnel.supervision import (
     patiently,
     raised,
     replaceable,
+    stuck,
     to_blame,
 )
 from runnel.told import Told
@@ -59,6 +61,8 @@ START_S = 300.0
 
 PAUSE_S, HURRY_S = 120.0, 30.0
 """How long a pause may take to reach a worker: an iteration, and what it compiles; less where a user waits for it."""
+
+SILENT = "no sign of life"
 
 REST_S = 15.0
 """How long a worker may take to leave what it is at; who takes longer is replaced."""
@@ -84,7 +88,7 @@ class Fleet:
         self.budget = Budget(config.get("restarts", Budget.most))
         self.patience = Patience(config.get("hang_after_s", 120.0))
         self.standstill = Standstill(config.get("hang_after_s", 120.0))
-        self._hurried = False
+        self._hurried_at: float | None = None  # when somebody began to wait for the end
         self.status: dict[str, dict[str, Any]] = {}  # by worker: how it fared, as it told last
         self._phases: dict[str, str] = {}
         self._until_steps = 0
@@ -145,7 +149,7 @@ class Fleet:
 
     def hurry(self) -> None:
         """Somebody waits for the end."""
-        self._hurried = True
+        self._hurried_at = self._hurried_at or time.monotonic()
 
     def report(self, recent: bool = False) -> Report:
         report = self.tally.report(recent)
@@ -300,21 +304,40 @@ class Fleet:
             pass  # its end is noticed by `_listen`
 
     def _until(self, done: Callable[[], bool], seconds: float, what: str) -> None:
-        began = time.monotonic()
+        began, shown = time.monotonic(), False
         while not done():
             self._listen(0.05)
-            seconds = min(seconds, HURRY_S) if self._hurried else seconds
-            if "compiling" in self._phases.values() and not self._hurried:
-                began = time.monotonic()  # that takes as long as it takes
-            if time.monotonic() > began + seconds:
-                raise WorkerFailed(f"{self._late()} did not {what} within {seconds:.0f} s; see {self.run_dir}/logs")
+            now = time.monotonic()
+            if self._hurried_at is not None:
+                began, seconds = max(began, self._hurried_at), min(seconds, HURRY_S)
+                if now > began + SHOWN_S and not shown:
+                    shown = True
+                    end = f"ends without a checkpoint after {seconds:.0f} s; once more ends at once"
+                    self.tell("interrupted", reason=f"waits for {self._late()}", action=end)
+            elif "compiling" in self._phases.values():
+                began = now  # that takes as long as it takes
+            if now > began + seconds:
+                late = self._late()
+                raise WorkerFailed(f"no {what} within {seconds:.0f} s: waited for {late}; see {self.run_dir}/logs")
 
     def _late(self) -> str:
-        """Who is waited for, and where each stands; of those, not who waits for another."""
-        late = sorted((self._pausing or set(self.crew.posts)) - self.paused)
-        late = [name for name in late if not self.standstill.waits(name)] or late
-        stands = {name: place(read(self.crew.processes[name].stacks())) for name in late if name in self.crew.processes}
-        return ", ".join(f"{name} (in {stands[name]})" if stands.get(name) else name for name in late)
+        """Who is waited for, and where each stands: who hangs, or else who was asked and does not wait for another."""
+        asked = sorted((self._pausing or set(self.crew.posts)) - self.paused)
+        silent = [n for n in self.crew.processes if n not in self.paused and self.patience.since(n) > HELD_S]
+        late = stuck({name: self._stack(name) for name in silent})
+        if not late:
+            names = [name for name in asked if not self.standstill.waits(name)] or asked
+            late = {name: self._stack(name) for name in names}
+        return "; ".join(f"{name}, in {place(stack)}" if stack else self._silent(name) for name, stack in late.items())
+
+    def _silent(self, name: str) -> str:
+        process = self.crew.processes.get(name)
+        return f"{name}, which is stopped" if process is not None and process.stopped() else name
+
+    def _stack(self, name: str) -> list[Frame]:
+        """Where a worker stands; nothing of one that is stopped, which asking would wake."""
+        process = self.crew.processes.get(name)
+        return [] if process is None or process.stopped() else read(process.stacks())
 
     def _listen(self, seconds: float) -> None:
         """Takes what workers say, and looks after those that say nothing more."""
@@ -362,9 +385,9 @@ class Fleet:
             value = message.value
             if "status" in value:
                 self.status[name] = value["status"]
+                self.standstill.hear(name, value["status"]["waits"])
                 self._note_phase(name, value["status"]["phase"])
                 self.tally.hear(name, value["status"])
-                self.standstill.hear(name, value["status"]["waits"])
             elif "phase" in value:
                 self._phases[name] = value["phase"]
             elif "progress" in value:
@@ -389,11 +412,20 @@ class Fleet:
 
     def _note_phase(self, name: str, phase: str) -> None:
         self._phases[name] = phase
-        startup.phase(not_at_work({worker: self._phases.get(worker, "starting") for worker in self.crew.processes}))
+        startup.phase(not_at_work({worker: self._seems(worker) for worker in self.crew.processes}))
         if phase == "working" and name in self._replaced:
             since, fault = self._replaced.pop(name)
             self.tell("recovered", worker=name, action="at work again", after=fault.reason,
                       seconds=time.monotonic() - since)  # fmt: skip
+
+    def _seems(self, name: str) -> str:
+        """What a worker is at. Its first iteration counts as compiling, and is more: it may wait or hang in it."""
+        phase = self._phases.get(name, "starting")
+        if phase != "compiling":
+            return phase
+        if self.standstill.waits(name):
+            return "waiting"
+        return SILENT if self.patience.since(name) > SHOWN_S else phase  # who compiles beats
 
     # When one is lost
 
@@ -486,6 +518,7 @@ class Fleet:
 
 def not_at_work(phases: Mapping[str, str]) -> str:
     """Which workers are still starting or compiling: `starting: actor-0, actor-1; compiling: learner`."""
-    by_phase = {phase: [worker for worker in phases if phases[worker] == phase] for phase in ("starting", "compiling")}
+    shown = ("starting", "compiling", SILENT)
+    by_phase = {phase: [worker for worker in phases if phases[worker] == phase] for phase in shown}
     late = [f"{phase}: {', '.join(workers)}" for phase, workers in by_phase.items() if workers]
     return "; ".join(late) or "waiting for the first update"

@@ -13,16 +13,20 @@ from runnel.stacks import Frame
 STEPPING: Final = ("runtime/player.py", "step")
 """Our call in which an environment steps."""
 
-OPENING: Final = (
-    ("runtime/player.py", "reset"), ("runtime/player.py", "restore"), ("runtime/program.py", "make_program"),
-)  # fmt: skip
-"""Those in which environments are made, reset and played again."""
+RESETTING: Final = (("runtime/player.py", "reset"), ("runtime/player.py", "restore"))
+"""Those in which environments are reset and played again."""
+
+OPENING: Final = (*RESETTING, ("runtime/program.py", "make_program"))
+"""Those in which they are made, too."""
 
 OPENING_S: Final = 300.0
 """How long those may take at least."""
 
 SHOWN_S: Final = 3.0
 """So long after it was asked to end, a run shows what it is at."""
+
+HELD_S: Final = 1.0
+"""After so long without a step, a run waits for its environment."""
 
 END_S, LAST_S = 25.0, 5.0
 """How long it may take to end with a checkpoint, and how long without one."""
@@ -48,7 +52,7 @@ class HangWatch:
     _looked: float | None = field(default=None, init=False)
     _seen: int = field(default=-1, init=False)
     _silent_s: float = field(default=0.0, init=False)
-    _asked_s: float = field(default=-1.0, init=False)
+    _asked_s: float = field(default=0.0, init=False)
     _shown: bool = field(default=False, init=False)
 
     def look(self) -> None:
@@ -61,6 +65,14 @@ class HangWatch:
             self._look_for_the_end(stack, passed)
         else:
             self._look_for_a_hang(stack, passed)
+
+    def held(self) -> Frame | None:
+        """Where the run has waited for its environment for a while, if it has."""
+        stack = self.stack()
+        if self._silent_s < HELD_S or self._limit(stack) is None:
+            return None
+        called = any(_within(stack, *call) for call in (STEPPING, *RESETTING))
+        return stacks.place(stack) if called else stacks.own(stack)
 
     def _look_for_a_hang(self, stack: Sequence[Frame], passed: float) -> None:
         steps = self.steps()
@@ -81,16 +93,13 @@ class HangWatch:
         return max(OPENING_S, self.hang_after_s) if any(_within(stack, *call) for call in OPENING) else None
 
     def _look_for_the_end(self, stack: Sequence[Frame], passed: float) -> None:
-        if self._asked_s < 0:
-            self._asked_s = 0.0
-            after = "after the iteration in progress; once more ends at once"
-            self.say(f"{self.asked()}: ending with a checkpoint {after}")
         if _within(stack, "checkpoint.py", "save"):  # a slow disk, and the very thing that was asked for
             return
         self._asked_s += passed
         if self._asked_s > SHOWN_S and not self._shown:
             self._shown = True
-            self.say(f"waits for {stacks.place(stack)}; ends without a checkpoint after {END_S:.0f} s:\n{self.text()}")
+            end = f"ends without a checkpoint after {END_S:.0f} s; once more ends at once"
+            self.say(f"waits for {stacks.place(stack)}; {end}:\n{self.text()}")
         if self._asked_s > END_S:
             self.end(f"did not return from {stacks.place(stack)}", LAST_S)
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -68,7 +69,10 @@ class Session:
         self.begun = False
         self._says: Callable[[str], None] = self._print
         self._stopping = Stopping(self._stop, self._last_word)
-        self._stopping.look = self._hang_watch()
+        self._stopping.look = self._look
+        self._announcing, self._announced = threading.Lock(), False
+        # Looks for a hang in this process; where there are workers, `Fleet` does.
+        self._watch = self._hang_watch() if built.plan.workers == 1 else None
         self.program: Program | None = None
         self.reason: str | None = None  # why the run did not end as it should
         self.rest: Progress | None = None  # what workers told while they paused for the last checkpoint
@@ -151,7 +155,7 @@ class Session:
         plan, graph = self.built.plan, self.built.graph
         if plan.workers == 1:
             check_descriptors(opened() + RUN)
-            startup.phase("making environments and compiling")
+            startup.phase(self._at_start)
             return make_program(plan, graph, self.built.environment, self.config["seed"], self._tell)
         from runnel.fleet import Fleet
 
@@ -348,8 +352,8 @@ class Session:
         if not self.interrupted:
             return self._save(program, view, last=True)
         program.hurry()
-        action = "ending with a checkpoint" if self.counters.iterations else "ending before the first update"
-        self.events.tell("interrupted", reason=self.asked, action=action)
+        self._announce()
+        self.events.tell("interrupted", reason=self.asked, action=self._ending(), show=False)
         self._save(program, view, last=True)
 
     def _without_checkpoint(self, error: BaseException) -> None:
@@ -359,6 +363,21 @@ class Session:
         self.reason = f"no checkpoint could be made at the end; {kept} ({one_line(error)})"
         self.events.tell("interrupted", reason=self.reason)
 
+    def _announce(self) -> None:
+        """Says once that a signal has come, and what follows; from whichever thread sees it first."""
+        with self._announcing:
+            if self._announced:
+                return
+            self._announced = True
+        startup.end()
+        asked = self.asked or self._stopping.asked
+        self._say(f"interrupted: {asked}; {self._ending()}; once more ends at once")
+
+    def _ending(self) -> str:
+        if self.counters.iterations:
+            return "ending with a checkpoint"
+        return "ending before the first update" if self._watch is None else "ending after the iteration in progress"
+
     def _refuse(self, saved: dict[str, PyTree], counters: dict[str, Any]) -> str | None:
         """What is wrong with a checkpoint's content."""
         return Counters.problem(counters) or unsound(self.built.graph, saved["carry"], self.config["seed"])
@@ -367,6 +386,8 @@ class Session:
         startup.phase("reading the checkpoint")
         like = {"carry": carry_types(self.built.graph, self.built.environment)}
         saved, counters = self.checkpoints.load(like, note, self._refuse)
+        if self._watch is not None:
+            startup.phase(self._at_start)
         if not saved["host"] and not is_traceable(self.built.environment):
             raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
         self.ledger.counters = Counters.of(counters)
@@ -406,12 +427,21 @@ class Session:
             self._write_bad_result("interrupted" if self._stopping.asked else "failed", None)
         self._say_how_to_go_on(self.reason)
 
-    def _hang_watch(self) -> Callable[[], None]:
-        """Looks for a hang in this process; where there are workers, `Fleet` does."""
-        if self.built.plan.workers > 1:
-            return lambda: None
+    def _hang_watch(self) -> HangWatch:
         hang_after_s, stopping = self.config.get("hang_after_s", 120.0), self._stopping
-        return HangWatch(hang_after_s, self._steps, lambda: stopping.asked, self._say, stopping.interrupt).look
+        return HangWatch(hang_after_s, self._steps, lambda: stopping.asked, self._say, stopping.interrupt)
+
+    def _look(self) -> None:
+        """Called in another thread, several times a second."""
+        if self._stopping.asked:
+            self._announce()
+        if self._watch is not None:
+            self._watch.look()
+
+    def _at_start(self) -> str:
+        """What a run of one process is at before its first update."""
+        held = None if self._watch is None else self._watch.held()
+        return "making environments and compiling" if held is None else f"waits for {held}"
 
     def _steps(self) -> int:
         return -1 if self.program is None else self.program.steps

@@ -76,8 +76,12 @@ def waits_for_device(stack: Sequence[Frame]) -> bool:
 
 def place(stack: Sequence[Frame]) -> Frame | None:
     """Where a thread hangs: its innermost call in the user's own code, or else the innermost of all."""
-    own = (frame for frame in stack if not frame.file.startswith(_OURS) and not _LIBRARY.search(frame.file))
-    return next(own, stack[0] if stack else None)
+    return own(stack) or (stack[0] if stack else None)
+
+
+def own(stack: Sequence[Frame]) -> Frame | None:
+    """The innermost call in the user's own code."""
+    return next((f for f in stack if not f.file.startswith(_OURS) and not _LIBRARY.search(f.file)), None)
 
 
 def text() -> str:

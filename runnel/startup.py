@@ -22,7 +22,8 @@ class Startup:
     """Prints the present phase whenever nothing was printed for a while, from a thread, until it is ended."""
 
     def __init__(self, say: Callable[[str], None], text: str, every_s: float):
-        self.say, self.text = say, text
+        self.say = say
+        self.text: str | Callable[[], str] = text
         self._every_s, self._began = every_s, time.monotonic()
         self.shown_at = self._began
         self._over = threading.Event()
@@ -39,8 +40,9 @@ class Startup:
             if time.monotonic() < self.shown_at + self._every_s:
                 continue  # something else was printed meanwhile
             self.shown_at = time.monotonic()
+            text = self.text() if callable(self.text) else self.text
             with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
-                self.say(f"{self.text} ({time.monotonic() - self._began:.0f} s)")
+                self.say(f"{text} ({time.monotonic() - self._began:.0f} s)")
 
 
 _PRESENT: contextvars.ContextVar[Startup | None] = contextvars.ContextVar("startup", default=None)
@@ -65,8 +67,8 @@ def starting(quiet: bool = False, stream: TextIO | None = None, first: str = "st
         startup.end()
 
 
-def phase(text: str) -> None:
-    """What is being done now, in a few words: `compiling`."""
+def phase(text: str | Callable[[], str]) -> None:
+    """What is being done now, in a few words: `compiling`. A function is asked when shown, from another thread."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.text = text
@@ -87,7 +89,7 @@ def shown() -> None:
 
 
 def end() -> None:
-    """The first update has come."""
+    """The first update has come, or a signal that ends the run."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.end()

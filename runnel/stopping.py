@@ -9,6 +9,7 @@ Ctrl-C, SIGTERM and the end of the terminal all mean the same.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import select
 import signal
@@ -70,7 +71,8 @@ class Stopping(contextlib.AbstractContextManager["Stopping"]):
             return self
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        self._thread = threading.Thread(target=self._watch, name="stopping", daemon=True)
+        context = contextvars.copy_context()  # `look` prints what and where this thread would
+        self._thread = threading.Thread(target=context.run, args=(self._watch,), name="stopping", daemon=True)
         self._thread.start()
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in SIGNALS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +13,7 @@ from runnel.errors import EnvironmentFailed, OutOfDescriptors, UserError, Worker
 from runnel.graph import Graph
 from runnel.plan import Placed, learns
 from runnel.runtime.pace import gathers
-from runnel.stacks import place, read, waits_for_device
+from runnel.stacks import Frame, compiles, place, read, waits_for_device
 
 DESCRIPTORS_S = 30.0
 """How long a run that is short of descriptors waits for some to be given back."""
@@ -81,6 +81,13 @@ def hung(worker: str, seconds: float, phase: str, stacks: str, stopped: bool) ->
 def to_blame(stacks: Mapping[str, str]) -> str:
     """Of silent workers that are one program, the first that does not wait for the others on a device, if any."""
     return next((name for name, text in stacks.items() if not waits_for_device(read(text))), next(iter(stacks)))
+
+
+def stuck(silent: Mapping[str, Sequence[Frame]]) -> dict[str, Sequence[Frame]]:
+    """Of workers without a sign of life, by where they stand, those that hang: not who compiles, and not who waits for
+    the others on a device where there is somebody else."""
+    late = {name: stack for name, stack in silent.items() if not compiles(stack)}
+    return {name: stack for name, stack in late.items() if not waits_for_device(stack)} or late
 
 
 def replaceable(fragment: Placed, graph: Graph, free: bool) -> bool:

@@ -1,12 +1,15 @@
 """When a run of one process is given up: looked at with a clock and stacks of the test's own."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import runnel
 from runnel.hanging import END_S, SHOWN_S, HangWatch
 from runnel.stacks import COMPILER, Frame
 
+OURS = Path(runnel.__file__).parent
 STEP = [
     Frame("/me/env.py", 7, "step"),
     Frame("/x/runnel/envs/gymnasium_vector.py", 60, "step"),
@@ -69,12 +72,30 @@ def test_time_in_which_the_process_was_stopped_does_not_count(run):
     assert not run.ended
 
 
-def test_asked_to_end_it_says_what_it_waits_for_then_shows_it_then_ends(run):
+def test_before_the_first_update_it_knows_what_it_waits_for(run):
+    def held(stack, steps=0):
+        run.stack = stack
+        run.steps += 1  # which begins anew
+        for _ in range(12):
+            run.steps += steps
+            run.passes(0.25)
+        return run.watch.held()
+
+    assert held(STEP) == STEP[0]
+    assert held(RESET) == RESET[0]
+    assert held([Frame("/y/site-packages/game.py", 1, "step"), *STEP[1:]]).function == "step"
+    making = [Frame("/me/env.py", 1, "__init__"), Frame(f"{OURS}/runtime/program.py", 9, "make_program")]
+    assert held(making) == making[0]
+    assert held(STEP, steps=1) is held(UPDATE) is held(COMPILING) is held(making[1:]) is None
+
+
+def test_asked_to_end_it_shows_what_it_waits_for_then_ends(run):
     run.asked = "SIGINT"
     run.passes(1.0)
-    assert run.said == ["SIGINT: ending with a checkpoint after the iteration in progress; once more ends at once"]
+    assert run.said == []  # the session says that a signal has come
     run.passes(SHOWN_S)
-    assert run.said[1].startswith("waits for step (/me/env.py, line 7); ends without a checkpoint after 25 s:\nits st")
+    end = "ends without a checkpoint after 25 s; once more ends at once"
+    assert run.said == [f"waits for step (/me/env.py, line 7); {end}:\nits stack"]
     run.passes(END_S)
     assert run.ended == ["did not return from step (/me/env.py, line 7)"]
     assert run.now < 30.0

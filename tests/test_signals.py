@@ -229,12 +229,46 @@ def test_asked_once_while_its_environment_hangs(
     assert gone(run)
     result = run.result()
     assert result["status"] == "interrupted"
-    assert "SIGTERM: ending with a checkpoint after the iteration in progress; once more ends at once" in run.out
+    assert run.out.count("SIGTERM") == 1
+    assert "interrupted: SIGTERM; ending with a checkpoint; once more ends at once\n" in run.out
     assert "waits for hang (" in run.out
     assert 'hanging.py", line' in run.out  # the stack
     assert "did not return from hang (" in result["reason"]
     monkeypatch.delenv("RUNNEL_TEST_HANG")
     assert_goes_on(start, run.run)
+
+
+def test_asked_once_while_a_workers_environment_hangs(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNEL_TEST_HANG", str(tmp_path / "hang"))
+    words = [*hanging("sleep", False), "--distribution", "coarse", "--actors", "1"]
+    run = train(words, "--checkpoint-every", 999, first="from runnel import fleet; fleet.SHOWN_S, fleet.HURRY_S = 2, 4")
+    until(lambda: (run.run / "metrics.jsonl").exists() and read_metrics(run.run))
+    (tmp_path / "hang").touch()
+    until((tmp_path / "hang").with_suffix(".hangs").exists)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(60) == 1, run.out
+    assert gone(run)
+    assert run.out.count("interrupted: SIGINT; ending with a checkpoint; once more ends at once\n") == 1
+    (waits,) = [line for line in run.out.splitlines() if line.startswith("interrupted: waits for actor")]
+    assert f", in hang ({ROOT}/tests/envs/hanging.py, line " in waits
+    assert waits.endswith("; ends without a checkpoint after 4 s; once more ends at once")
+    assert "no pause within 4 s: waited for actor, in hang (" in run.result()["reason"]
+
+
+def test_asked_once_while_the_first_step_hangs(train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNEL_TEST_HANG", str(tmp_path / "hang"))
+    (tmp_path / "hang").touch()
+    run = train(hanging("sleep", False), first=f"{SOON}; from runnel import startup; startup.EVERY_S = 0.3")
+    until((tmp_path / "hang").with_suffix(".hangs").exists)
+    time.sleep(2.0)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(60) == 1, run.err
+    before, _, after = run.out.partition("interrupted: SIGINT; ending after the iteration in progress; once more ends")
+    assert f"waits for hang ({ROOT}/tests/envs/hanging.py, line " in before.splitlines()[-1]
+    assert after
+    assert not any(line.endswith(" s)") for line in after.splitlines())  # phases
 
 
 @pytest.mark.parametrize(("how", "close"), ways(fast="sleep"))

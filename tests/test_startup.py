@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from toys import Corridor, Reinforce
 
 import runnel
 from runnel import startup
-from runnel.fleet import not_at_work
+from runnel.fleet import SILENT, Fleet, not_at_work
 from runnel.report import LiveView
+from runnel.supervision import Patience, Standstill
 
 
 def until(condition: Any) -> None:
@@ -106,6 +108,36 @@ def test_workers_that_are_late_are_named() -> None:
     phases = {"actor-0": "starting", "actor-1": "starting", "learner": "compiling", "store": "working"}
     assert not_at_work(phases) == "starting: actor-0, actor-1; compiling: learner"
     assert not_at_work({"actor": "working"}) == "waiting for the first update"
+    assert not_at_work({"actor-0": SILENT, "learner": "waiting"}) == "no sign of life: actor-0"
+
+
+def test_in_its_first_iteration_a_worker_may_compile_wait_or_hang() -> None:
+    now = [0.0]
+    patience, standstill = Patience(60.0, lambda: now[0]), Standstill(60.0, lambda: now[0])
+    fleet: Any = SimpleNamespace(_phases={}, patience=patience, standstill=standstill)
+
+    def seem() -> list[str]:
+        return [Fleet._seems(fleet, name) for name in ("actor-0", "learner")]
+
+    assert seem() == ["starting", "starting"]
+    fleet._phases = {"actor-0": "compiling", "learner": "compiling"}
+    assert seem() == ["compiling", "compiling"]
+    standstill.hear("learner", ("unrolls", 0.3))
+    assert seem() == ["compiling", "waiting"]
+    patience.silent("actor-0", 7, "compiling", lambda: False)
+    now[0] = 4.0
+    assert seem() == [SILENT, "waiting"]
+    patience.silent("actor-0", 8, "compiling", lambda: False)
+    assert seem() == ["compiling", "waiting"]
+
+
+@pytest.mark.usefixtures("often")
+def test_a_phase_may_be_asked_for_when_it_is_shown() -> None:
+    stream, phases = io.StringIO(), iter(["making"])
+    with startup.starting(stream=stream):
+        startup.phase(lambda: next(phases, "waits for step (env.py, line 7)"))
+        until(lambda: "making (" in stream.getvalue())
+        until(lambda: "waits for step (env.py, line 7) (" in stream.getvalue())
 
 
 def test_the_command_line_says_so_before_it_imports_anything_large(tmp_path: Path) -> None:

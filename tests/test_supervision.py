@@ -1,6 +1,7 @@
 """When a worker is given up, and when a run is."""
 
 import signal
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,6 +147,27 @@ def test_who_waits_for_others_in_one_program_is_not_blamed_for_their_hang():
     assert to_blame({"learner-0": WAITING, "learner-1": DUMP}) == "learner-1"
     assert to_blame({"learner-0": DUMP, "learner-1": WAITING}) == "learner-0"
     assert to_blame({"learner-0": WAITING, "learner-1": WAITING}) == "learner-0"
+
+
+def test_who_is_waited_for_is_who_hangs_not_who_waits_or_compiles():
+    clock = Clock()
+    compiling = DUMP.replace("/home/me/simulator.py", "/x/site-packages/jax/_src/compiler.py")
+    texts = {"actor-0": DUMP, "actor-1": compiling, "actor-2": "", "learner": WAITING}
+    stopped = {"actor-2"}
+    processes = {n: SimpleNamespace(stopped=lambda n=n: n in stopped, stacks=lambda n=n: texts[n]) for n in texts}
+    fleet: Any = SimpleNamespace(
+        crew=SimpleNamespace(processes=processes, posts=texts), patience=Patience(60.0, clock), paused=set(),
+        standstill=Standstill(60.0, clock), _pausing={"learner"},
+    )  # fmt: skip
+    fleet._stack, fleet._silent = partial(Fleet._stack, fleet), partial(Fleet._silent, fleet)
+    for name in texts:
+        fleet.patience.silent(name, 1, "working", lambda: False)
+    assert Fleet._late(fleet) == "learner, in _value (/x/site-packages/jax/_src/array.py, line 631)"  # all beat
+    clock.now = 2.0
+    assert Fleet._late(fleet) == "actor-0, in step (/home/me/simulator.py, line 12); actor-2, which is stopped"
+    for name in ("actor-0", "actor-2"):
+        fleet.patience.silent(name, 2, "working", lambda: False)
+    assert Fleet._late(fleet).startswith("learner, in ")
 
 
 def test_silence_is_measured_from_the_last_beat_and_depends_on_the_phase():
