@@ -96,6 +96,11 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            self.error(f"there is no command '{value}'{nearest(value, action.choices)}")
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, printable(f"{self.prog}: {message} (see `{self.prog} --help`)\n"))
 

@@ -19,7 +19,7 @@ from runnel.errors import UserError, nearest
 from runnel.files import read_json
 from runnel.flow import trace
 from runnel.graph import Graph
-from runnel.plan import Distribution, Machine, Plan, build_plan
+from runnel.plan import Distribution, Machine, NotCompiled, Plan, build_plan
 from runnel.runtime.crossing import predict
 from runnel.runtime.topology import wire
 from runnel.shapes import describe, same_types, space_type, typed
@@ -98,7 +98,11 @@ def planned(
     distribution: Distribution, graph: Graph, environment: Environment, machines: Machine | Sequence[Machine]
 ) -> Plan:
     """The plan of what was built, for one machine or several; of several it tells what crosses between them."""
-    plan = build_plan(distribution, graph, environment, machines)
+    try:
+        plan = build_plan(distribution, graph, environment, machines)
+    except NotCompiled as error:
+        same = environments.in_jax(graph.spec.name)
+        raise UserError(f"{error}, or use its JAX version, {same}" if same else str(error)) from None
     if not plan.hosts:
         return plan
     return dataclasses.replace(plan, across=predict(plan, graph, wire(plan, graph, host=not is_traceable(environment))))
@@ -138,7 +142,9 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     try:
         config = read_json(run_dir, "config.json")
     except FileNotFoundError:
-        raise UserError(f"{run_dir} holds no run: there is no config.json in it") from None
+        there = Path(run_dir).exists()
+        what = f"{run_dir} holds no run: there is no config.json in it" if there else f"there is no directory {run_dir}"
+        raise UserError(what) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(config, dict):

@@ -6,6 +6,7 @@ it without a traceback and exits with status 2.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 from runnel.terminal import printable
 
@@ -49,11 +50,17 @@ class EnvironmentFailed(_Shown, RuntimeError):
     """An environment failed more often than a run puts up with; its text has the environment's own traceback."""
 
 
+def a(thing: Any) -> str:
+    """`an int`, of 3: what kind of thing it is."""
+    kind = type(thing).__name__
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
 def near(name: str, known: Iterable[str]) -> list[str]:
     """Those of `known` that are spelt much like `name`, or shorten to it: `learning_rate` is near `lr`."""
     by_lower = {k.lower(): k for k in sorted(known)}
     short = [k for k in by_lower if len(name) > 1 and "".join(word[:1] for word in k.split("_")) == name.lower()]
-    alike = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
+    alike = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
     return [by_lower[k] for k in dict.fromkeys([*short, *alike])][:3]
 
 

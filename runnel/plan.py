@@ -263,13 +263,17 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
     return {f.name: tuple(node for node, home in homes.items() if home == f.name) for f in layout.fragments}
 
 
+class NotCompiled(UserError):
+    """A host environment was to be part of an XLA program."""
+
+
 def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment) -> None:
     if fragment.replicas < 1:
         raise UserError(f"{fragment.name}: {fragment.replicas} replicas asked for; 1 is the least")
     if fragment.compiled and "environment" in nodes and not is_traceable(environment):
-        raise UserError(
+        raise NotCompiled(
             f"'{graph.spec.name}' is a host environment and cannot be compiled into one XLA program; train it with "
-            "--distribution inline, or use a JAX version of it (such as gymnax:CartPole-v1)"
+            "--distribution inline"
         )
 
 

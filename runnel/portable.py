@@ -242,7 +242,7 @@ def _module(name: str) -> types.ModuleType:
         raise
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise UserError(f"there is no module '{name}' on the Python path or in the present directory") from None
+            raise UserError(f"there is no module '{name}' on the Python path or in the current directory") from None
         raise UserError(f"'{name}' cannot be imported: it needs '{error.name}', which is not installed") from error
     except Exception as error:
         raise UserError(f"'{name}' cannot be imported: {type(error).__name__}: {error}") from error

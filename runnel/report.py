@@ -316,7 +316,7 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         more = f"; and {len(often) - 3} more" if len(often) > 3 else ""
         lines.append(f"  restarts    {result['restarts']}" + (f": {why}{more}" if why else ""))
     if result.get("environment_failures"):
-        lines.append(f"  failures    {result['environment_failures']:,} of environments; see events.jsonl")
+        lines.append(f"  failures    {_count(result['environment_failures'], 'environment failure')}; see events.jsonl")
     if result.get("skipped_updates"):
         lines.append(f"  refused     {_count(result['skipped_updates'], 'update')} that were not finite")
     if result.get("reason"):

@@ -235,6 +235,12 @@ def _check_portable(config: dict[str, Any], built: Built) -> None:
     """Workers are other processes: what they cannot import they cannot run."""
     for part in ("algorithm", "distribution", "environment"):
         why = portable.reason(config[part])
+        if why is not None and part == "environment":
+            raise UserError(
+                f"{built.plan.distribution} runs in {built.plan.workers} processes, which cannot be given this object "
+                f"({environments.label(built.made_from)}): pass its class with env_settings=, or a function of a "
+                "module; inline takes it as it is"
+            )
         if why is not None:
             raise UserError(
                 f"distribution {built.plan.distribution} runs in {built.plan.workers} processes, and {why}; "
@@ -326,12 +332,12 @@ def _refuse_held(directory: Path) -> None:
     if held and not resumable:
         raise UserError(
             f"{directory} holds a run without a checkpoint ({', '.join(held)}): remove the directory or choose "
-            "another --run-dir"
+            "another --run-dir (in Python run_dir=)"
         )
     if held:
         raise UserError(
             f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
-            "or choose another --run-dir"
+            "or choose another --run-dir (in Python run_dir=)"
         )
 
 

@@ -256,7 +256,8 @@ def admit(
     known = [name.path for name in names_in(config)]
     for name in trusted:
         if name not in known:
-            raise UserError(f"--trust {name}: {run_dir} does not name it; it names {_some(known)}")
+            needs = _some([name.path for name in names_in(config) if not is_registered(name)])
+            raise UserError(f"--trust {name}: {run_dir} does not name it; what needs trust there: {needs}")
     own = [name for name in names_in(config, parts) if not is_registered(name)]
     unsigned = unsigned_because(config) if own else ""
     refused = []
@@ -273,7 +274,7 @@ def admit(
         flags = " ".join(map(_flag, refused[:SHOWN]))
         raise UserError(
             f"{run_dir}/config.json names code that would be executed, and it {unsigned}: {would}. If you know that "
-            f"code and trust it, add: {flags}"
+            f"code and trust it, name it in trust=[...] in Python, or add: {flags}"
         )
 
 
@@ -323,7 +324,7 @@ def _take_from_recorded(run_dir: str | Path, name: Name, source: Any) -> None:
     if not os.path.isfile(file):
         raise UserError(
             f"{name.path} was trained with {file}, which is not there any more; put it back, or, where '{module}' is "
-            f"on the Python path or in the present directory now, add --trust {name.path}"
+            f"on the Python path or in the current directory now, add --trust {name.path}"
         )
     named_modules.name(module, root)
     if not _is_found(module) or not _is_same(named_modules.file_of(module) or "", file):

@@ -83,6 +83,11 @@ def test_a_host_environment_cannot_be_fused_and_the_error_says_what_can():
         runnel.build("ppo", "CartPole-v1", "fused")
 
 
+def test_a_host_environment_of_ones_own_has_no_version_in_jax():
+    with pytest.raises(UserError, match=r"Hill' is a host environment .* --distribution inline$"):
+        runnel.build(Reinforce(), Hill, "fused")
+
+
 def test_a_setting_of_the_wrong_type_from_python():
     with pytest.raises(UserError, match="learning_rate"):
         runnel.build(Reinforce(learning_rate="fast"), "toys:Corridor")
@@ -202,7 +207,7 @@ def test_an_environment_without_an_import_path_is_played_and_resumed_where_it_is
 def test_processes_need_an_environment_that_they_can_import():
     assert runnel.build(Reinforce(), Hill, "coarse", actors=2, envs=4).plan.workers == 3
     with pytest.raises(
-        UserError, match="coarse runs in 3 processes, and this run uses the environment lambda, which no"
+        UserError, match=r"coarse runs in 3 processes, which cannot be given this object \(lambda\): pass its class"
     ):
         runnel.train(Reinforce(), lambda: Hill(), "coarse", envs=4, quiet=True)
 
@@ -216,7 +221,7 @@ def test_the_environment_of_a_module_is_made_in_every_process(tmp_path):
 
 
 def test_what_is_no_environment_is_refused():
-    with pytest.raises(UserError, match="'int' is a int; wanted a callable that gives"):
+    with pytest.raises(UserError, match="'int' is an int; wanted a callable that gives"):
         runnel.build("ppo", 3)
     with pytest.raises(UserError, match="is made already; settings"):
         runnel.build("ppo", Hill(), env_settings={"length": 3})

@@ -65,7 +65,8 @@ def spawn(*argv: str | Path, **kwargs: Any) -> subprocess.Popen[str]:
 
 MISTAKES = [
     ("", "runnel: the following arguments are required: COMMAND"),
-    ("trian", "runnel: argument COMMAND: invalid choice: 'trian'"),
+    ("trian", "runnel: there is no command 'trian'; did you mean 'train'?"),
+    ("xyz", "runnel: there is no command 'xyz'; known: bench, eval, list, plan, plot, resume, train"),
     ("train toys:Reinforce", "runnel train: the following arguments are required: ENVIRONMENT"),
     ("train toys:Reinforce X --steps 0", "argument --steps: found 0, wanted a whole number of 1 or more"),
     ("train toys:Reinforce X --steps many", "found 'many', wanted a whole number"),
@@ -94,7 +95,7 @@ MISTAKES = [
     ("resume somewhere --step 8", "found '--step', which it does not take; did you mean '--steps'"),
     ("train nobody:Nothing X --what 1", "found '--what', which it does not take"),
     ("train toys:Reinforce X Y", "found 'Y', which it does not take"),
-    ("train pop CartPole-v1", "'pop'; did you mean 'ppo' or 'mappo'?"),
+    ("train pop CartPole-v1", "'pop'; did you mean 'ppo'?"),
     ("train toys:Nothing CartPole-v1", "Nothing"),
     ("train toys:Corridor CartPole-v1", "runnel train: "),
     ("train toys:Reinforce CartPol-v1", "did you mean"),
@@ -123,11 +124,14 @@ MISTAKES = [
         "--envs 8 does not divide over 3 actors",
     ),
     ("plan toys:Reinforce toys:Corridor --format png", "argument --format: invalid choice: 'png'"),
-    ("resume /nowhere", "runnel resume: /nowhere holds no run"),
-    ("eval /nowhere", "runnel eval: /nowhere holds no run"),
+    ("resume /nowhere", "runnel resume: there is no directory /nowhere"),
+    ("eval /nowhere", "runnel eval: there is no directory /nowhere"),
+    ("eval .", "runnel eval: . holds no run: there is no config.json in it"),
     ("plot /nowhere --out x.png", "runnel plot: /nowhere is no run"),
     ("plot /nowhere", "the following arguments are required: --out"),
     ("list nobody", "there is no algorithm or distribution 'nobody'"),
+    ("list nope", "there is no algorithm or distribution 'nope'; known: a2c, async, "),
+    ("TRAIN --distribution nope", "there is no distribution 'nope'; known: async, central, coarse, "),
     ("bench nothing", "runnel bench: "),
 ]
 

@@ -226,7 +226,7 @@ def test_the_summary_says_what_broke() -> None:
     lines = summary({**RESULT, **told, "reason": "File too large"}, "runs/a").splitlines()
     why = "actor-1 killed by signal 9 x3; actor-0 killed by signal 9; a; and 1 more"
     assert f"  restarts    6: {why}" in lines
-    assert "  failures    1,200 of environments; see events.jsonl" in lines
+    assert "  failures    1,200 environment failures; see events.jsonl" in lines
     assert "  cut         1 episode cut short" in lines
     assert "  steps       500,000 in 1 min 3 s, 1 update" in lines
     assert "  reason      File too large" in lines

@@ -432,7 +432,7 @@ def test_a_run_that_another_has_signed_is_refused(own_run, state):
 
 def test_a_name_that_the_run_does_not_have_cannot_be_trusted(own_run):
     refusal = admitted(read_config(own_run), own_run, trusted=["mine_trust:Other"])
-    assert "does not name it; it names mine_trust:Mine" in str(refusal)
+    assert "does not name it; what needs trust there: mine_trust:Mine" in str(refusal)
 
 
 def test_a_source_file_that_is_gone_is_told_in_words(own_run, project, tmp_path, monkeypatch):

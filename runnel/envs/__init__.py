@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 from runnel import portable
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment
 from runnel.envs.making import check_settings, told
-from runnel.errors import EnvironmentFailed, UserError
+from runnel.errors import EnvironmentFailed, UserError, a
 from runnel.types import EnvSpec
 
 
@@ -143,6 +143,14 @@ def is_choice(setting: str, text: str) -> bool:
     return setting in CHOICES and re.fullmatch(r"[\w|-]*", text) is not None
 
 
+def in_jax(name: str) -> str | None:
+    """The name of an environment's version in JAX, where gymnax has one."""
+    gymnax = next(family for family in FAMILIES if family.package == "gymnax")
+    if _family(name) or ":" in name or not gymnax.installed:
+        return None
+    return f"gymnax:{name}" if name in importlib.import_module("gymnax").registered_envs else None
+
+
 def module_of(name: str) -> str | None:
     """The module, or file, that a name of the user's own environment leads to; None of other names."""
     family = _family(name)
@@ -200,14 +208,14 @@ def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
     if _is_gymnasium(found):
         found = _copies(name, found, kwargs)
     if not callable(found):
-        raise UserError(f"'{name}' is a {type(found).__name__}; wanted a callable that gives {WANTED}")
+        raise UserError(f"'{name}' is {a(found)}; wanted a callable that gives {WANTED}")
     given = _call(name, found, kwargs)
     if _is_gymnasium(given):
         from runnel.envs.gymnasium import Factory, GymnasiumEnvironment
 
         return GymnasiumEnvironment(cast("Factory", found), kwargs, name=name, probe=given)
     if not _is_environment(given):
-        raise UserError(f"'{name}' gave a {type(given).__name__}; wanted {WANTED}")
+        raise UserError(f"'{name}' gave {a(given)}; wanted {WANTED}")
     return given
 
 

@@ -16,7 +16,7 @@ from runnel import candidates
 from runnel.envs import spaces
 from runnel.envs.gymnasium_vector import GymnasiumVector
 from runnel.envs.making import bad_setting, draw_without_screen, missing_dependency, one_line, told, warn_once
-from runnel.errors import UserError, nearest
+from runnel.errors import UserError, a, nearest
 from runnel.types import EnvSpec
 
 Factory = Callable[..., gymnasium.Env]
@@ -117,7 +117,7 @@ def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.
     except TypeError as problem:
         raise bad_setting(name, kwargs, problem, factory) from problem
     if not isinstance(environment, gymnasium.Env):
-        raise UserError(f"{name} gave a {type(environment).__name__}; wanted a new gymnasium.Env at each call")
+        raise UserError(f"{name} gave {a(environment)}; wanted a new gymnasium.Env at each call")
     return environment
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from runnel.environment import Failure
 from runnel.envs.spaces import LARGEST, Observations
-from runnel.errors import EnvironmentFailed
+from runnel.errors import EnvironmentFailed, a
+from runnel.exits import Exited
 
 MOST_IN_A_ROW: Final = 10
 """So many failures of one environment without a step that worked in between end the run."""
@@ -41,9 +42,10 @@ class Fault(NamedTuple):
 def raised(call: str, problem: BaseException) -> Fault:
     """The environment's own exception. As text: kept, it would hold on to all that the environment is."""
     line = traceback.format_exception_only(problem)[0]
+    what = f"called {problem}" if isinstance(problem, Exited) else f"raised {line}"
     inner = problem.__traceback__ and problem.__traceback__.tb_next  # without our own call
     text = "".join(traceback.format_exception(type(problem), problem, inner))
-    return Fault(_one_line(f"{call} raised {line}"), text[-LONGEST_TRACEBACK:].rstrip())
+    return Fault(_one_line(f"{call} {what}"), text[-LONGEST_TRACEBACK:].rstrip())
 
 
 def fault_of_reset(result: Any, observations: Observations) -> Fault | None:
@@ -147,8 +149,8 @@ def _words(value: Any) -> str:
     """What a value is, without showing all of it."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
-    shape, kind = getattr(value, "shape", None), type(value).__name__
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" + (f" of shape {shape}" if shape else "")
+    shape = getattr(value, "shape", None)
+    return a(value) + (f" of shape {shape}" if shape else "")
 
 
 def _one_line(text: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from flax import linen
 
 from runnel import portable
-from runnel.errors import UserError
+from runnel.errors import UserError, a
 from runnel.types import Array, Box, Discrete, Leaf, MultiDiscrete, PyTree, Space
 
 Activation = Literal["tanh", "relu"]
@@ -196,7 +196,7 @@ def resolve(network: Any, space: Space, hidden: Sequence[int], activation: Activ
     found = found() if isinstance(found, type) else found  # a class of linen modules, with its defaults
     if not (callable(getattr(found, "init", None)) and callable(getattr(found, "apply", None))):
         raise UserError(
-            f"network is a {type(found).__name__}; it must have `init(key, observation)` and "
+            f"network is {a(found)}; it must have `init(key, observation)` and "
             "`apply(params, observation)`, such as runnel.nn.Network(init, apply)"
         )
     return found

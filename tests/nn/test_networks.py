@@ -143,7 +143,7 @@ def test_a_users_network_is_two_functions():
         ("nowhere.at_all:thing", "cannot be imported"),
         ("runnel.nn:nothing", "cannot be imported"),
         ("runnel", "cannot be imported"),
-        (3, "is a int; it must have `init"),
+        (3, "is an int; it must have `init"),
     ],
 )
 def test_what_is_no_network_is_refused(network, message):
