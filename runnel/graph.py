@@ -156,6 +156,12 @@ class Graph:
         return self.unroll * self.envs
 
     @property
+    def bytes(self) -> int:
+        """Of the learners' states, and of what the nodes make in one iteration."""
+        leaves = jax.tree.leaves([dict(self.states), [node.output for node in self.nodes.values()]])
+        return tree_bytes([leaf for leaf in leaves if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)])
+
+    @property
     def unroll(self) -> int:
         """T: how many steps every environment takes in an iteration."""
         return self.of_kind("rollout")[0].rollout.steps

@@ -1,4 +1,4 @@
-"""How many files this process may open: checked before anything starts, for libraries fail without."""
+"""What a run needs of this machine, checked before anything starts: file descriptors and memory."""
 
 from __future__ import annotations
 
@@ -34,3 +34,13 @@ def check_descriptors(needed: int) -> None:
 def opened() -> int:
     """How many are open now."""
     return len(os.listdir("/proc/self/fd"))
+
+
+def check_memory(needed_bytes: int) -> None:
+    """Refuses a run whose arrays no memory of this machine could hold. A GPU may have more than the machine itself."""
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed_bytes > 2 * have:
+        raise UserError(
+            f"found states and unrolls of {needed_bytes / 2**30:,.0f} GiB, and this machine has "
+            f"{have / 2**30:,.0f} GiB of memory; use a smaller network, a shorter unroll or fewer --envs"
+        )

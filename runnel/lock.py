@@ -3,7 +3,8 @@
     with hold(run_dir, notes.append):
         ...
 
-It is `flock` on `.lock` in the run directory. The file stays there and says who held it last. Processes that this one
+It is `flock` on `.lock` in the run directory, and on the directory itself, where that can be: removing the file lets
+nobody in. The file stays there and says who held it last. Processes that this one
 forks do not inherit it: a worker that outlives its driver does not keep the next run out.
 """
 
@@ -39,14 +40,15 @@ def hold(run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
         fd = rundir.open_to_append(run_dir, FILE, os.O_RDWR)
     except OSError as error:
         raise UserError(f"cannot write a run into {run_dir}: {error.strerror}; choose another --run-dir") from None
-    _held.add(fd)
+    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _held.update((fd, folder))
     try:
-        _take(fd, run_dir, note)
+        _take(fd, folder, run_dir, note)
         yield
     finally:
-        if fd in _held:  # not in a fork of this process
-            _held.discard(fd)
-            os.close(fd)
+        for each in {fd, folder} & _held:  # not in a fork of this process
+            _held.discard(each)
+            os.close(each)
 
 
 def check_free(run_dir: Path) -> None:
@@ -67,9 +69,10 @@ def _used(run_dir: Path, fd: int) -> UserError:
     )
 
 
-def _take(fd: int, run_dir: Path, note: Callable[[str], None]) -> None:
+def _take(fd: int, folder: int, run_dir: Path, note: Callable[[str], None]) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_folder(folder)
     except BlockingIOError:
         raise _used(run_dir, fd) from None
     except OSError as error:
@@ -80,6 +83,16 @@ def _take(fd: int, run_dir: Path, note: Callable[[str], None]) -> None:
     with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
         os.ftruncate(fd, 0)
         os.write(fd, json.dumps(here).encode())
+
+
+def _lock_folder(fd: int) -> None:
+    """Raises BlockingIOError where another run has it. NFS locks no directories; the file is locked all the same."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
 
 
 def _holder(fd: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -216,7 +217,11 @@ def _is_run_directory(place: str) -> bool:
         return True
     finally:
         os.close(fd)
-    return b'"algorithm"' in head and b'"distribution"' in head
+    try:
+        found = json.loads(head)
+    except (ValueError, RecursionError):  # cut short, or not a configuration that anybody reads
+        return True
+    return isinstance(found, dict) and "algorithm" in found and "distribution" in found
 
 
 def _here() -> str | None:

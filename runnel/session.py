@@ -25,7 +25,7 @@ from runnel.events import EventLog
 from runnel.exits import failure
 from runnel.files import one_line, told_plainly, write_json_atomically
 from runnel.hanging import HangWatch
-from runnel.limits import RUN, check_descriptors, opened
+from runnel.limits import RUN, check_descriptors, check_memory, opened
 from runnel.metrics import MetricsLog
 from runnel.outcome import outcome
 from runnel.plan import Free
@@ -153,6 +153,8 @@ class Session:
 
     def _program(self) -> Program:
         plan, graph = self.built.plan, self.built.graph
+        if not plan.hosts:
+            check_memory(graph.bytes)
         if plan.workers == 1:
             check_descriptors(opened() + RUN)
             startup.phase(self._at_start)

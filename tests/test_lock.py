@@ -56,6 +56,13 @@ def test_a_second_one_is_refused_and_told_of_the_first(tmp_path):
     assert free(tmp_path)
 
 
+def test_removing_the_file_lets_nobody_in(tmp_path):
+    with lock.hold(tmp_path, print):
+        (tmp_path / lock.FILE).unlink()
+        assert not free(tmp_path)
+    assert free(tmp_path)
+
+
 def test_whether_it_is_free_can_be_asked_without_a_change(tmp_path):
     lock.check_free(tmp_path)
     assert not list(tmp_path.iterdir())

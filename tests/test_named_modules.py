@@ -306,3 +306,12 @@ def test_planted_modules_are_not_executed(words, trained, tmp_path):
     done = command(*words, cwd=gift if "." in words else gift.parent)
     assert done.returncode == 0, done.stderr
     assert not canary.exists(), canary.read_text()
+
+
+@pytest.mark.parametrize(
+    "config", ['{"\\u0061lgorithm": {}, "distribution": {}}', '{"algorithm": 1, "distribution"', "[" * 10**5]
+)
+def test_a_run_directory_is_known_however_its_configuration_is_written(config, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text(config)
+    assert named_modules.run_directory_of(str(tmp_path / "evil.py")) == str(tmp_path.resolve())

@@ -332,3 +332,9 @@ def test_a_working_directory_that_was_removed_is_told_plainly(tmp_path: Path) ->
         )
         assert ended.returncode == (0 if words == "list" else 2), ended.stderr
         assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("settings", [{"hidden": (500_000, 500_000)}, {"unroll": 10**9}], ids=str)
+def test_a_run_that_no_memory_can_hold_is_refused_before_it_starts(settings, tmp_path):
+    with pytest.raises(UserError, match="this machine has"):
+        runnel.train("ppo", "CartPole-v1", settings=settings, run_dir=tmp_path / "run", quiet=True)
