@@ -421,11 +421,9 @@ class Fleet:
     def _seems(self, name: str) -> str:
         """What a worker is at. Its first iteration counts as compiling, and is more: it may wait or hang in it."""
         phase = self._phases.get(name, "starting")
-        if phase != "compiling":
-            return phase
-        if self.standstill.waits(name):
-            return "waiting"
-        return SILENT if self.patience.since(name) > SHOWN_S else phase  # who compiles beats
+        if phase != "starting" and self.patience.since(name) > SHOWN_S:  # who compiles beats, and who waits
+            return SILENT
+        return "waiting" if phase == "compiling" and self.standstill.waits(name) else phase
 
     # When one is lost
 

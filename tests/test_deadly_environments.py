@@ -58,12 +58,12 @@ def test_episodes_that_always_kill_are_cut_wherever_they_begin(tmp_path: Path, d
     assert run.result["environment_failures"] >= 1
 
 
-def test_one_that_never_stops_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+def test_one_that_never_stops_ends_the_run_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(runnel.errors.WorkerFailed, match=r"ended with status 3(.|\n)*(in a row|not replaced)"):
         runnel.train(
             "ppo", "envs.deadly:always", load("coarse")(actors=2), envs=4, steps=4096, run_dir=tmp_path / "run",
-            quiet=True,
         )  # fmt: skip
+    assert f"the run is in {tmp_path / 'run'}: it has no checkpoint to go on from" in capsys.readouterr().err
 
 
 SLOW = """
