@@ -212,7 +212,7 @@ def test_a_cluster_is_started_here_where_there_is_none(cluster, tmp_path):  # no
             assert driver.ready["interface"] == "127.0.0.1"
             (joined,) = driver.start()
             assert (joined["name"], joined["address"]) == ("alone", "127.0.0.1")
-            (folder,) = set(re.findall(r"/tmp/runnel-ray-[\w-]+", lone.run(["ps", "-e", "-o", "args"]).stdout))
+            (folder,) = set(re.findall(r"/tmp/runnel-ray-[\w-]+", lone.run(["ps", "-e", "-ww", "-o", "args"]).stdout))
             assert Path(folder).exists()
         assert "raylet" not in lone.run(["ps", "-e", "-o", "comm"]).stdout
         assert not Path(folder).exists()

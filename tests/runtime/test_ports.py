@@ -29,7 +29,7 @@ def test_who_pauses_says_so_and_goes_on_when_told():
     line = Line()
     station = Station("learner", inprocess.Bell(), line)
     station.pause()
-    assert {"paused": "learner"} in line.said
+    assert {"paused": "learner", "iteration": None} in line.said
     assert line.timeouts == [SLICE_S]
     assert not station.pausing
 
