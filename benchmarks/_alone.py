@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from runnel.building import Built
 from runnel.environment import HostEnvironment
-from runnel.runtime.assembly import Assignment, Ends
-from runnel.runtime.journal import Memory
-from runnel.runtime.keeping import Start
-from runnel.runtime.ports import In, Out, Station, Stopped
-from runnel.runtime.topology import Board, Link, wire
-from runnel.runtime.worker import Worker
-from runnel.transport import inprocess
-from runnel.transport.store import Parameters
+from runnel.execution.building import BuiltRun
+from runnel.planning.channels import ParameterChannel, StreamSpec, derive_channels
+from runnel.runtime.recovery.block_checkpoint import BlockStart
+from runnel.runtime.recovery.journal import BlockMemory
+from runnel.runtime.workers.assembly import Assignment, StreamEnds
+from runnel.runtime.workers.ports import InPort, OutPort, Stopped, WorkerContext
+from runnel.runtime.workers.worker import Worker
+from runnel.transport import in_process
+from runnel.transport.parameter_store import Parameters
 from runnel.transport.stream import Message, Schema, dtype_of
 
 PUBLISHED_EVERY_S = 0.05
@@ -145,13 +145,13 @@ def _filled(schema: Schema) -> list[np.ndarray]:
     return arrays
 
 
-def alone(built: Built, fragment: str, seconds: float) -> dict[str, float]:
+def alone(built: BuiltRun, fragment: str, seconds: float) -> dict[str, float]:
     """What the first worker of a fragment counts in a second: env_steps, updates, batches."""
     assert isinstance(built.environment, HostEnvironment)
-    topology = wire(built.plan, built.graph, host=True)
+    topology = derive_channels(built.plan, built.graph, host=True)
     post = next(post for post in topology.posts if post.fragment == fragment)
     line = _Line(seconds)
-    station = Station(post.name, inprocess.Bell(), line)  # type: ignore[arg-type]
+    station = WorkerContext(post.name, in_process.InProcessBell(), line)  # type: ignore[arg-type]
     links, boards = topology.of(post.name)
     world = built.environment
     ends = _ends(station, links, boards)
@@ -166,8 +166,8 @@ def alone(built: Built, fragment: str, seconds: float) -> dict[str, float]:
             0,
             None,
             lambda indices: world.open(indices, 0),
-            Memory.create(),
-            Start(),
+            BlockMemory.create(),
+            BlockStart(),
         )
     )
     try:
@@ -180,13 +180,13 @@ def alone(built: Built, fragment: str, seconds: float) -> dict[str, float]:
     return {name: (value - before["counts"].get(name, 0.0)) / elapsed for name, value in after["counts"].items()}
 
 
-def _ends(station: Station, links: Sequence[Link], boards: Sequence[Board]) -> Ends:
-    ports: dict[Link, In | Out] = {}
+def _ends(station: WorkerContext, links: Sequence[StreamSpec], boards: Sequence[ParameterChannel]) -> StreamEnds:
+    ports: dict[StreamSpec, InPort | OutPort] = {}
     for link in links:
         if link.source == station.name:
-            ports[link] = Out(station, _Writer(link.schema, link.slots), link.name, link.turn, link.turns)  # type: ignore[arg-type]
+            ports[link] = OutPort(station, _Writer(link.schema, link.slots), link.name, link.turn, link.turns)  # type: ignore[arg-type]
         else:
-            ports[link] = In(station, _Reader(link.schema), link.name, link.source_turn, link.source_turns)  # type: ignore[arg-type]
+            ports[link] = InPort(station, _Reader(link.schema), link.name, link.source_turn, link.source_turns)  # type: ignore[arg-type]
     readers = {b.group: (b, _Store(b.schema)) for b in boards if b.source != station.name}
-    writers = {b.group: (b, inprocess.Store(b.schema).writer()) for b in boards if b.source == station.name}
-    return Ends(ports, readers, writers)  # type: ignore[arg-type]
+    writers = {b.group: (b, in_process.InProcessStore(b.schema).writer()) for b in boards if b.source == station.name}
+    return StreamEnds(ports, readers, writers)  # type: ignore[arg-type]

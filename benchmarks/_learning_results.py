@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks._learning_tasks import TASKS, Task
-from runnel.files import write_atomically
+from runnel.recording.files import write_atomically
 
 Record = dict[str, Any]
 

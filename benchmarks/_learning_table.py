@@ -123,7 +123,7 @@ def draw(runs: Sequence[Run], out: Path, columns: int = 3) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    from runnel.plot import COLOURS
+    from runnel.reporting.plot import COLOURS
 
     environments = list(dict.fromkeys(run.task.environment for run in runs))
     if not environments:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _machine
-from runnel import portable
 from runnel.algorithm import Algorithm
-from runnel.building import build
-from runnel.configure import configure_jax
-from runnel.fleet import Fleet
-from runnel.plan import Distribution
-from runnel.premises import OneMachine, Premises
+from runnel.config import serialization
+from runnel.config.jax_config import configure_jax
+from runnel.execution.building import build
+from runnel.execution.distributed_program import DistributedProgram
+from runnel.execution.machine_pool import MachinePool, SingleMachine
+from runnel.planning.plan import Distribution
 
 START_LIMIT_S = 180.0
 """How long a run may take to its first update."""
@@ -46,29 +46,29 @@ class Share:
 
 def watch(
     algorithm: Algorithm, environment: str, distribution: Distribution, envs: int, env_settings: dict[str, Any],
-    warm_s: float, seconds: float, look: Callable[[Fleet], None] = lambda fleet: None,
-    premises: Premises | None = None,
+    warm_s: float, seconds: float, look: Callable[[DistributedProgram], None] = lambda fleet: None,
+    premises: MachinePool | None = None,
 ) -> dict[str, Share]:  # fmt: skip
     """Trains until `warm_s` after the first update, and from there for `seconds`; gives every worker's share.
 
     `look` is called at the end, while the workers are still at work. `premises`: other machines than this one.
     """
     configure_jax()
-    premises = premises or OneMachine()
+    premises = premises or SingleMachine()
     built = build(
         algorithm, environment, distribution, envs, env_settings=env_settings, machine=premises.machines
     )  # fmt: skip
     config = {
-        "algorithm": portable.to_json(built.algorithm),
+        "algorithm": serialization.to_json(built.algorithm),
         "environment": {"name": environment, "settings": env_settings},
-        "distribution": portable.to_json(built.distribution),
+        "distribution": serialization.to_json(built.distribution),
         "envs": envs,
         "seed": 0,
     }
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory)
         (run_dir / "logs").mkdir()
-        fleet = Fleet(built, config, run_dir, premises.site(run_dir / "logs"), premises.machines)
+        fleet = DistributedProgram(built, config, run_dir, premises.site(run_dir / "logs"), premises.machines)
         try:
             shares = _watch(fleet, warm_s, seconds)
             look(fleet)
@@ -77,7 +77,7 @@ def watch(
             fleet.close()
 
 
-def _watch(fleet: Fleet, warm_s: float, seconds: float) -> dict[str, Share]:
+def _watch(fleet: DistributedProgram, warm_s: float, seconds: float) -> dict[str, Share]:
     deadline = time.monotonic() + START_LIMIT_S
     while not fleet.run(ENDLESS, 0.1, float("inf"), lambda: False).updates:
         if time.monotonic() > deadline:
@@ -88,7 +88,7 @@ def _watch(fleet: Fleet, warm_s: float, seconds: float) -> dict[str, Share]:
     return {name: _share(before[name], status) for name, status in _statuses(fleet).items()}
 
 
-def _statuses(fleet: Fleet) -> dict[str, dict[str, Any]]:
+def _statuses(fleet: DistributedProgram) -> dict[str, dict[str, Any]]:
     """What every worker told last, and the processor's time it has had."""
     told, stolen_s = {}, _machine.stolen_s()
     for name, status in fleet.status.items():
@@ -98,7 +98,7 @@ def _statuses(fleet: Fleet) -> dict[str, dict[str, Any]]:
     return told
 
 
-def _go_on(fleet: Fleet, seconds: float) -> None:
+def _go_on(fleet: DistributedProgram, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         fleet.run(ENDLESS, 0.1, float("inf"), lambda: False)

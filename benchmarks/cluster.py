@@ -27,17 +27,17 @@ WARM_S = 2.0
 
 def premises(groups: list[list[int]]) -> Any:
     """So many machines, each of which has some of the cores."""
+    from runnel.execution.machine_pool import ClusterMachines
     from runnel.launch.cluster import Cluster
-    from runnel.launch.hosts import LocalHosts
-    from runnel.plan import Machine
-    from runnel.premises import Machines
+    from runnel.launch.host_launcher import LocalHostLauncher
+    from runnel.planning.plan import Machine
 
     names = [f"machine-{i}" for i in range(len(groups))]
     machines = [Machine(len(cores), ("cpu:0",), name) for name, cores in zip(names, groups, strict=True)]
     prefixes = {
         name: ("taskset", "-c", ",".join(map(str, cores))) for name, cores in zip(names, groups, strict=True)
     }  # fmt: skip
-    return Machines(Cluster(LocalHosts(machines, prefixes)))
+    return ClusterMachines(Cluster(LocalHostLauncher(machines, prefixes)))
 
 
 def run(name: str, groups: list[list[int]], work: int, envs: int, seconds: float) -> dict[str, Any]:

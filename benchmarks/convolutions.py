@@ -2,7 +2,7 @@
 
 Four gradient steps of a Nature CNN, in a `lax.scan`, one after the other, and one after the other inside a
 `lax.while_loop`; and PPO on an environment of pictures as one XLA program (`fused`). Each with XLA's own treatment of
-convolutions and with Runnel's (`runnel/cpu_convolutions.py`), in turn, each time in a new process.
+convolutions and with Runnel's (`runnel/config/cpu_convolutions.py`), in turn, each time in a new process.
 
     python benchmarks/convolutions.py
     python benchmarks/convolutions.py --runs 5
@@ -33,8 +33,8 @@ CASES = ("scan", "unrolled", "unrolled in a while_loop", "fused PPO")
 
 def measure(own: bool) -> dict[str, float]:
     """Seconds of each case, with Runnel's `own` lowering or XLA's: four gradient steps, and an iteration of PPO."""
-    from runnel import cpu_convolutions
-    from runnel.configure import configure_jax
+    from runnel.config import cpu_convolutions
+    from runnel.config.jax_config import configure_jax
 
     if not own:
         cpu_convolutions.register = lambda: None

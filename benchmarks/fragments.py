@@ -53,7 +53,8 @@ CASES = {
 
 def build(case: Case, actors: int, work: int) -> Any:
     from benchmarks import _costly
-    from runnel import algorithms, building, distributions
+    from runnel import algorithms, distributions
+    from runnel.execution import building
 
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in case.settings.items()}
     return building.build(
@@ -97,7 +98,7 @@ def alone(
 
 def alone_process(name: str, fragment: str, actors: int, work: int, seconds: float) -> None:
     from benchmarks import _alone
-    from runnel.configure import configure_jax
+    from runnel.config.jax_config import configure_jax
 
     configure_jax()
     print(json.dumps(_alone.alone(build(CASES[name], actors, work), fragment, seconds)))

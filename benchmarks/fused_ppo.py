@@ -25,10 +25,10 @@ from benchmarks import _machine as machine
 from benchmarks.reference import purejaxrl_ppo
 from runnel.algorithms.ppo import PPO
 from runnel.envs.gymnax import GymnaxEnvironment
-from runnel.flow import trace
-from runnel.runtime import compiled
-from runnel.runtime.compiled import CompiledProgram
-from runnel.runtime.loop import Loop
+from runnel.graph.flow import trace
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.single_process import compiled
+from runnel.runtime.single_process.compiled import CompiledProgram
 
 UNROLL = 128
 CPU_CASES = ("CartPole-v1:64:60", "CartPole-v1:512:10", "Breakout-MinAtar:64:15")

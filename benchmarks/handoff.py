@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 
 from benchmarks import _machine as machine
-from runnel.transport import inprocess, shared
+from runnel.transport import in_process, shared_memory
 from runnel.transport.stream import Field
 
 SIZES = (64, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -271,9 +271,9 @@ def beside(name: str, target: Callable[..., None], forth: Channel, back: Channel
 def channels(name: str, size: int, directory: str) -> tuple[Any, Any]:
     """There and back."""
     if name == "shared":
-        return tuple(Stream(shared, shared.Bell.create, size) for _ in range(2))  # type: ignore[return-value]
+        return tuple(Stream(shared_memory, shared_memory.SharedBell.create, size) for _ in range(2))  # type: ignore[return-value]
     if name == "threads":
-        return tuple(Stream(inprocess, inprocess.Bell, size) for _ in range(2))  # type: ignore[return-value]
+        return tuple(Stream(in_process, in_process.InProcessBell, size) for _ in range(2))  # type: ignore[return-value]
     if name == "queue":
         return Queue(), Queue()
     if name == "eventfd":

@@ -33,10 +33,10 @@ from benchmarks._learning_tasks import TASKS, Task
 from benchmarks._load import Load
 from benchmarks._machine import RESULTS
 from runnel.errors import UserError
-from runnel.files import write_atomically
-from runnel.machine import gpus
-from runnel.metrics import read_metrics
-from runnel.plot import read_curve
+from runnel.planning.machine import gpus
+from runnel.recording.files import write_atomically
+from runnel.recording.metrics import read_metrics
+from runnel.reporting.plot import read_curve
 
 RUNNEL: Final = [sys.executable, "-m", "runnel"]
 SEEDS: Final = (1, 2, 3)

@@ -166,10 +166,10 @@ def main() -> None:
     counts = args.actors or [count for count in ACTORS if count < max(cores, 2)]
     from benchmarks import _costly
     from benchmarks import _machine as machine
-    from runnel.launch import abreast
+    from runnel.launch import core_balancer
 
     if args.still:
-        abreast.TURN_S = threading.TIMEOUT_MAX
+        core_balancer.TURN_S = threading.TIMEOUT_MAX
     work = _costly.work_for(args.cost_us)
     print(f"{cores} cores, {args.envs} environments an actor, {work} rounds of work a step; learner on {args.learner}")
     print(f"actors  {'':<10}  {'steps/s':>14}  {'bare, steps/s':>14}  ratio", flush=True)

@@ -56,13 +56,13 @@ class Courier:
     """A host of its own: two streams, there and back, through its courier."""
 
     def __init__(self, side: int, pipe: Any, size: int) -> None:
-        from runnel.transport import courier, curve, shared
+        from runnel.transport import courier, curve, shared_memory
         from runnel.transport.stream import Field
 
         schema, keys = (Field((size,), "|u1"),), curve.new_keys()
         self._courier = courier.Courier(str(side), keys)
         pipe.send((self._courier.address, keys.public))
-        self._bell, rings = shared.Bell.create(), [shared.create(schema, SLOTS) for _ in range(2)]
+        self._bell, rings = shared_memory.SharedBell.create(), [shared_memory.create(schema, SLOTS) for _ in range(2)]
         other = str(1 - side)
         self._courier.join(
             {other: courier.Peer(*pipe.recv())},

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from runnel.algorithm import Algorithm
     from runnel.environment import HostEnvironment, JaxEnvironment, TimeStep
     from runnel.errors import UserError
-    from runnel.plan import Barrier, Distribution, Fragment, Free, Layout, Plan
+    from runnel.execution.building import build
+    from runnel.execution.run import Run
+    from runnel.execution.training import resume, train
+    from runnel.planning.distribution import Barrier, BoundedStaleness, Distribution, Fragment, Layout
+    from runnel.planning.plan import Plan
     from runnel.replay import PrioritisedReplay, SequenceReplay, UniformReplay
-    from runnel.training import Run, build, resume, train
     from runnel.types import Act, AgentSpec, Box, Discrete, EnvSpec, MultiDiscrete, Trajectory
 
 _HOME = {
@@ -23,19 +26,19 @@ _HOME = {
     "JaxEnvironment": "environment",
     "TimeStep": "environment",
     "UserError": "errors",
-    "Barrier": "plan",
-    "Distribution": "plan",
-    "Fragment": "plan",
-    "Free": "plan",
-    "Layout": "plan",
-    "Plan": "plan",
+    "build": "execution.building",
+    "Run": "execution.run",
+    "resume": "execution.training",
+    "train": "execution.training",
+    "Barrier": "planning.distribution",
+    "BoundedStaleness": "planning.distribution",
+    "Distribution": "planning.distribution",
+    "Fragment": "planning.distribution",
+    "Layout": "planning.distribution",
+    "Plan": "planning.plan",
     "PrioritisedReplay": "replay",
     "SequenceReplay": "replay",
     "UniformReplay": "replay",
-    "Run": "training",
-    "build": "training",
-    "resume": "training",
-    "train": "training",
     "Act": "types",
     "AgentSpec": "types",
     "Box": "types",

@@ -12,6 +12,6 @@ except OSError:  # it was removed, and nothing can be found there
 if not sys.flags.safe_path and sys.path and sys.path[0] == here and here not in asked_for:
     del sys.path[0]
 
-from runnel.cli import main  # noqa: E402
+from runnel.cli.main import main  # noqa: E402
 
 sys.exit(main())

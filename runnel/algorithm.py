@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from runnel.types import Act, AgentSpec, Array, Box, Discrete, Leaf, MultiDiscrete, PyTree
 
 if TYPE_CHECKING:
-    from runnel.flow import Flow
+    from runnel.graph.flow import Flow
 
 
 class HasParams(Protocol):
@@ -39,7 +39,7 @@ class Algorithm(abc.ABC):
     """How many versions old a sample may be under an asynchronous distribution; a property, if a setting decides."""
 
     central: ClassVar[bool] = False
-    """Whether learning looks at the whole environment's state: observations then carry it (`runnel.views`)."""
+    """Whether learning looks at the whole environment's state: observations then carry it (`runnel.observations`)."""
 
     @abc.abstractmethod
     def init(self, key: Array, spec: AgentSpec) -> Any:

@@ -1,14 +1,27 @@
-"""The one exception that means "the user can mend this".
+"""The exceptions of a run, and text that is safe to print.
 
-Its text says what was found, what was wanted and what to do, in a line or two; the command line prints
-it without a traceback and exits with status 2.
+`UserError` is the one that means "the user can fix this". Its text says what was found, what was expected and how to
+fix it, in one or two lines; the command line prints it without a traceback and exits with status 2.
 """
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
-from runnel.terminal import printable
+UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's categories of what controls a terminal, reverses or hides text, or cannot be printed at all."""
+
+
+def printable(text: str) -> str:
+    r"""The text with every character that is not seen as an escape, such as `\x1b`; line ends and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in UNSEEN else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 class _Shown(BaseException):

@@ -1,4 +1,4 @@
-"""Shared by all tests: the toys beside them, and a place for compiled programs."""
+"""Shared by all tests: their helpers on the Python path, and a place for compiled programs."""
 
 import gc
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 # A machine that only says yes or no must say the same twice; a person's may look further each time.
 settings.register_profile("repeatable", derandomize=True)
@@ -31,4 +31,4 @@ def _old_objects_are_not_searched_for_garbage() -> None:
 @pytest.fixture(autouse=True)
 def _a_slow_machine_prints_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run is at is printed where starting takes seconds; what tests compare must not depend on that."""
-    monkeypatch.setattr("runnel.startup.EVERY_S", 600.0)
+    monkeypatch.setattr("runnel.system.startup.EVERY_S", 600.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks._fault_env import NAME
 from benchmarks._fault_peers._telling import SAVE_EVERY_S, STEPS, Telling, arguments
-from runnel import cli
+from runnel.cli import main as cli
 
 
 def _tell(directory: Path) -> None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel import AgentSpec, Box, Discrete, EnvSpec, TimeStep
-from runnel.views import parted
+from runnel.observations import parted
 
 FIRST, SAFE, RISKY = 0, 1, 2  # the states
 PAYS = np.array([[[0, 0], [0, 0]], [[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)  # [state, one does, the other does]

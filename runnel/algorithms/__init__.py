@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from runnel.portable import load_class
+from runnel.config.serialization import load_class
 
 if TYPE_CHECKING:
     from runnel.algorithm import Algorithm

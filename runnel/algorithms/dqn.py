@@ -17,13 +17,13 @@ import rlax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
-from runnel.flow import Flow
+from runnel.graph.flow import Flow
 from runnel.nn import ActionValues, networks
+from runnel.observations import view
 from runnel.ops import exploration
 from runnel.ops.n_step import Transition, n_step_transitions
 from runnel.replay import Prioritised, PrioritisedReplay, UniformReplay, weighted
 from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, zeros
-from runnel.views import view
 
 
 class Params(NamedTuple):

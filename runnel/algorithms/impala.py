@@ -15,16 +15,16 @@ import optax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
-from runnel.flow import Flow
+from runnel.graph.flow import Flow
 from runnel.nn import ActorCritic, agents, popart
 from runnel.nn.cores import Memory
 from runnel.nn.popart import PopArt
 from runnel.nn.review import review
+from runnel.observations import view
 from runnel.ops.averages import mean
 from runnel.ops.optimisers import Optimiser, optimiser
 from runnel.ops.vtrace import ratios, vtrace
 from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
-from runnel.views import view
 
 
 class Params(NamedTuple):

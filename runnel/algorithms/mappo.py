@@ -14,14 +14,14 @@ import optax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
-from runnel.flow import Flow
+from runnel.graph.flow import Flow
 from runnel.nn import AgentPolicy, StateValue, agents, popart
 from runnel.nn.cores import Memory
 from runnel.nn.popart import PopArt
+from runnel.observations import view
 from runnel.ops import proximal, returns, statistics
 from runnel.ops.averages import standardised
 from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
-from runnel.views import view
 
 
 class Params(NamedTuple):

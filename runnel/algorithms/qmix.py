@@ -17,13 +17,13 @@ import rlax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
-from runnel.flow import Flow
+from runnel.graph.flow import Flow
 from runnel.nn import Mixer, TeamValues
+from runnel.observations import view
 from runnel.ops import exploration, teams
 from runnel.ops.n_step import Transition, n_step_transitions
 from runnel.replay import UniformReplay
 from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory
-from runnel.views import view
 
 
 class Params(NamedTuple):

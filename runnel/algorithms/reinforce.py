@@ -17,15 +17,15 @@ import optax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
-from runnel.flow import Flow
+from runnel.graph.flow import Flow
 from runnel.nn import ActorCritic, agents
 from runnel.nn.cores import Memory
 from runnel.nn.review import review
+from runnel.observations import view
 from runnel.ops import returns
 from runnel.ops.averages import mean
 from runnel.ops.optimisers import optimiser
 from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
-from runnel.views import view
 
 
 class State(NamedTuple):

@@ -12,7 +12,7 @@ import optax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
-from runnel.flow import Flow
+from runnel.graph.flow import Flow
 from runnel.nn import Critics, DeterministicPolicy, bounds_of, joint_network, networks
 from runnel.ops import exploration
 from runnel.ops.critic_loss import critic_loss, td_errors

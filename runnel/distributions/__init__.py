@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from runnel import settings
+from runnel.config import settings
+from runnel.config.serialization import load_class
 from runnel.errors import UserError
-from runnel.portable import load_class
 
 if TYPE_CHECKING:
-    from runnel.plan import Distribution
+    from runnel.planning.plan import Distribution
 
 REGISTRY = {
     "inline": "runnel.distributions.inline:Inline",
@@ -32,7 +32,7 @@ def names() -> list[str]:
 
 def load(name: str) -> type[Distribution]:
     """The distribution of that name, or the user's own at `package.module:Name`."""
-    from runnel.plan import Distribution
+    from runnel.planning.plan import Distribution
 
     return load_class(name, REGISTRY, Distribution, "distribution")
 
@@ -41,7 +41,7 @@ def with_fields(
     distribution: Distribution | type[Distribution] | str | None, given: Mapping[str, Any]
 ) -> Distribution | str | None:
     """A distribution with fields that were given as keywords: `("coarse", {"actors": 4})` -> `Coarse(actors=4)`."""
-    from runnel.plan import Distribution
+    from runnel.planning.plan import Distribution
 
     cls: Any = load(distribution) if isinstance(distribution, str) and given else distribution
     instance = None if isinstance(cls, type) else cls

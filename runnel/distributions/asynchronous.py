@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from runnel.graph import Graph
-from runnel.plan import REST, Distribution, Fragment, Free, Layout
+from runnel.graph.nodes import Graph
+from runnel.planning.plan import REST, BoundedStaleness, Distribution, Fragment, Layout
 
 
 @dataclass(frozen=True)
@@ -19,5 +19,5 @@ class Async(Distribution):
                 Fragment("actor", ("environment", "act", "rollout"), replicas=self.actors),
                 Fragment("learner", (REST,), replicas=self.learners, devices="one"),
             ),
-            Free(graph.algorithm.max_staleness),
+            BoundedStaleness(graph.algorithm.max_staleness),
         )

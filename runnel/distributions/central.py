@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from runnel.graph import Graph
-from runnel.plan import REST, Distribution, Fragment, Free, Layout
+from runnel.graph.nodes import Graph
+from runnel.planning.plan import REST, BoundedStaleness, Distribution, Fragment, Layout
 
 
 @dataclass(frozen=True)
@@ -21,5 +21,5 @@ class Central(Distribution):
                 Fragment("worker", (REST,), replicas=self.actors),
                 Fragment("server", ("apply",), devices="one"),
             ),
-            Free(graph.algorithm.max_staleness),
+            BoundedStaleness(graph.algorithm.max_staleness),
         )

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from runnel.graph import Graph
-from runnel.plan import REST, Distribution, Fragment, Free, Layout
+from runnel.graph.nodes import Graph
+from runnel.planning.plan import REST, BoundedStaleness, Distribution, Fragment, Layout
 
 
 @dataclass(frozen=True)
@@ -22,5 +22,5 @@ class Decoupled(Distribution):
                 Fragment("inference", ("act",), replicas=self.inference, devices="one"),
                 Fragment("learner", (REST,), replicas=self.learners, devices="one"),
             ),
-            Free(graph.algorithm.max_staleness),
+            BoundedStaleness(graph.algorithm.max_staleness),
         )

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from runnel.graph import Graph
-from runnel.plan import Barrier, Distribution, Fragment, Layout
+from runnel.graph.nodes import Graph
+from runnel.planning.plan import Barrier, Distribution, Fragment, Layout
 
 
 @dataclass(frozen=True)

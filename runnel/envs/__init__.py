@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from runnel import portable
+from runnel.config import serialization
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment
 from runnel.envs.making import check_settings, told
 from runnel.errors import EnvironmentFailed, UserError, a
@@ -102,7 +102,7 @@ def make(name: str, /, **kwargs: Any) -> Environment:
                 f"{name} needs '{family.package}', which is not installed; run: pip install 'runnel[{family.extra}]'"
             )
         with _blaming(name, kwargs):
-            return portable.import_object(family.adapter)(name.removeprefix(family.prefix), **kwargs)
+            return serialization.import_object(family.adapter)(name.removeprefix(family.prefix), **kwargs)
     if ":" not in name:
         from runnel.envs.gymnasium import GymnasiumEnvironment
 
@@ -156,7 +156,7 @@ def module_of(name: str) -> str | None:
     family = _family(name)
     if family is not None:
         return name.removeprefix(family.prefix) if family.modules else None
-    parts = portable.split(name)
+    parts = serialization.split(name)
     return parts[0] if parts else None
 
 
@@ -187,7 +187,7 @@ def label(found: Any) -> str:
     while isinstance(named, functools.partial):
         named = named.func
     named = named if hasattr(named, "__qualname__") else type(named)
-    return portable.path_of(found) or named.__qualname__.rpartition(".")[2].strip("<>")
+    return serialization.path_of(found) or named.__qualname__.rpartition(".")[2].strip("<>")
 
 
 def to_json(found: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def to_json(found: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         # A script by its whole path: the run is evaluated from anywhere.
         name = f"{Path(file).resolve()}:{attribute}" if file.endswith(".py") else found
         return {"name": name, "settings": kwargs}
-    noted = {} if portable.path_of(found) else portable.unavailable(f"the environment {label(found)}", found)
+    noted = {} if serialization.path_of(found) else serialization.unavailable(f"the environment {label(found)}", found)
     return {"name": label(found), "settings": kwargs, **noted}
 
 
@@ -245,7 +245,7 @@ def _find(name: str, module: str, attribute: str) -> Any:
             "makes it and name that: 'package.module:callable'"
         )
     try:
-        return portable.import_object(name)
+        return serialization.import_object(name)
     except UserError as problem:
         raise UserError(f"environment '{name}': {problem}") from problem
 

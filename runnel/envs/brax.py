@@ -23,7 +23,7 @@ import numpy as np
 
 from runnel.environment import TimeStep
 from runnel.errors import UserError, nearest
-from runnel.ops.settled import StateTypes
+from runnel.ops.state_dtypes import StateTypes
 from runnel.types import Array, Box, EnvSpec, PyTree
 
 PICTURE_SIDE = 480

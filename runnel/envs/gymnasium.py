@@ -12,12 +12,12 @@ from gymnasium import error
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
-from runnel import candidates
 from runnel.envs import spaces
 from runnel.envs.gymnasium_vector import GymnasiumVector
 from runnel.envs.making import bad_setting, draw_without_screen, missing_dependency, one_line, told, warn_once
 from runnel.errors import UserError, a, nearest
 from runnel.types import EnvSpec
+from runnel.user_code import source_scan
 
 Factory = Callable[..., gymnasium.Env]
 
@@ -97,7 +97,7 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
             warn_once()
         return gymnasium.make(name, disable_env_checker=True, **kwargs)
     except (error.UnregisteredEnv, error.DeprecatedEnv) as problem:
-        known = candidates.hint(name, candidates.environments(name)) or nearest(name, gymnasium.registry)
+        known = source_scan.hint(name, source_scan.environments(name)) or nearest(name, gymnasium.registry)
         raise UserError(f"no Gymnasium environment is called '{name}'{known}") from problem
     except (error.DependencyNotInstalled, ImportError) as problem:
         raise missing_dependency(name, problem) from problem

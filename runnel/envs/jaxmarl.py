@@ -37,9 +37,9 @@ import numpy as np
 from runnel.environment import TimeStep
 from runnel.envs.jaxmarl_catalog import make, quiet, take_limit
 from runnel.errors import UserError
-from runnel.ops.settled import StateTypes
+from runnel.observations import parted, view
+from runnel.ops.state_dtypes import StateTypes
 from runnel.types import DEFAULT_GROUP, AgentSpec, Array, Box, Discrete, EnvSpec, PyTree, Space
-from runnel.views import parted, view
 
 Grouping = Literal["kind", "each", "one"]
 

@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from runnel.config.settings import misfit, shown
 from runnel.errors import EnvironmentFailed, UserError, nearest
-from runnel.settings import misfit, shown
 
 
 def draw_without_screen() -> None:

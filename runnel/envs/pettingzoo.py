@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import pettingzoo
 
-from runnel import named_modules, portable
+from runnel.config import serialization
 from runnel.envs.making import bad_setting, draw_without_screen
 from runnel.envs.pettingzoo_games import Agent, Game, Moment, Parallel, Turns
 from runnel.envs.pettingzoo_teams import groups_of, sight_of, state_of, team_of
@@ -21,6 +21,7 @@ from runnel.envs.pettingzoo_vector import PettingZooVector
 from runnel.envs.recovery import raised
 from runnel.errors import EnvironmentFailed, UserError, nearest
 from runnel.types import AgentSpec, EnvSpec
+from runnel.user_code import named_modules
 
 GROUPS = ("kind", "each", "one")
 
@@ -148,7 +149,7 @@ def _registry(kind: str = "aec") -> dict[str, str]:
 
 
 def _module(name: str) -> Any:
-    if name.partition(".")[0] in portable.STANDARD:
+    if name.partition(".")[0] in serialization.STANDARD:
         raise UserError(f"pettingzoo:{name} is of Python's standard library; wanted a module with environments")
     named_modules.name(name)
     paths = (name, f"pettingzoo.{name}")

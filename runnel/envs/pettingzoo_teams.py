@@ -15,8 +15,8 @@ from gymnasium.spaces import utils
 from runnel.envs import spaces
 from runnel.envs.pettingzoo_games import Agent, Moment
 from runnel.errors import UserError
+from runnel.observations import parted
 from runnel.types import DEFAULT_GROUP, Discrete, MultiDiscrete
-from runnel.views import parted
 
 MASK = "action_mask"
 

@@ -16,7 +16,7 @@ import numpy as np
 from runnel.environment import Failure
 from runnel.envs.spaces import LARGEST, Observations
 from runnel.errors import EnvironmentFailed, a
-from runnel.exits import Exited
+from runnel.system.exits import Exited
 
 MOST_IN_A_ROW: Final = 10
 """So many failures of one environment without a step that worked in between end the run."""

@@ -1,5 +1,5 @@
 """Starting the workers of a plan: processes of this machine."""
 
 from runnel.launch.control import Control
-from runnel.launch.local import LocalLauncher, Process, Worker
-from runnel.launch.message import MalformedMessage, Received
+from runnel.launch.framing import MalformedMessage, Received
+from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand

@@ -25,15 +25,15 @@ from typing import Any
 import zmq
 
 import runnel
-from runnel import named_modules
 from runnel.errors import OutOfDescriptors, UserError
-from runnel.launch.host import HEAVY, LIGHT, Host, Layout, Order, free_port
-from runnel.launch.local import LocalLauncher, Process
-from runnel.launch.mail import Mail
-from runnel.launch.message import MalformedMessage, Received
-from runnel.machine import gpus
+from runnel.launch.agent_mail import AgentMail
+from runnel.launch.framing import MalformedMessage, Received
+from runnel.launch.host import HEAVY, LIGHT, HostChannels, HostRuntime, WorkerOrder, free_port
+from runnel.launch.local_launcher import LocalLauncher, LocalProcess
+from runnel.planning.machine import gpus
 from runnel.transport.courier import Courier, Mirrors, Peer, Publishes, Sends, Takes
 from runnel.transport.curve import Call, new_keys
+from runnel.user_code import named_modules
 
 PULSE_S = 0.25
 """How often an agent tells how its workers fare."""
@@ -49,7 +49,7 @@ LOGS = "runnel-logs-"
 """What folders of logs begin with, which are kept here until they were sent; then comes the agent's process id."""
 
 
-class Agent:
+class HostAgent:
     """One machine's part in a run."""
 
     def __init__(self, told: dict[str, Any]):
@@ -57,11 +57,11 @@ class Agent:
         self.keys = new_keys()
         self.courier = Courier(self.name, self.keys, self.interface)
         self.call = Call(self.keys, told["address"], told["public"])
-        self.mail = Mail(self.call.send)
+        self.mail = AgentMail(self.call.send)
         _sweep()
         self.logs = Path(tempfile.mkdtemp(prefix=f"{LOGS}{os.getpid()}-"))
         self.launcher = self._launcher()
-        self.host: Host | None = None
+        self.host: HostRuntime | None = None
         self.lives: dict[str, int] = {}  # by worker: which of those that had its name this is
         self._ended: set[str] = set()
         self._read: dict[str, int] = {}  # by worker: how much of its log was sent
@@ -130,7 +130,7 @@ class Agent:
             case "prepare":
                 self.launcher.prepare(value["entry"], value["job"])
             case "start":
-                return {"started": self._start([Order.of(order) for order in value["orders"]])}
+                return {"started": self._start([WorkerOrder.of(order) for order in value["orders"]])}
             case "tell":
                 self._tell(value["worker"], value["value"], message)
             case "bury":
@@ -153,16 +153,16 @@ class Agent:
         return None
 
     @property
-    def _here(self) -> Host:
+    def _here(self) -> HostRuntime:
         if self.host is None:
             raise RuntimeError("there are no workers here yet")
         return self.host
 
     def _open(self, value: dict[str, Any]) -> None:
         self._close(0.0)
-        layout = Layout.of(value["layout"])
+        layout = HostChannels.of(value["layout"])
         elsewhere: dict[str, str] = value["elsewhere"]  # by worker: its host
-        host = self.host = Host(layout, self.launcher, self.logs, self.courier.bell)
+        host = self.host = HostRuntime(layout, self.launcher, self.logs, self.courier.bell)
         here = set(layout.posts)
         peers = {name: Peer(*told) for name, told in value["peers"].items()}
         self.courier.join(
@@ -192,7 +192,7 @@ class Agent:
         )
         self.courier.start()
 
-    def _start(self, orders: Sequence[Order]) -> list[tuple[str, int, int]]:
+    def _start(self, orders: Sequence[WorkerOrder]) -> list[tuple[str, int, int]]:
         started = self._here.start(orders)
         for process in started:
             self._ended.discard(process.name)
@@ -220,7 +220,7 @@ class Agent:
 
     # What workers say
 
-    def _relay(self, host: Host) -> None:
+    def _relay(self, host: HostRuntime) -> None:
         for name, process in list(host.processes.items()):
             self._hear(process)
             if name not in self._ended and process.ended():
@@ -234,7 +234,7 @@ class Agent:
                         "oom": host.oom_kills(),
                     })  # fmt: skip
 
-    def _hear(self, process: Process) -> None:
+    def _hear(self, process: LocalProcess) -> None:
         try:
             while (said := process.control.receive()) is not None:
                 told = {"from": process.name, "life": self.lives[process.name], "value": said.value}
@@ -242,7 +242,7 @@ class Agent:
         except OutOfDescriptors as error:
             self._give_up(process, error)
 
-    def _give_up(self, process: Process, error: OutOfDescriptors) -> None:
+    def _give_up(self, process: LocalProcess, error: OutOfDescriptors) -> None:
         """What it said or was to hear is lost: the driver replaces a worker that was killed."""
         print(f"{process.name} is killed: {error}", file=sys.stderr)
         process.kill()
@@ -334,7 +334,7 @@ def main() -> int:
     _settle(told.get("place", {}))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the driver hears them too, and tells us what to do
         signal.signal(number, signal.SIG_IGN)
-    agent = Agent(told)
+    agent = HostAgent(told)
     try:
         greeting = {
             "public": agent.keys.public,

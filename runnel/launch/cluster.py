@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 import zmq
 
-from runnel import named_modules
 from runnel.errors import HostLost, OutOfDescriptors, UserError, WorkerFailed
-from runnel.launch.host import Layout, Order
-from runnel.launch.hosts import Hosts, Invitation, Joined
-from runnel.launch.local import opened_log
-from runnel.launch.mail import Mail
-from runnel.launch.message import MalformedMessage, Received
+from runnel.launch.agent_mail import AgentMail
+from runnel.launch.framing import MalformedMessage, Received
+from runnel.launch.host import HostChannels, WorkerOrder
+from runnel.launch.host_launcher import AgentInvitation, HostLauncher, JoinedHost
+from runnel.launch.local_launcher import opened_log
 from runnel.launch.rejections import NONE, Counts, RejectionLog
 from runnel.transport.curve import Door, new_keys
+from runnel.user_code import named_modules
 
 HELLO_S, REPLY_S, STACKS_S, TALLY_S = 60.0, 60.0, 5.0, 2.0
 
@@ -50,7 +50,7 @@ DRIVER = "the driver"
 """Its place in counts by machine; no machine has a name with a space."""
 
 
-class Remote:
+class RemoteProcess:
     """A worker's process on another machine: a `site.Process`, and its own `site.Line`."""
 
     def __init__(self, cluster: Cluster, host: str, name: str, pid: int, life: int):
@@ -61,7 +61,7 @@ class Remote:
         self._cluster = cluster
 
     @property
-    def control(self) -> Remote:
+    def control(self) -> RemoteProcess:
         return self
 
     @property
@@ -99,11 +99,11 @@ class Remote:
 
 
 @dataclass
-class _Agent:
+class _AgentConnection:
     """A machine's agent, as the driver knows it."""
 
-    joined: Joined
-    mail: Mail
+    joined: JoinedHost
+    mail: AgentMail
     courier: tuple[str, str] = ("", "")  # address and public key
     pulse: dict[str, Any] = field(default_factory=dict)
     ooms: int | None = None
@@ -112,7 +112,7 @@ class _Agent:
 class _Fill:
     """A stream as its reader's agent told of it last."""
 
-    def __init__(self, agent: _Agent, stream: int, capacity: int):
+    def __init__(self, agent: _AgentConnection, stream: int, capacity: int):
         self._agent, self._stream, self.capacity = agent, str(stream), capacity
 
     def pending(self) -> int:
@@ -125,12 +125,12 @@ class _Fill:
 class Cluster:
     """A `Site` of several machines. It outlives the crews that work there."""
 
-    def __init__(self, hosts: Hosts, lost_s: float = LOST_S):
+    def __init__(self, hosts: HostLauncher, lost_s: float = LOST_S):
         self._hosts, self._lost_s = hosts, lost_s
-        self.agents: dict[str, _Agent] = {}
-        self.processes: dict[str, Remote] = {}
+        self.agents: dict[str, _AgentConnection] = {}
+        self.processes: dict[str, RemoteProcess] = {}
         self.logs: Path | None = None
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, HostChannels] = {}
         self._epoch = 0
         self._ids = count()
         self._replies: dict[int, dict[str, Any]] = {}
@@ -144,7 +144,7 @@ class Cluster:
         self._poller = zmq.Poller()
         for socket in self._door.sockets:
             self._poller.register(socket, zmq.POLLIN)
-        self._invitation = Invitation(self._door.address, keys.public, _place())
+        self._invitation = AgentInvitation(self._door.address, keys.public, _place())
         try:
             for joined in hosts.start(self._invitation):
                 self._admit(joined)
@@ -155,10 +155,10 @@ class Cluster:
 
     # Machines
 
-    def _admit(self, joined: Joined) -> None:
+    def _admit(self, joined: JoinedHost) -> None:
         name = joined.name
         self._door.admit(name, joined.public)
-        self.agents[name] = _Agent(joined, Mail(lambda frames: self._door.send(name, frames)))
+        self.agents[name] = _AgentConnection(joined, AgentMail(lambda frames: self._door.send(name, frames)))
 
     def _greet(self) -> None:
         if not self.until(lambda: not self._silent(), HELLO_S):
@@ -269,7 +269,7 @@ class Cluster:
                 if now > agent.mail.heard + self._lost_s:
                     raise HostLost(name, f"was not heard of for {self._lost_s:.0f} s")
 
-    def _take(self, host: str, agent: _Agent, message: Received) -> None:
+    def _take(self, host: str, agent: _AgentConnection, message: Received) -> None:
         value = message.value
         if "pulse" in value:
             agent.pulse = value["pulse"]
@@ -277,7 +277,7 @@ class Cluster:
         elif "reply" in value:
             self._replies[value["reply"]] = value
             for name, pid, life in value.get("started", ()):  # what it says may come with the next message
-                self.processes[name] = Remote(self, host, name, pid, life)
+                self.processes[name] = RemoteProcess(self, host, name, pid, life)
                 self._write(name, "")
         elif "from" in value:
             process = self._living(host, value["from"], value["life"])
@@ -293,7 +293,7 @@ class Cluster:
         elif "hello" in value:
             agent.courier = tuple(value["courier"])
 
-    def _living(self, host: str, name: str, life: int) -> Remote | None:
+    def _living(self, host: str, name: str, life: int) -> RemoteProcess | None:
         process = self.processes.get(name)
         return process if process is not None and (process.host, process.life) == (host, life) else None
 
@@ -304,7 +304,7 @@ class Cluster:
 
     # A site
 
-    def open(self, layouts: Mapping[str, Layout]) -> None:
+    def open(self, layouts: Mapping[str, HostChannels]) -> None:
         self._epoch += 1
         self._layouts = dict(layouts)
         homes = {name: host for host, layout in layouts.items() for name in layout.posts}
@@ -323,7 +323,7 @@ class Cluster:
         for host in self._layouts:
             self.tell(host, {"do": "prepare", "entry": entry, "job": job})
 
-    def start(self, orders: Mapping[str, Sequence[Order]]) -> None:
+    def start(self, orders: Mapping[str, Sequence[WorkerOrder]]) -> None:
         self.ask_all({
             host: {"do": "start", "orders": [order.json() for order in each]} for host, each in orders.items()
         })  # fmt: skip

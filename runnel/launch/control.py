@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import OutOfDescriptors
-from runnel.launch.message import ALIGNMENT, MalformedMessage, Received, decode, describe, encode, memfd
+from runnel.launch.framing import ALIGNMENT, MalformedMessage, Received, decode, describe, encode, memfd
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,22 +15,29 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from runnel.launch.abreast import Abreast, Standing
-from runnel.launch.local import LocalLauncher, Process, Worker
-from runnel.launch.logs import Logs
-from runnel.limits import RUN, WORKER, check_descriptors, opened
-from runnel.oom import oom_kills
-from runnel.runtime.journal import Memory
-from runnel.transport import shared, store
+from runnel.launch.core_balancer import CoreBalancer, StepProgress
+from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
+from runnel.launch.logs import WorkerLogs
+from runnel.runtime.recovery.journal import BlockMemory
+from runnel.system.limits import RUN, WORKER, check_descriptors, opened
+from runnel.system.oom import oom_kills
+from runnel.transport import parameter_store, shared_memory
 from runnel.transport.stream import Field, Schema
 
-LIGHT = ("runnel.workers", "runnel.runtime.light", "runnel.envs.gymnasium")
-HEAVY = ("runnel.workers", "runnel.building", "runnel.runtime.worker", "runnel.envs.stepped", "rlax", "distrax")
+LIGHT = ("runnel.execution.worker_main", "runnel.runtime.workers.env_worker", "runnel.envs.gymnasium")
+HEAVY = (
+    "runnel.execution.worker_main",
+    "runnel.execution.building",
+    "runnel.runtime.workers.worker",
+    "runnel.envs.stepped",
+    "rlax",
+    "distrax",
+)
 """What workers import; the servers that they are forked from do it for them."""
 
 
 @dataclass(frozen=True)
-class Stream:
+class HostStream:
     """A stream that has at least one end here."""
 
     id: int  # the same on every host
@@ -43,7 +50,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Board:
+class HostParameters:
     """A parameter store that is written or read here."""
 
     id: int
@@ -53,12 +60,12 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Layout:
+class HostChannels:
     """What a host holds. `posts`: its workers; any other name is that of a worker elsewhere."""
 
     posts: tuple[str, ...]
-    streams: tuple[Stream, ...]
-    boards: tuple[Board, ...]
+    streams: tuple[HostStream, ...]
+    boards: tuple[HostParameters, ...]
     abreast: tuple[str, ...] = ()  # workers that wait for each other, with a core for each
 
     def json(self) -> dict[str, Any]:
@@ -66,17 +73,17 @@ class Layout:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        streams = [Stream(**{**each, "schema": _schema(each), "bounds": tuple(each["bounds"])})
+        streams = [HostStream(**{**each, "schema": _schema(each), "bounds": tuple(each["bounds"])})
                    for each in data["streams"]]  # fmt: skip
-        boards = [Board(**{**each, "schema": _schema(each), "targets": tuple(each["targets"])})
+        boards = [HostParameters(**{**each, "schema": _schema(each), "targets": tuple(each["targets"])})
                   for each in data["boards"]]  # fmt: skip
         return cls(tuple(data["posts"]), tuple(streams), tuple(boards), tuple(data["abreast"]))
 
     @property
     def bytes(self) -> int:
         """Of shared memory."""
-        streams = sum(shared.size(stream.schema, stream.slots) for stream in self.streams)
-        return streams + sum(store.size(board.schema) for board in self.boards)
+        streams = sum(shared_memory.size(stream.schema, stream.slots) for stream in self.streams)
+        return streams + sum(parameter_store.size(board.schema) for board in self.boards)
 
 
 def _schema(told: Mapping[str, Any]) -> Schema:
@@ -84,7 +91,7 @@ def _schema(told: Mapping[str, Any]) -> Schema:
 
 
 @dataclass(frozen=True)
-class Order:
+class WorkerOrder:
     """A worker to start."""
 
     name: str
@@ -105,53 +112,55 @@ class Order:
         return cls(**{**data, **{name: tuple(data[name]) for name in ("accelerators", "peers", "streams", "boards")}})
 
 
-class Host:
+class HostRuntime:
     """The memory and the processes. `away` is the bell of whoever stands for workers elsewhere."""
 
-    def __init__(self, layout: Layout, launcher: LocalLauncher, logs: Path, away: shared.Bell | None = None):
+    def __init__(
+        self, layout: HostChannels, launcher: LocalLauncher, logs: Path, away: shared_memory.SharedBell | None = None
+    ):
         self.layout, self.launcher, self.logs, self.away = layout, launcher, logs, away
-        shared.check_room(layout.bytes)
+        shared_memory.check_room(layout.bytes)
         check_descriptors(opened() + RUN + WORKER * len(layout.posts) + len(layout.streams) + len(layout.boards))
-        self.processes: dict[str, Process] = {}
-        self.bells: dict[str, shared.Bell] = {}
-        self.journals: dict[str, Memory] = {}
-        self.rings: dict[int, shared.Ring] = {}
-        self.stores: dict[int, store.Store] = {}
-        self._abreast: Abreast | None = None
-        self._logs = Logs()
+        self.processes: dict[str, LocalProcess] = {}
+        self.bells: dict[str, shared_memory.SharedBell] = {}
+        self.journals: dict[str, BlockMemory] = {}
+        self.rings: dict[int, shared_memory.SharedRing] = {}
+        self.stores: dict[int, parameter_store.SharedStore] = {}
+        self._abreast: CoreBalancer | None = None
+        self._logs = WorkerLogs()
         try:
             for name in layout.posts:
-                self.bells[name], self.journals[name] = shared.Bell.create(), Memory.create()
-            self.rings |= {each.id: shared.create(each.schema, each.slots) for each in layout.streams}
-            self.stores |= {each.id: store.Store.create(each.schema) for each in layout.boards}
+                self.bells[name], self.journals[name] = shared_memory.SharedBell.create(), BlockMemory.create()
+            self.rings |= {each.id: shared_memory.create(each.schema, each.slots) for each in layout.streams}
+            self.stores |= {each.id: parameter_store.SharedStore.create(each.schema) for each in layout.boards}
         except BaseException:
             self.let_go()
             raise
 
-    def start(self, orders: Sequence[Order]) -> list[Process]:
+    def start(self, orders: Sequence[WorkerOrder]) -> list[LocalProcess]:
         """Starts workers."""
         workers = [
-            Worker(order.name, order.entry, order.job, self._fds(order), order.light, _environ(order),
+            WorkerCommand(order.name, order.entry, order.job, self._fds(order), order.light, _environ(order),
                    log=self.logs / f"{order.name}.log")
             for order in orders
         ]  # fmt: skip
         started = self.launcher.start_all(workers)
         self.processes |= {process.name: process for process in started}
         if self.layout.abreast and self._abreast is None:
-            self._abreast = Abreast(self._standings)
+            self._abreast = CoreBalancer(self._standings)
             self._abreast.start()
         return started
 
-    def _standings(self) -> dict[int, Standing]:
+    def _standings(self) -> dict[int, StepProgress]:
         """Of those who are to be kept abreast."""
         processes, bells = self.processes.copy(), self.bells  # one may end meanwhile
         return {
-            processes[name].pid: Standing(bells[name].steps(), bells[name].sleeps())
+            processes[name].pid: StepProgress(bells[name].steps(), bells[name].sleeps())
             for name in self.layout.abreast
             if name in processes
         }
 
-    def _fds(self, order: Order) -> tuple[int, ...]:
+    def _fds(self, order: WorkerOrder) -> tuple[int, ...]:
         fds = [*self.bells[order.name].fds]
         for name in order.peers:
             fds += self.bell(name).fds
@@ -159,7 +168,7 @@ class Host:
         fds += [self.stores[number].fileno() for number in order.boards]
         return (*fds, self.journals[order.name].fileno())
 
-    def bell(self, name: str) -> shared.Bell:
+    def bell(self, name: str) -> shared_memory.SharedBell:
         """A worker's, or that of who stands for it here."""
         if name in self.bells:
             return self.bells[name]
@@ -218,7 +227,7 @@ class Host:
         self.rings, self.stores, self.journals, self.bells = {}, {}, {}, {}
 
 
-def _environ(order: Order) -> dict[str, str]:
+def _environ(order: WorkerOrder) -> dict[str, str]:
     if not order.accelerators:
         return order.environ
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]

@@ -19,7 +19,7 @@ LOOK_S: Final = 2.0
 """How often logs are looked at."""
 
 
-class Logs:
+class WorkerLogs:
     """Those of one host's workers."""
 
     def __init__(self) -> None:

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from runnel.launch.host import Host, Layout, Order, free_port
-from runnel.launch.local import LocalLauncher
-from runnel.launch.message import Received
+from runnel.launch.framing import Received
+from runnel.launch.host import HostChannels, HostRuntime, WorkerOrder, free_port
+from runnel.launch.local_launcher import LocalLauncher
 
 LOOPBACK = "127.0.0.1"
 
 
-class Line(Protocol):
+class WorkerLine(Protocol):
     """What is said between a worker and its launcher, from the launcher's end."""
 
     def send(self, value: Mapping[str, Any]) -> None: ...
@@ -28,14 +28,14 @@ class Line(Protocol):
     def closed(self) -> bool: ...
 
 
-class Process(Protocol):
+class WorkerProcess(Protocol):
     """A worker's process, wherever it is."""
 
     name: str
     pid: int
 
     @property
-    def control(self) -> Line: ...
+    def control(self) -> WorkerLine: ...
 
     def exit_status(self) -> int | None: ...
 
@@ -48,7 +48,7 @@ class Process(Protocol):
     def tail(self) -> str: ...
 
 
-class Fill(Protocol):
+class StreamFill(Protocol):
     """A stream as seen from outside."""
 
     capacity: int
@@ -62,9 +62,9 @@ class Site(Protocol):
     """Hosts, by name, and the workers on them."""
 
     @property
-    def processes(self) -> Mapping[str, Process]: ...
+    def processes(self) -> Mapping[str, WorkerProcess]: ...
 
-    def open(self, layouts: Mapping[str, Layout]) -> None:
+    def open(self, layouts: Mapping[str, HostChannels]) -> None:
         """Makes what connects workers."""
         ...
 
@@ -72,7 +72,7 @@ class Site(Protocol):
         """Has every host build what its workers need, once."""
         ...
 
-    def start(self, orders: Mapping[str, Sequence[Order]]) -> None:
+    def start(self, orders: Mapping[str, Sequence[WorkerOrder]]) -> None:
         """Starts workers, by host."""
         ...
 
@@ -90,7 +90,7 @@ class Site(Protocol):
 
     def clear(self) -> None: ...
 
-    def fill(self, host: str, stream: int) -> Fill: ...
+    def fill(self, host: str, stream: int) -> StreamFill: ...
 
     def port(self, host: str) -> str:
         """An address of a host, with a port that nobody listens on, for learners to meet at."""
@@ -99,30 +99,30 @@ class Site(Protocol):
     def close(self, seconds: float) -> None: ...
 
 
-class Here:
+class LocalSite:
     """This machine alone: a `Site`."""
 
     def __init__(self, launcher: LocalLauncher, logs: Path):
         self._launcher, self._logs = launcher, logs
-        self._host: Host | None = None
+        self._host: HostRuntime | None = None
 
     @property
-    def host(self) -> Host:
+    def host(self) -> HostRuntime:
         assert self._host is not None
         return self._host
 
     @property
-    def processes(self) -> Mapping[str, Process]:
+    def processes(self) -> Mapping[str, WorkerProcess]:
         return self.host.processes
 
-    def open(self, layouts: Mapping[str, Layout]) -> None:
+    def open(self, layouts: Mapping[str, HostChannels]) -> None:
         (layout,) = layouts.values()
-        self._host = Host(layout, self._launcher, self._logs)
+        self._host = HostRuntime(layout, self._launcher, self._logs)
 
     def prepare(self, entry: str, job: dict[str, Any]) -> None:
         self._launcher.prepare(entry, job)
 
-    def start(self, orders: Mapping[str, Sequence[Order]]) -> None:
+    def start(self, orders: Mapping[str, Sequence[WorkerOrder]]) -> None:
         for each in orders.values():
             self.host.start(each)
 
@@ -144,7 +144,7 @@ class Here:
     def clear(self) -> None:
         self.host.clear()
 
-    def fill(self, host: str, stream: int) -> Fill:
+    def fill(self, host: str, stream: int) -> StreamFill:
         return self.host.rings[stream]
 
     def port(self, host: str) -> str:

@@ -15,8 +15,8 @@ from flax import linen, struct
 
 from runnel.nn.networks import dense
 from runnel.nn.noisy import NOISE, NoisyDense
+from runnel.observations import view
 from runnel.types import Array, PyTree
-from runnel.views import view
 
 
 class ActionHead(linen.Module):
@@ -51,8 +51,9 @@ class ActionHead(linen.Module):
 class ActionValues(struct.PyTreeNode):
     """Parameters of a network and of an `ActionHead`.
 
-    Where an agent has no turn (`runnel.views`), what it does makes no difference: each action is worth the mean of all.
-    So it learns what such a moment is worth, on which the moments before it depend, and nothing about what to do in it.
+    Where an agent has no turn (`runnel.observations`), what it does makes no difference: each action is worth the
+    mean of all. So it learns what such a moment is worth, on which the moments before it depend, and nothing about
+    what to do in it.
     """
 
     torso: PyTree

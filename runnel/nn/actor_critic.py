@@ -6,8 +6,8 @@ structure, which is what lets `act` and `learn` use it without being told the sp
     actor_critic = ActorCritic.create(key, network, head_for(spec.action), zeros(spec.observation))
     distribution, value, memory = actor_critic.step(observation, memory)
 
-An observation may be parted (`runnel.views`): the networks are given what is seen, and actions that its mask forbids
-are never drawn.
+An observation may be parted (`runnel.observations`): the networks are given what is seen, and actions that its mask
+forbids are never drawn.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from flax import struct
 from runnel.nn.cores import Core
 from runnel.nn.heads import Distribution, Head
 from runnel.nn.networks import dense
+from runnel.observations import view
 from runnel.ops.hardware import launch_bound
 from runnel.types import Array, PyTree
-from runnel.views import view
 
 
 class Prediction(NamedTuple):

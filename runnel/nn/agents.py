@@ -12,8 +12,8 @@ from runnel.nn.cores import Core, Memory
 from runnel.nn.gru import GRU
 from runnel.nn.heads import head_for
 from runnel.nn.lstm import LSTM
+from runnel.observations import view
 from runnel.types import AgentSpec, Array, Discrete, MultiDiscrete, PyTree, zeros
-from runnel.views import view
 
 
 class Settings(Protocol):

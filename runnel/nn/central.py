@@ -22,9 +22,9 @@ from runnel.nn.cores import Core
 from runnel.nn.heads import Distribution, Head, head_for
 from runnel.nn.networks import dense
 from runnel.nn.teams import WholeState, beside, identities_of, identity, network_beside
+from runnel.observations import parted, view
 from runnel.ops.teams import observed_together
 from runnel.types import AgentSpec, Array, PyTree, zeros
-from runnel.views import parted, view
 
 
 class Settings(agents.Settings, teams.Settings, Protocol):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen
 
-from runnel import portable
+from runnel.config import serialization
 from runnel.errors import UserError, a
 from runnel.types import Array, Box, Discrete, Leaf, MultiDiscrete, PyTree, Space
 
@@ -190,7 +190,7 @@ def resolve(network: Any, space: Space, hidden: Sequence[int], activation: Activ
     found = network
     if isinstance(network, str):
         try:
-            found = portable.import_object(network)
+            found = serialization.import_object(network)
         except UserError as error:
             raise UserError(f"network='{network}' cannot be imported ({error}); write package.module:name") from None
     found = found() if isinstance(found, type) else found  # a class of linen modules, with its defaults

@@ -12,10 +12,10 @@ from flax import struct
 from runnel.nn import networks
 from runnel.nn.action_values import ActionValues
 from runnel.nn.critics import joint_network
+from runnel.observations import view
 from runnel.ops.exploration import legal_only
 from runnel.ops.teams import taking_part
 from runnel.types import AgentSpec, Array, Discrete, PyTree, Space, zeros
-from runnel.views import view
 
 
 class Settings(Protocol):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from runnel.observations import view
 from runnel.ops.returns import next_observation
 from runnel.types import Array, PyTree, Trajectory
-from runnel.views import view
 
 
 class Transition(NamedTuple):
@@ -26,8 +26,8 @@ def n_step_transitions(trajectory: Trajectory, n: int, discount: float) -> Trans
     """[T * B] one transition from each step.
 
     A transition ends with its episode, and with the unroll: the last ones are shorter than n, and bootstrap that
-    much sooner, which is as right as n. Steps at which the agent has no turn (`runnel.views`) do not count: what it
-    did leads to where it has a choice again.
+    much sooner, which is as right as n. Steps at which the agent has no turn (`runnel.observations`) do not count: what
+    it did leads to where it has a choice again.
     """
     steps = trajectory.reward.shape[0]
     ended = trajectory.terminated | trajectory.truncated

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel.observations import view
 from runnel.types import Array, Box, Leaf, PyTree, Space
-from runnel.views import view
 
 CLIP = 10.0
 """In deviations: what lies further out is an accident of the first few steps."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from runnel.observations import parted, view
 from runnel.types import Array, PyTree, Trajectory
-from runnel.views import parted, view
 
 
 def together(trajectory: Trajectory, agents: int) -> Trajectory:

@@ -17,19 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import zmq
 
-from runnel.transport import shared, wire
-from runnel.transport.carried import (
-    Incoming,
-    Mirroring,
-    Mirrors,
-    Outgoing,
-    Publishes,
-    Publishing,
-    Sends,
-    Takes,
-)
+from runnel.transport import shared_memory, wire
 from runnel.transport.curve import Call, Door, Keys
-from runnel.transport.link import Link
+from runnel.transport.link import PeerLink
+from runnel.transport.remote_streams import Incoming, Mirroring, Mirrors, Outgoing, Publishes, Publishing, Sends, Takes
 from runnel.transport.wire import Malformed
 
 __all__ = ["Courier", "Mirrors", "Peer", "Publishes", "Sends", "Takes"]
@@ -71,14 +62,14 @@ class Courier:
         self._keys = keys
         self._door = Door(keys, interface, 2 * wire.FRAME_BYTES)
         self.address, self.public = self._door.address, keys.public
-        self.bell = shared.Bell.create(spin_s=0.0)
+        self.bell = shared_memory.SharedBell.create(spin_s=0.0)
         for socket in self._door.sockets:
             self.bell.watch(int(socket.getsockopt(zmq.FD)))
         self._lock = RLock()  # held by whoever is at the sockets, rings and stores
         self._thread: Thread | None = None
         self._stopping = False
         self._peers: dict[str, Peer] = {}
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, PeerLink] = {}
         self._dropped: Counter[str] = Counter()
         self._wire: Counter[str] = Counter()
         self._count: Counter[tuple[str, str]] = Counter()  # (kind of stream, what)
@@ -107,7 +98,7 @@ class Courier:
                 if name not in self._links:
                     self._door.admit(name, peer.public)
                     call = Call(self._keys, peer.address, peer.public, context=self._door.context)
-                    self._links[name] = Link(name, call)
+                    self._links[name] = PeerLink(name, call)
             self._peers = dict(peers)
             self._joined = _Joined(sends, takes, publishes, mirrors)
             self._epoch = epoch
@@ -244,7 +235,7 @@ class Courier:
             if link.renewed() or link.overdue(now):
                 self._afresh(link)
 
-    def _afresh(self, link: Link) -> None:
+    def _afresh(self, link: PeerLink) -> None:
         """Sends everything to a peer again that it may not have heard."""
         link.afresh()
         for each in (*self._outgoing.values(), *self._incoming.values()):
@@ -262,7 +253,7 @@ class Courier:
                     self._said[name, entry.id] = entry
                     self._links[name].put(lambda _, entry=entry: (entry, None))
 
-    def _flush(self, link: Link, now: float) -> None:
+    def _flush(self, link: PeerLink, now: float) -> None:
         batches, size = link.flush(now)
         if batches:
             self._wire["sent_batches"] += batches
@@ -296,7 +287,7 @@ class Courier:
             self._take(name, entry, parts)
 
     def _checked(
-        self, link: Link, came: Sequence[tuple[wire.Entry, wire.Parts]]
+        self, link: PeerLink, came: Sequence[tuple[wire.Entry, wire.Parts]]
     ) -> list[tuple[wire.Entry, wire.Parts]]:
         """The entries of a batch, all of which are what this peer may say now; compressed ones as they were."""
         checked: list[tuple[wire.Entry, wire.Parts]] = []
@@ -309,7 +300,7 @@ class Courier:
                     new[entry.id] += into.is_new(entry, new[entry.id])
             elif isinstance(entry, wire.Released | wire.Reading):
                 _known(self._outgoing.get(entry.id), link).check(entry)
-            elif isinstance(entry, wire.Published):
+            elif isinstance(entry, wire.PublishedEntry):
                 _known(self._mirroring.get(entry.id), link).check(entry)
             checked.append((entry, parts))
         return checked
@@ -324,7 +315,7 @@ class Courier:
                 self._outgoing[entry.id].released(entry)
             case wire.Reading():
                 self._outgoing[entry.id].reading(entry)
-            case wire.Published():
+            case wire.PublishedEntry():
                 self._mirroring[entry.id].take(entry, parts)
                 self._said.pop((name, entry.id), None)  # it is not sure that it was heard before
             case wire.Has():
@@ -335,7 +326,7 @@ class Courier:
                         into.has(entry)
 
 
-def _known(end: End | None, link: Link) -> End:
+def _known(end: End | None, link: PeerLink) -> End:
     """Something carried, which a peer has spoken of: it must be at the other end of it."""
     if end is None or end.link is not link:
         raise Malformed("id")

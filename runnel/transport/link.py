@@ -13,8 +13,8 @@ from math import inf
 from typing import NamedTuple
 
 from runnel.transport import wire
+from runnel.transport.compression import unpacks
 from runnel.transport.curve import Call
-from runnel.transport.packing import unpacks
 
 BEAT_S = 1.0
 """How often something is sent, be it nothing."""
@@ -43,7 +43,7 @@ class _Sent(NamedTuple):
     entries: int
 
 
-class Link:
+class PeerLink:
     """To one peer. `call` is one-way: what the peer says comes through the door."""
 
     def __init__(self, name: str, call: Call) -> None:
@@ -80,7 +80,7 @@ class Link:
 
     # What came
 
-    def admits(self, head: wire.Head, now: float) -> str | None:
+    def admits(self, head: wire.BatchHead, now: float) -> str | None:
         """Why a batch cannot be taken now; None where it can."""
         if head.number == self.came + 1 or (head.fresh and head.number > self.came):
             return None
@@ -90,7 +90,7 @@ class Link:
             self._asks, self._asked_at = True, now
         return "out of order"
 
-    def take(self, head: wire.Head, size: int, entries: int, now: float) -> bool:
+    def take(self, head: wire.BatchHead, size: int, entries: int, now: float) -> bool:
         """Notes a batch that was taken. Whether everything not heard is to be sent again."""
         self.came, self.unpacks = head.number, head.unpacks
         if entries:
@@ -160,5 +160,5 @@ class Link:
                 size = 0 if parcel[1] is None else len(parcel[1])
                 total += size
                 first += _ENTRY_BYTES + (size if size < wire.INLINE_BYTES else 0)
-        head = wire.Head(self.epoch, self.number + 1, self.came, self._fresh, self._asks, unpacks())
+        head = wire.BatchHead(self.epoch, self.number + 1, self.came, self._fresh, self._asks, unpacks())
         return wire.encode(head, parcels), len(parcels), self._fresh

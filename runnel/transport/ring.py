@@ -25,7 +25,7 @@ from runnel.transport.memory import ALIGNMENT, LINE_WORDS, aligned, arrays_at, a
 from runnel.transport.stream import Closed, End, Message, Schema, fingerprint
 
 # Words at the head of the ring: written once by who creates it,
-_HEAD = 3  # what `Layout.constants` says
+_HEAD = 3  # what `SlotLayout.constants` says
 # by the writer,
 _COMMITTED, _BEGUN, _WRITER_CLOSED = range(LINE_WORDS, LINE_WORDS + 3)
 # by the reader,
@@ -43,7 +43,7 @@ _MAGIC_VALUE = 0x72756E6E656C0001
 _NONE = -(2**63)
 
 
-class Layout:
+class SlotLayout:
     """Where everything lies in a ring of `slots` slots."""
 
     def __init__(self, schema: Schema, slots: int) -> None:
@@ -74,7 +74,7 @@ class Layout:
 class Ring:
     """A ring as who made it has it: gives its ends, tells how full it is, and says when an end has died."""
 
-    def __init__(self, buffer: Any, layout: Layout, new: bool) -> None:
+    def __init__(self, buffer: Any, layout: SlotLayout, new: bool) -> None:
         self._buffer = buffer
         self._layout = layout
         self._words = memoryview(buffer).cast("B").cast("q")
@@ -162,7 +162,9 @@ class Ring:
 class RingWriter:
     """The writing end of a ring: a `stream.Writer`."""
 
-    def __init__(self, buffer: Any, words: memoryview[int], layout: Layout, own_bell: Bell, reader_bell: Bell) -> None:
+    def __init__(
+        self, buffer: Any, words: memoryview[int], layout: SlotLayout, own_bell: Bell, reader_bell: Bell
+    ) -> None:
         self.slots = layout.slots(buffer)
         self._words = words
         self._capacity = layout.capacity
@@ -283,7 +285,9 @@ class Relay(RingWriter):
 class RingReader:
     """The reading end of a ring: a `stream.Reader`."""
 
-    def __init__(self, buffer: Any, words: memoryview[int], layout: Layout, own_bell: Bell, writer_bell: Bell) -> None:
+    def __init__(
+        self, buffer: Any, words: memoryview[int], layout: SlotLayout, own_bell: Bell, writer_bell: Bell
+    ) -> None:
         self._arrays = layout.slots(buffer)
         self._words = words
         self._capacity = layout.capacity

@@ -30,7 +30,7 @@ class Malformed(Exception):
     """Frames that no courier has sent; its text is the kind of fault, to be counted by."""
 
 
-class Head(NamedTuple):
+class BatchHead(NamedTuple):
     """Of a batch."""
 
     epoch: int
@@ -76,7 +76,7 @@ class Reading(NamedTuple):
     gone: int
 
 
-class Published(NamedTuple):
+class PublishedEntry(NamedTuple):
     """The newest parameters of a store; their arrays follow, back to back."""
 
     id: int
@@ -95,7 +95,7 @@ class Has(NamedTuple):
     iteration: int
 
 
-Entry = Data | Begun | Released | Reading | Published | Has
+Entry = Data | Begun | Released | Reading | PublishedEntry | Has
 Payload = bytes | memoryview
 Parcel = tuple[Entry, Payload | None]
 """An entry to be sent, and what it carries."""
@@ -108,7 +108,7 @@ _KINDS: tuple[tuple[type[Entry], struct.Struct], ...] = (
     (Begun, struct.Struct("<IBq")),
     (Released, struct.Struct("<Iq")),
     (Reading, struct.Struct("<IB")),
-    (Published, struct.Struct("<IIqqqQ")),
+    (PublishedEntry, struct.Struct("<IIqqqQ")),
     (Has, struct.Struct("<Iqq")),
 )
 _KIND_OF = {kind: (bytes([i]), form) for i, (kind, form) in enumerate(_KINDS)}
@@ -128,7 +128,7 @@ def batches_bytes() -> int:
     return 2 * (_HEAD.size + _SEAL_BYTES) + 9 + 2
 
 
-def encode(head: Head, parcels: Sequence[Parcel]) -> list[Payload]:
+def encode(head: BatchHead, parcels: Sequence[Parcel]) -> list[Payload]:
     """The frames of a batch."""
     flags = head.fresh + 2 * head.asks + 4 * head.unpacks
     first: list[Payload] = [_HEAD.pack(_MAGIC, flags, len(parcels), head.epoch, head.number, head.heard)]
@@ -148,7 +148,7 @@ def encode(head: Head, parcels: Sequence[Parcel]) -> list[Payload]:
     return frames
 
 
-def decode(frames: Sequence[memoryview]) -> tuple[Head, list[tuple[Entry, Parts]]]:
+def decode(frames: Sequence[memoryview]) -> tuple[BatchHead, list[tuple[Entry, Parts]]]:
     """What `encode` was given."""
     if not frames:
         raise Malformed("empty")
@@ -172,7 +172,7 @@ def decode(frames: Sequence[memoryview]) -> tuple[Head, list[tuple[Entry, Parts]
     others = iter(frames[1:])
     for entry in entries:
         parts: Parts = []
-        if isinstance(entry, Data | Published):
+        if isinstance(entry, Data | PublishedEntry):
             if entry.length < INLINE_BYTES:
                 parts.append(first[at : at + entry.length])
                 at += entry.length
@@ -183,7 +183,7 @@ def decode(frames: Sequence[memoryview]) -> tuple[Head, list[tuple[Entry, Parts]
         came.append((entry, parts))
     if at != len(first) or next(others, None) is not None:
         raise Malformed("too long")
-    return Head(epoch, number, heard, bool(flags & 1), bool(flags & 2), bool(flags & 4)), came
+    return BatchHead(epoch, number, heard, bool(flags & 1), bool(flags & 2), bool(flags & 4)), came
 
 
 def wire_bytes(frames: Sequence[Payload]) -> int:

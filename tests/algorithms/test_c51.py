@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms.bandits import SPEC, transitions
+from bandits import SPEC, transitions
 
 import runnel
 from runnel.algorithms.c51 import C51
 from runnel.algorithms.dqn import DQN
 from runnel.errors import UserError
-from runnel.flow import trace
+from runnel.graph.flow import trace
 from runnel.types import Box, Discrete, EnvSpec
 
 

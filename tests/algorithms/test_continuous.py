@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms.continuous import (
+from continuous import (
     ACTION,
     HIGH,
     KEY,
@@ -26,10 +26,10 @@ from runnel.algorithms.td3 import TD3
 from runnel.distributions.asynchronous import Async
 from runnel.environment import TimeStep
 from runnel.errors import UserError
-from runnel.flow import trace
+from runnel.graph.flow import trace
 from runnel.nn import Network
 from runnel.ops.n_step import Transition
-from runnel.plan import Machine, build_plan
+from runnel.planning.plan import Machine, build_plan
 from runnel.replay import Prioritised
 from runnel.types import AgentSpec, Box, Discrete, EnvSpec, MultiDiscrete, Trajectory
 

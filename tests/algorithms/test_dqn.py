@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms.bandits import SPEC, transitions
+from bandits import SPEC, transitions
 
 import runnel
 from runnel import distributions
 from runnel.algorithms.dqn import DQN
 from runnel.errors import UserError
-from runnel.flow import trace
+from runnel.graph.flow import trace
+from runnel.observations import parted
 from runnel.ops import exploration
 from runnel.replay import Prioritised
 from runnel.types import AgentSpec, Box, Discrete, EnvSpec
-from runnel.views import parted
 
 FLAG = np.dtype(np.bool_)
 PARTED = AgentSpec(parted(Box((2,)), Box((3,), FLAG, 0, 1), Box((), FLAG, 0, 1)), Discrete(3))

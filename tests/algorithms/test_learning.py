@@ -3,8 +3,8 @@
 import pytest
 
 import runnel
+from runnel.config.presets import tuned
 from runnel.distributions.asynchronous import Async
-from runnel.tuned import tuned
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ from teams import EDGE, Meeting
 from toys import Tag
 
 from runnel.algorithms.mappo import MAPPO
-from runnel.flow import trace
-from runnel.runtime.compiled import CompiledProgram
-from runnel.runtime.loop import Loop
+from runnel.graph.flow import trace
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.single_process.compiled import CompiledProgram
 
 SMALL = MAPPO(unroll=8, epochs=2, minibatches=2, hidden=(16,))
 VARIANTS = [

@@ -13,10 +13,10 @@ from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.ppo import PPO
 from runnel.algorithms.reinforce import Reinforce
 from runnel.errors import UserError
-from runnel.evaluate import evaluate
-from runnel.flow import trace
+from runnel.evaluation.evaluate import evaluate
+from runnel.graph.flow import trace
+from runnel.observations import parted
 from runnel.types import AgentSpec, Box, Discrete, EnvSpec
-from runnel.views import parted
 
 KEY = jax.random.key(0)
 ACTION = Discrete(3)

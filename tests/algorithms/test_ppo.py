@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms.unrolls import unroll
+from unrolls import unroll
 
 from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
-from runnel.flow import trace
+from runnel.graph.flow import trace
 from runnel.nn import Network
 from runnel.nn.review import review
 from runnel.ops import minibatches

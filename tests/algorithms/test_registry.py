@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from runnel import algorithms
+from runnel.config.presets import TUNED, tuned
 from runnel.errors import UserError
-from runnel.tuned import TUNED, tuned
 
 
 def test_names_and_classes():
@@ -48,7 +48,10 @@ def test_unknown_names_offer_near_ones(name, message):
 
 
 def test_listing_imports_no_jax():
-    script = "import sys, runnel.algorithms, runnel.tuned; runnel.algorithms.names(); assert 'jax' not in sys.modules"
+    script = (
+        "import sys, runnel.algorithms, runnel.config.presets; runnel.algorithms.names(); "
+        "assert 'jax' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from actor_critics import ACTIONS, SEEN, assert_same, drawn, init, kind, play
-from algorithms.unrolls import unroll
+from unrolls import unroll
 
 from runnel.algorithms.reinforce import Reinforce
 from runnel.errors import UserError
-from runnel.flow import trace
+from runnel.graph.flow import trace
 from runnel.nn.review import review
 from runnel.types import AgentSpec, Box, Discrete, EnvSpec
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms.continuous import (
+from continuous import (
     KEY,
     SMALL,
     SPEC,

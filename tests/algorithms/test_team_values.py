@@ -9,10 +9,10 @@ from teams import Meeting
 from runnel.algorithms.qmix import QMIX, Team
 from runnel.algorithms.vdn import VDN
 from runnel.errors import UserError
-from runnel.flow import trace
+from runnel.graph.flow import trace
+from runnel.observations import parted
 from runnel.ops.n_step import Transition
 from runnel.types import Box, EnvSpec
-from runnel.views import parted
 
 WALKERS = Meeting.spec.groups["walkers"]
 BOTH = pytest.mark.parametrize("kind", [VDN, QMIX])

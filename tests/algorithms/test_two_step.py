@@ -1,18 +1,17 @@
 """The game that tells QMIX from VDN: what pays best is no sum of what each agent's choice is worth by itself."""
 
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paths import EXAMPLES
 
 import runnel
-from runnel import portable
-from runnel.evaluate import evaluate
+from runnel.config import serialization
+from runnel.evaluation.evaluate import evaluate
 
-EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
 EXPLORING = {"epsilon_end": 1.0, "hidden": (32,), "target_period": 100, "min_size": 256, "unroll": 2}
 
 
@@ -37,7 +36,7 @@ def test_qmix_finds_what_vdn_cannot(algorithm, finds, seed, tmp_path, monkeypatc
 
 def test_the_game_pays_as_in_the_paper(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    game = portable.import_object("two_step:TwoStep")()
+    game = serialization.import_object("two_step:TwoStep")()
     sys.modules.pop("two_step", None)
 
     @jax.jit

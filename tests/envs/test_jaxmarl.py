@@ -13,8 +13,8 @@ from runnel.environment import JaxEnvironment
 from runnel.envs.jaxmarl import JaxMarlEnvironment
 from runnel.envs.jaxmarl_catalog import ENVIRONMENTS, MABRAX
 from runnel.errors import UserError
+from runnel.observations import view
 from runnel.types import Discrete
-from runnel.views import view
 
 pytest.importorskip("jaxtyping")
 

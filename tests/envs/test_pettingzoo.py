@@ -15,8 +15,8 @@ from runnel.environment import Episode, episode_seed
 from runnel.envs import make
 from runnel.envs.recovery import MOST_IN_A_ROW
 from runnel.errors import EnvironmentFailed, UserError
+from runnel.observations import view
 from runnel.types import Box, Discrete
-from runnel.views import view
 
 SEED = 7
 SPREAD, TAG = "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:mpe2.simple_tag_v3"

@@ -10,8 +10,8 @@ import pytest
 
 from runnel.nn import AgentPolicy, Mixer, StateValue, TeamValues
 from runnel.nn.cores import Memory
+from runnel.observations import parted, view
 from runnel.types import AgentSpec, Box, Discrete, zeros
-from runnel.views import parted, view
 
 FLAGS = Box((3,), np.dtype(np.bool_), 0, 1)
 ACTIVE = Box((), np.dtype(np.bool_), 0, 1)

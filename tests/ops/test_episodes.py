@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.ops import episodes as ops
-from runnel.runtime.counting import Counter
+from runnel.runtime.programs.episode_counter import EpisodeCounter
 
 count, push = jax.jit(ops.count), jax.jit(ops.push)
 discounted_sum = jax.jit(ops.discounted_sum, static_argnums=3)
@@ -79,7 +79,7 @@ def test_the_discounted_sum_equals_the_recursion(case, discount):
 def test_counting_without_jax_is_the_same(case, discount):
     reward, done = case
     envs = reward.shape[-1]
-    running, counter = ops.begin(envs, ["agent"]), Counter(envs, {"agent": 1})
+    running, counter = ops.begin(envs, ["agent"]), EpisodeCounter(envs, {"agent": 1})
     total = jnp.zeros(envs)
     for r, d in zip(reward, done, strict=True):
         running, finished = count(running, {"agent": jnp.asarray(r)}, jnp.asarray(d))

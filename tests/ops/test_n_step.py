@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runnel.observations import parted
 from runnel.ops.n_step import n_step_transitions
 from runnel.types import Trajectory
-from runnel.views import parted
 
 DISCOUNT = 0.9
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel.observations import parted
 from runnel.ops import statistics
 from runnel.types import Box, Discrete
-from runnel.views import parted
 
 
 def test_batches_add_up_to_the_whole():

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
+from runnel.observations import parted, view
 from runnel.ops.teams import taking_part, together
 from runnel.types import Trajectory
-from runnel.views import parted, view
 
 
 def trajectory(steps=2, envs=3, agents=2):

@@ -1,0 +1,302 @@
+"""The command line's grammar: what can be asked for, in one place. `cli` does it.
+
+argparse, not tyro: tyro's errors are boxes of many lines where people and scripts want one, and it would
+import every algorithm to know its settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from runnel import __version__
+from runnel.cli.catalog import FLAGS
+from runnel.config import settings
+from runnel.errors import UserError, did_you_mean, near, nearest, printable
+from runnel.planning.machine import Machine
+
+MOST, MOST_SEED, MOST_ENVS = 2**62, 2**32 - 1, 2**24
+"""The largest numbers that flags take; those of a run's configuration."""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """What a command line asks for; ends the process with status 2 and a line where it cannot be read."""
+    parser = _parser()
+    args, unknown = parser.parse_known_args(_one_setting_each(argv))
+    if unknown:
+        # argparse would say this in the name of `runnel`, without a suggestion.
+        args.parser.error(f"found '{unknown[0]}', which it does not take{_meant(unknown[0], args, argv)}")
+    return args
+
+
+def _meant(word: str, args: argparse.Namespace, argv: Sequence[str]) -> str:
+    """What may have been meant by a word that a command does not take: a flag of its own, or a setting."""
+    if not word.startswith("-"):
+        return ""
+    flags = args.parser._option_string_actions
+    name, _, value = word.partition("=")
+    if not value and word in argv[:-1]:
+        value = argv[argv.index(word) + 1]
+    settings = _settings_of(args, argv)
+    shown = {setting: f"--set {setting}={_typed(value, of)}" for setting, of in settings.items()}
+    shown |= {flag.lstrip("-").replace("-", "_"): flag for flag in flags}
+    key = name.lstrip("-").replace("-", "_")
+    if key in shown:
+        return did_you_mean([shown[key]])
+    # `ring` is found as `distribution.ring`.
+    alike = near(key, [setting.removeprefix("distribution.") for setting in shown])
+    found = [shown.get(each) or shown[f"distribution.{each}"] for each in alike]
+    return did_you_mean(found) if found else nearest(name, flags)
+
+
+def _settings_of(args: argparse.Namespace, argv: Sequence[str]) -> dict[str, str]:
+    """The settings that `--set` takes of the algorithm and the distribution that were named, with their types."""
+    from runnel import algorithms
+    from runnel.cli import catalog
+
+    if not hasattr(args, "set"):
+        return {}
+    # A flag that is not known leaves its value among the names: `--learning-rate 1e-3 ppo CartPole-v1`.
+    algorithm = next((word for word in argv if algorithms.known_as(word) in algorithms.names()), args.algorithm)
+    found: dict[str, str] = {}
+    for name, prefix in ((algorithm, ""), (args.distribution, "distribution.")):
+        with contextlib.suppress(UserError):
+            entry = catalog.find(name) if name else None
+            found |= {f"{prefix}{row.name}": row.type for row in (entry.settings if entry else ())}
+    return {name: of for name, of in found.items() if name.removeprefix("distribution.") not in FLAGS}
+
+
+def _typed(value: str, of: str) -> str:
+    """The value that was given with a flag, as a setting of that type may have it."""
+    if of == "bool":
+        return value if value.lower() in ("true", "false") else "true"
+    return "VALUE" if not value or re.match(r"-+[a-z]", value) else value
+
+
+def _one_setting_each(argv: Sequence[str]) -> list[str]:
+    """`--set a=1 b=2` as `--set=a=1 --set=b=2`: argparse would take names that follow for settings."""
+    words: list[str] = []
+    setting = False
+    for word in argv:
+        setting = setting and "=" in word and not word.startswith("-")
+        if setting and words[-1] == "--set":
+            words[-1] = f"--set={word}"
+        else:
+            words.append(f"--set={word}" if setting else word)
+        setting = setting or word == "--set"
+    return words
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with errors of one line."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            self.error(f"there is no command '{value}'{nearest(value, action.choices)}")
+        super()._check_value(action, value)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, printable(f"{self.prog}: {message} (see `{self.prog} --help`)\n"))
+
+
+class _HelpWithSettings(argparse.Action):
+    """`runnel train ppo --help`: the flags, and the settings of the algorithm named before."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show this, and an algorithm's settings")
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: Any) -> None:
+        parser.print_help()
+        name = getattr(namespace, "algorithm", None)
+        if name is not None:
+            from runnel.cli import catalog
+
+            print(f"\n{catalog.described(catalog.find(name))}")
+        parser.exit()
+
+
+def _machines(text: str) -> list[Machine]:
+    """`a=8,b=16+2`: a has 8 CPUs, b 16 and two GPUs."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([\w.-]+)=(\d{1,6})(?:\+(\d{1,4}))?", part.strip())
+        if match is None or not int(match[2]):
+            wanted = "a machine as in a=8 (8 CPUs) or b=16+2 (16 CPUs and 2 GPUs)"
+            raise argparse.ArgumentTypeError(f"found '{part}', wanted {wanted}")
+        devices = tuple(f"cuda:{i}" for i in range(int(match[3] or 0))) or ("cpu:0",)
+        found.append(Machine(int(match[2]), devices, match[1]))
+    return found
+
+
+def _whole(least: int, most: int = MOST) -> Callable[[str], int]:
+    """A whole number of `least` or more; 1_000_000 and 1e6 are such."""
+
+    def read(text: str) -> int:
+        wanted = f"a whole number of {least} or more"
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        try:
+            value = settings.convert("", text, int)
+        except UserError:
+            raise argparse.ArgumentTypeError(f"found '{shown}', wanted {wanted}") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"found {shown}, wanted {wanted}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"found {shown}, wanted at most {most}")
+        return value
+
+    return read
+
+
+def _number(text: str) -> float:
+    try:
+        return settings.convert("", text, float)
+    except UserError:
+        raise argparse.ArgumentTypeError(f"found '{text}', wanted a finite number") from None
+
+
+def _seconds(text: str) -> float:
+    value = _number(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"found {text}, wanted more than 0 seconds")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="runnel", description="Distributed reinforcement learning: say it once, run it anywhere.")
+    parser.add_argument("--version", action="version", version=f"runnel {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, help: str, **kwargs: Any) -> _Parser:
+        added = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", **kwargs)
+        added.set_defaults(parser=added)
+        return added
+
+    what = "ALGORITHM ENVIRONMENT [flags]"
+    train = command("train", "train an algorithm on an environment", add_help=False, usage=f"runnel train {what}")
+    _add_what_to_train(train)
+    _add_distribution(train)
+    train.add_argument("--envs", type=_whole(1, MOST_ENVS), metavar="N", help="environments in all")
+    train.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps to train for")
+    train.add_argument("--seed", type=_whole(0, MOST_SEED), metavar="N", help="of every random number (0)")
+    train.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (a new one under runs/)")
+    train.add_argument("--stop-at-return", type=_number, metavar="X", help="end at this mean of 100 episodes")
+    _add_launcher(train)
+    _add_on_nan(train, "end the run, skip the update, or go back to the newest checkpoint (stop)")
+    train.add_argument("--wandb", action="store_true", help="show the run at Weights & Biases too")
+    train.add_argument(
+        "--checkpoint-every",
+        dest="checkpoint_every_s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="write one this often (60)",
+    )
+    train.add_argument(
+        "--restarts", type=_whole(0), metavar="N", help="replace so many lost workers in ten minutes, then end (10)"
+    )
+    train.add_argument(
+        "--hang-after",
+        dest="hang_after_s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="replace a worker that gives no sign of life for so long; inline ends instead (120)",
+    )
+    _add_running(train)
+
+    resume = command("resume", "go on with a run from its newest checkpoint")
+    resume.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    _add_trust(resume)
+    resume.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps in all, if more or fewer")
+    _add_launcher(resume)
+    _add_on_nan(resume, "as for train (what the run was begun with)")
+    _add_distribution(resume)
+    _add_running(resume)
+
+    evaluate = command("eval", "play a run's newest checkpoint without exploration")
+    evaluate.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    _add_trust(evaluate)
+    evaluate.add_argument("--episodes", type=_whole(1), default=10, metavar="N", help="how many to play (10)")
+    evaluate.add_argument("--seed", type=_whole(0, MOST_SEED), metavar="N", help="of the episodes (not of training)")
+    evaluate.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .mp4 or .gif")
+    evaluate.add_argument("--json", action="store_true", help="every return and length, for programs")
+
+    about = "show what would run where, and what would travel"
+    plan = command("plan", about, add_help=False, usage=f"runnel plan {what}")
+    _add_what_to_train(plan)
+    _add_distribution(plan)
+    plan.add_argument("--envs", type=_whole(1, MOST_ENVS), metavar="N", help="environments in all")
+    plan.add_argument(
+        "--machines", type=_machines, metavar="NAME=CPUS[+GPUS],...", help="plan for these, not for this machine"
+    )
+    _add_launcher(plan)
+    plan.add_argument("--format", choices=("text", "json", "svg"), default="text", help="(text)")
+
+    plot = command("plot", "draw the returns of runs over their steps")
+    plot.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR")
+    plot.add_argument("--out", type=Path, required=True, metavar="FILE", help=".png, .svg or .pdf")
+
+    bench = command("bench", "run benchmarks of a source checkout, or name them")
+    bench.add_argument("names", nargs="*", metavar="NAME")
+
+    listing = command("list", "name algorithms, distributions and environments")
+    listing.add_argument("name", nargs="?", metavar="NAME", help="an algorithm or distribution, to see its settings")
+    listing.add_argument("--json", action="store_true", help="all of it, for programs")
+    return parser
+
+
+def _add_what_to_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--help", "-h", action=_HelpWithSettings)
+    parser.add_argument("algorithm", metavar="ALGORITHM", help="a name of `runnel list`, or your package.module:Class")
+    parser.add_argument("environment", metavar="ENVIRONMENT", help="CartPole-v1, gymnax:CartPole-v1, package.module:f")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="key=value ...",
+        help="settings of the algorithm; env.key=value and distribution.key=value are of those",
+    )
+
+
+def _add_distribution(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--distribution", metavar="NAME", help="(fused on a JAX environment, else inline)")
+    for flag, what in zip(FLAGS, ("actors or environment workers", "inference workers", "learners"), strict=True):
+        parser.add_argument(f"--{flag}", type=_whole(1), metavar="N", help=what)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="import code that the run names and that you have not signed by training with it: module:name",
+    )
+
+
+def _add_on_nan(parser: argparse.ArgumentParser, does: str) -> None:
+    parser.add_argument("--on-nan", choices=("stop", "skip", "rollback"), help=f"a loss or gradient is NaN: {does}")
+
+
+def _add_launcher(parser: _Parser) -> None:
+    parser.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        default="local",
+        help="what starts the workers: this machine, or a Ray cluster's machines (local)",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="of the Ray cluster, with --launcher ray (one that is found, or a new one)",
+    )
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--deterministic", action="store_true", help="bitwise the same again, on a GPU too")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")

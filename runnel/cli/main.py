@@ -1,0 +1,343 @@
+"""The command line: `runnel train`, `resume`, `eval`, `plan`, `plot`, `bench`, `list`.
+
+Everything is imported when a command needs it, so that `runnel --help` and `runnel list` answer without JAX.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runnel.cli import arguments
+from runnel.cli.catalog import FLAGS
+from runnel.config import settings
+from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest, printable
+from runnel.system import startup
+from runnel.system.exits import contained
+from runnel.system.limits import LEAST, check_descriptors
+from runnel.user_code import named_modules
+
+if TYPE_CHECKING:
+    from runnel.planning.plan import Distribution
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and gives its exit status: 2 for a user's mistake, told in a line or two."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    command = "runnel"
+    try:
+        check_descriptors(LEAST)
+        args = arguments.parse(argv)
+        command = f"runnel {args.command}"
+        with contained(), _saying_what_takes_long(args):
+            named_modules.keep_settings_out()
+            return COMMANDS[args.command](args)
+    except UserError as error:
+        # A line or two, whatever a library put into its reason.
+        _complain(f"{command}: " + "\n".join(str(error).strip().splitlines()[:2]))
+        return 2
+    except (EnvironmentFailed, RunFailed, WorkerFailed) as error:
+        _complain(f"{command}: {error}")  # with the worker's own traceback, and none of this process's
+        return 1
+    except FileNotFoundError:
+        if os.path.exists("."):
+            raise
+        _complain(f"{command}: the working directory was removed; change to one that exists")
+        return 2
+    except KeyboardInterrupt as stopped:
+        return getattr(stopped, "status", 130)
+    except BrokenPipeError:
+        return 1
+    finally:
+        _let_go()
+
+
+def _saying_what_takes_long(args: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """Before anything else is imported: that alone may take seconds."""
+    if args.command not in ("train", "resume", "eval", "plan"):
+        return contextlib.nullcontext()
+    shows = args.command in ("train", "resume")  # what the others print is their result
+    return startup.starting(getattr(args, "quiet", False), None if shows else sys.stderr, "importing JAX")
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a closed terminal takes nothing any more
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def _let_go() -> None:
+    """Whoever read the output may have gone (`runnel list | head`, a closed terminal); Python must not end by that."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+        except ValueError:
+            pass  # closed
+
+
+# Commands
+
+
+def _train(args: argparse.Namespace) -> int:
+    from runnel.execution.training import train
+    from runnel.recording.sinks import check_wandb
+
+    _check_address(args)
+    if args.deterministic:
+        _ask_for_determinism()
+    if args.wandb:
+        check_wandb()
+    run = train(
+        args.algorithm,
+        args.environment,
+        launcher=args.launcher,
+        address=args.address,
+        quiet=args.quiet,
+        wandb=args.wandb,
+        **_settings(args),
+        **_given(args, "envs", "steps", "seed", "run_dir", "stop_at_return"),
+        **_given(args, "checkpoint_every_s", "restarts", "hang_after_s", "on_nan"),
+    )
+    return _status(run.result)
+
+
+def _check_address(args: argparse.Namespace) -> None:
+    if args.address is not None and args.launcher != "ray":
+        raise UserError(f"found --address {args.address}, which is that of a Ray cluster; add --launcher ray")
+
+
+def _resume(args: argparse.Namespace) -> int:
+    from runnel.execution.building import read_config
+    from runnel.execution.training import resume
+
+    _check_address(args)
+    if args.deterministic:
+        _ask_for_determinism()
+    distribution = _distribution(args, (), read_config(args.run_dir))
+    run = resume(
+        args.run_dir, steps=args.steps, distribution=distribution, on_nan=args.on_nan, launcher=args.launcher,
+        address=args.address, quiet=args.quiet, trust=args.trust,
+    )  # fmt: skip
+    return _status(run.result)
+
+
+def _eval(args: argparse.Namespace) -> int:
+    from runnel.evaluation.evaluate import evaluate
+    from runnel.reporting.live_view import short
+
+    def note(text: str) -> None:
+        print(printable(text), file=sys.stderr)
+
+    found = evaluate(args.run_dir, args.episodes, args.seed, args.video, note, trust=args.trust)
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    low, high, deviation = (short(found[f"{what}_return"]) for what in ("min", "max", "std"))
+    print(printable(f"{found['algorithm']} on {found['environment']}, checkpoint {found['checkpoint']}"))
+    print(f"  return      {short(found['mean_return'])}, mean of {found['episodes']} episodes")
+    print(f"  spread      from {low} to {high}, standard deviation {deviation}")
+    for group, value in found.get("group_returns", {}).items():
+        print(printable(f"    {group:<10}{short(value)}"))
+    print(f"  length      {short(found['mean_length'])} steps")
+    if found["video"]:
+        print(f"  video       {found['video']}")
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from runnel.execution.building import build
+
+    _check_address(args)
+    machines = args.machines
+    if machines is not None and args.launcher == "ray":
+        raise UserError(
+            "found --machines and --launcher ray, wanted one: machines that you name, or those of a cluster"
+        )
+    if args.launcher == "ray":
+        from runnel.launch.ray_launcher import machines as found
+
+        machines = found(args.address)
+    plan = build(args.algorithm, args.environment, envs=args.envs, machine=machines, **_settings(args)).plan
+    if args.format == "json":
+        print(json.dumps(plan.json(), indent=2))
+    elif args.format == "svg":
+        from runnel.planning.svg import svg
+
+        print(printable(svg(plan)), end="")
+    else:
+        print(printable(plan.text()))
+    return 0
+
+
+def _plot(args: argparse.Namespace) -> int:
+    from runnel.reporting.plot import plot
+
+    print(plot(args.run_dirs, args.out))
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    import ast
+    import subprocess
+
+    from runnel.cli import catalog
+
+    scripts = {path.stem: path for path in sorted(BENCHMARKS.glob("*.py")) if not path.stem.startswith("_")}
+    if not scripts:
+        raise UserError(f"{BENCHMARKS} has no benchmarks; they come with a source checkout, not with the package")
+    if not args.names:
+        docs = {name: ast.get_docstring(ast.parse(path.read_bytes())) or "" for name, path in scripts.items()}
+        print("\n".join(catalog.table([(name, doc.partition("\n")[0]) for name, doc in docs.items()])))
+        return 0
+    for name in args.names:
+        if name not in scripts:
+            raise UserError(f"there is no benchmark '{name}'{nearest(name, scripts)}")
+    commands = [[sys.executable, str(scripts[name])] for name in args.names]
+    statuses = [subprocess.run(command, check=False).returncode for command in commands]
+    return next((status for status in statuses if status), 0)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from runnel.cli import catalog
+
+    if args.name is not None:
+        entry = catalog.find(args.name)
+        print(json.dumps(catalog.plain(entry), indent=2) if args.json else catalog.described(entry))
+        return 0
+    if args.json:
+        print(json.dumps(catalog.as_json(), indent=2))
+        return 0
+    distributions = [(d.name, _noted(d.summary, " ".join(f"--{f}" for f in d.flags))) for d in catalog.distributions()]
+    names = [name for name, _ in distributions]
+    algorithms = [
+        (a.name, _noted(a.summary, f"{', '.join(a.actions)}; {catalog.most_of(a.distributions, names)}"))
+        for a in catalog.algorithms()
+    ]
+    environments = [(scheme.name, scheme.summary) for scheme in catalog.environments()]
+    lines = ["algorithms [kinds of action; the distributions they run under]", *catalog.table(algorithms)]
+    lines += ["", "distributions [their flags]", *catalog.table(distributions)]
+    lines += ["", "environments", *catalog.table(environments)]
+    lines += ["", "`runnel list NAME` shows the settings of an algorithm or distribution"]
+    print("\n".join(lines))
+    return 0
+
+
+def _noted(text: str, note: str) -> str:
+    return f"{text} [{note}]" if note else text
+
+
+COMMANDS = {
+    "train": _train,
+    "resume": _resume,
+    "eval": _eval,
+    "plan": _plan,
+    "plot": _plot,
+    "bench": _bench,
+    "list": _list,
+}
+
+
+# What they share
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What `--distribution` and `--set` ask for, as `train` and `build` take it."""
+    from runnel import algorithms
+
+    _point_out_own(args)
+    own: list[str] = []
+    others: dict[str, list[str]] = {"env": [], "distribution": []}
+    for pair in args.set:
+        prefix, dot, rest = pair.partition(".")
+        others[prefix].append(rest) if dot and prefix in others else own.append(pair)
+    return {
+        "distribution": _distribution(args, others["distribution"]),
+        "settings": settings.parse(algorithms.load(args.algorithm), own, args.algorithm),
+        "env_settings": {key: settings.literal(text) for key, text in map(settings.split, others["env"])},
+    }
+
+
+def _point_out_own(args: argparse.Namespace) -> None:
+    """Who stands beside a `reinforce.py` of their own and says `reinforce` may mean that."""
+    from runnel import algorithms
+    from runnel.user_code import source_scan
+
+    name = algorithms.known_as(args.algorithm)
+    if name in algorithms.REGISTRY and not getattr(args, "quiet", False):
+        own = source_scan.subclasses(f"{name}.py", ["Algorithm", algorithms.REGISTRY[name].rpartition(":")[2]])
+        if own:
+            meant = " or ".join(own).replace(".py:", ":")
+            print(f"{name} is Runnel's own; for that of {name}.py here, write {meant}", file=sys.stderr)
+
+
+def _distribution(
+    args: argparse.Namespace, pairs: Sequence[str], config: dict[str, Any] | None = None
+) -> Distribution | None:
+    """The distribution that the flags ask for; without a name, that of a run's `config`, or None."""
+    numbers = _given(args, *FLAGS)
+    if args.distribution is not None:
+        from runnel import distributions
+
+        cls: Any = distributions.load(args.distribution)
+        _check_flags(args.distribution, cls, numbers)
+        parsed = settings.parse(cls, pairs, args.distribution)
+        for flag in numbers.keys() & parsed.keys():
+            if numbers[flag] != parsed[flag]:
+                raise UserError(
+                    f"--{flag} {numbers[flag]} and --set distribution.{flag}={parsed[flag]} say different things of "
+                    "one setting; give one of them"
+                )
+        return cls(**parsed, **{flag: number for flag, number in numbers.items() if flag not in parsed})
+    if not numbers and not pairs:
+        return None
+    if config is None:
+        from runnel.distributions import those_with
+
+        flag = f"--{next(iter(numbers))}" if numbers else f"--set distribution.{pairs[0]}"
+        raise UserError(f"{flag} needs a --distribution that has it{those_with(next(iter(numbers), None))}")
+    from runnel.config import serialization
+    from runnel.execution import trust
+    from runnel.planning.plan import Distribution
+
+    trust.admit(args.run_dir, config, args.trust, ("distribution",))
+    before = serialization.from_json(config.get("distribution") or {}, Distribution)
+    _check_flags(type(before).__name__.lower(), type(before), numbers)
+    return dataclasses.replace(before, **numbers)  # type: ignore[type-var]
+
+
+def _check_flags(name: str, cls: type, numbers: dict[str, Any]) -> None:
+    from runnel.distributions import those_with
+
+    fields = [field.name for field in dataclasses.fields(cls)]
+    for flag in numbers:
+        if flag not in fields:
+            raise UserError(f"distribution {name} has no --{flag}{those_with(flag)}")
+
+
+def _status(result: dict[str, Any]) -> int:
+    """0 only for a run that has ended as it should, or was stopped and has left a checkpoint to go on from."""
+    return 0 if result["status"] in ("finished", "interrupted") and not result.get("reason") else 1
+
+
+def _given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The flags that were given: what was not has its default where it is used."""
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def _ask_for_determinism() -> None:
+    """On a GPU some of XLA's fast operations add in any order. Read when JAX starts its first device."""
+    flag = "--xla_gpu_deterministic_ops=true"
+    if flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()

@@ -1,0 +1,1 @@
+"""Settings as text, JSON and dataclasses; how JAX is configured."""

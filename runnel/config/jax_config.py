@@ -1,0 +1,39 @@
+"""How JAX runs here, in the user's process and in every worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
+
+
+def configure_jax() -> None:
+    """How JAX should run here; settings the user has made are left alone."""
+    import jax
+
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        # Compiled programs are kept between runs, so that only the first start is slow.
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(home, "runnel", "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if CPU_SCHEDULER not in flags:
+        # It looks for work to do side by side; small programs on the CPU have none, and pay in every call.
+        os.environ["XLA_FLAGS"] = f"{flags} --{CPU_SCHEDULER}=false".strip()
+    # Acting on the CPU takes microseconds; handing it to another thread and back takes longer.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    with contextlib.suppress(ImportError, AttributeError):  # a later JAX may name its lowerings differently
+        from runnel.config import cpu_convolutions
+
+        cpu_convolutions.register()
+
+
+def keep_off_devices(machine: Any) -> None:
+    """Keeps a process that only starts workers away from the GPUs, whose memory is theirs."""
+    import jax
+    from jax._src import xla_bridge  # there is no public way to ask
+
+    if not xla_bridge.backends_are_initialized() and any(not name.startswith("cpu") for name in machine.devices):
+        jax.config.update("jax_platforms", "cpu")

@@ -1,0 +1,371 @@
+"""The fields of a dataclass as a user meets them: `key=value` on the command line and rows in a help text."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import io
+import math
+import numbers
+import os
+import sys
+import textwrap
+import tokenize
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from runnel.config.serialization import import_object
+from runnel.errors import UserError, nearest
+
+# From text
+
+
+def parse(cls: type, pairs: Iterable[str], what: str = "") -> dict[str, Any]:
+    """`["learning_rate=1e-3"]` -> `{"learning_rate": 0.001}`, by the annotations of a dataclass.
+
+    `what` names the class to the user; the last of several values for one key wins.
+    """
+    hints = hints_of(cls)
+    values = {}
+    for pair in pairs:
+        key, text = split(pair)
+        if key not in hints:
+            raise UserError(f"{what or cls.__name__} has no setting '{key}'{nearest(key, hints)}")
+        values[key] = convert(key, text, hints[key])
+    return values
+
+
+def split(pair: str) -> tuple[str, str]:
+    """`"key=value"` -> `("key", "value")`."""
+    key, equals, text = pair.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"found '{pair}', wanted key=value")
+    return key.strip(), text.strip()
+
+
+def convert(key: str, text: str, annotation: Any) -> Any:
+    """The value that `text` stands for where `annotation` is wanted."""
+    try:
+        return _read(text, annotation)
+    except _Mismatch as mismatch:
+        raise UserError(f"{key}={_short(text)}: found {_found(_short(text))}, wanted {mismatch}") from None
+    except RecursionError:
+        raise UserError(f"{key}={_short(text)}: found brackets in brackets without end, wanted a value") from None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def literal(text: str) -> Any:
+    """The value that `text` stands for where no type is known: a number, true, none, a tuple, else text."""
+    for annotation in (int, float, bool, None):
+        try:
+            return _read(text, annotation)
+        except _Mismatch:
+            continue
+    if text[:1] in ("(", "["):
+        try:
+            return tuple(literal(part) for part in _parts(text))
+        except RecursionError:
+            raise UserError(f"found brackets in brackets without end ({_short(text)}), wanted a value") from None
+    return text
+
+
+class _Mismatch(Exception):
+    """What was wanted instead, in words."""
+
+
+def _read(text: str, wanted: Any) -> Any:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if wanted is bool:
+        return _read_bool(text)
+    if wanted is int:
+        return _read_int(text)
+    if wanted is float:
+        return _read_float(text)
+    if wanted is str:
+        return text
+    if wanted in (None, type(None)):
+        if text.lower() not in ("none", "null"):
+            raise _Mismatch("none")
+        return None
+    if origin is Literal:
+        for choice in arguments:
+            if text == str(choice):
+                return choice
+        raise _Mismatch(_or(str(choice) for choice in arguments))
+    if origin in (typing.Union, types.UnionType):
+        return _read_union(text, arguments)
+    if origin is tuple:
+        return _read_tuple(text, arguments)
+    # Whatever else a field may hold (a network, a function) is named by where it stands.
+    if text.lower() == "none":
+        return None
+    if ":" not in text:
+        raise _Mismatch("an object's import path, such as package.module:name")
+    return import_object(text)
+
+
+def _read_bool(text: str) -> bool:
+    if text.lower() in ("true", "yes", "on", "1"):
+        return True
+    if text.lower() in ("false", "no", "off", "0"):
+        return False
+    raise _Mismatch("true or false")
+
+
+def _read_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)  # 1e6
+    except ValueError:
+        raise _Mismatch("a whole number") from None
+    if not number.is_integer():
+        raise _Mismatch("a whole number")
+    return int(number)
+
+
+def _read_float(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise _Mismatch("a number") from None
+    if not math.isfinite(number):
+        raise _Mismatch("a finite number")
+    return number
+
+
+def _read_union(text: str, choices: Sequence[Any]) -> Any:
+    wanted = []
+    # None first, so that `none` is not taken for text.
+    for choice in sorted(choices, key=lambda choice: choice is not type(None)):
+        try:
+            return _read(text, choice)
+        except _Mismatch as mismatch:
+            wanted.append(str(mismatch))
+    raise _Mismatch(_or([*wanted[1:], wanted[0]] if wanted[0] == "none" else wanted))
+
+
+def _read_tuple(text: str, elements: Sequence[Any]) -> tuple[Any, ...]:
+    parts = _parts(text)
+    if len(elements) == 2 and elements[1] is Ellipsis:
+        elements, wanted = [elements[0]] * len(parts), "such as 64,64"
+    else:
+        wanted = f"of {len(elements)}"
+    if len(parts) != len(elements):
+        raise _Mismatch(f"a list {wanted}")
+    try:
+        return tuple(_read(part, element) for part, element in zip(parts, elements, strict=True))
+    except _Mismatch as mismatch:
+        raise _Mismatch(f"a list {wanted}, each {mismatch}") from None
+
+
+def _parts(text: str) -> list[str]:
+    if text[:1] + text[-1:] in ("()", "[]"):
+        text = text[1:-1]
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _found(text: str) -> str:
+    if not text:
+        return "nothing"
+    try:
+        float(text)
+    except ValueError:
+        return f"text '{text}'"
+    return text
+
+
+def _or(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def check(instance: Any) -> None:
+    """Refuses a value that is not of its field's type, or not finite: for settings given in Python."""
+    for field, wanted in zip(dataclasses.fields(instance), hints_of(type(instance)).values(), strict=True):
+        value = getattr(instance, field.name)
+        if value == field.default and type(value) is type(field.default):
+            continue  # an author's own default is right by definition
+        words = _misfit(value, wanted)
+        if words:
+            found = f"text '{value}'" if isinstance(value, str) else repr(value)
+            name = f"{type(instance).__name__}({field.name}={value!r})"
+            raise UserError(f"{name}: found {found}, wanted {words}")
+
+
+def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Refuses an argument of a call from Python that is not of its parameter's type."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        words = _misfit(given[name], _evaluated(parameter.annotation, function))
+        if words and parameter.kind is not parameter.VAR_KEYWORD:
+            raise UserError(f"{name}={given[name]!r}: found {shown(given[name])}, expected {words}")
+
+
+def shown(value: Any) -> str:
+    """What was found, in words."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"text '{value}'" if isinstance(value, str) else _short(repr(value))
+
+
+def misfit(value: Any, annotation: Any, owner: Any) -> str | None:
+    """What a plainly annotated parameter of somebody's callable wants instead of `value`; None where it fits.
+
+    Only int, float, bool, None and unions of them are looked at. A text may look like a number on the command line, and
+    0 and 1 stand for False and True there.
+    """
+    wanted = _evaluated(annotation, owner)
+    union = typing.get_origin(wanted) in (typing.Union, types.UnionType)
+    choices = typing.get_args(wanted) if union else [wanted]
+    if any(choice not in (int, float, bool, None, type(None)) for choice in choices):
+        return None
+    if (float in choices and isinstance(value, float)) or (bool in choices and value in (0, 1)):
+        return None
+    return _misfit(value, wanted)
+
+
+def _misfit(value: Any, wanted: Any) -> str | None:
+    """What was wanted instead of `value`, in words; None where it fits."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if wanted is bool:
+        return None if isinstance(value, bool) or type(value).__name__ == "bool" else "True or False"
+    if wanted is int:
+        return None if number and isinstance(value, numbers.Integral) else "a whole number"
+    if wanted is float:
+        if not number:
+            return "a number"
+        return None if math.isfinite(value) else "a finite number"
+    if wanted is str:
+        return None if isinstance(value, str) else "text"
+    if wanted in (None, type(None)):
+        return None if value is None else "None"
+    if wanted is Path:
+        return None if isinstance(value, os.PathLike) else "a path"
+    if origin is dict:
+        return None if isinstance(value, Mapping) else "a dict"
+    if origin is Literal:
+        return None if value in arguments else _or(repr(choice) for choice in arguments)
+    if origin in (typing.Union, types.UnionType):
+        misfits = [_misfit(value, choice) for choice in arguments]
+        return None if None in misfits else _or(filter(None, misfits))
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return "a tuple"
+        elements = [arguments[0]] * len(value) if arguments[1:] == (Ellipsis,) else list(arguments)
+        if len(elements) != len(value):
+            return f"a tuple of {len(elements)}"
+        misfit = next(filter(None, map(_misfit, value, elements)), None)
+        return f"a tuple, each {misfit}" if misfit else None
+    return None
+
+
+# Descriptions
+
+
+class Setting(NamedTuple):
+    """A field of a dataclass, in words."""
+
+    name: str
+    type: str
+    default: str
+    doc: str
+
+
+def describe(cls: type) -> list[Setting]:
+    """A dataclass's fields, with the comment or docstring that stands beside each in the source."""
+    hints, docs = hints_of(cls), {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            docs.update(_docs_in_source(base))
+    rows = []
+    for field in dataclasses.fields(cls):
+        default: Any = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        shown = "required" if default is dataclasses.MISSING else default_text(default)
+        rows.append(Setting(field.name, _type_text(hints[field.name]), shown, docs.get(field.name, "")))
+    return rows
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """The type of each field of a dataclass; `Any` where its annotation cannot be evaluated at run time."""
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        name = getattr(cls, "__name__", cls)
+        raise UserError(f"{name} is not a dataclass; decorate it with @dataclass(frozen=True)")
+    hints = {}
+    for field in dataclasses.fields(cls):
+        owner = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
+        hints[field.name] = _evaluated(field.type, owner)
+    return hints
+
+
+def _evaluated(annotation: Any, owner: Any) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        # As typing.get_type_hints, but one by one: a name that only type checkers import spoils one field.
+        return eval(annotation, vars(sys.modules[owner.__module__]), dict(vars(owner)))
+    except Exception:
+        return Any
+
+
+def _type_text(annotation: Any) -> str:
+    if annotation is type(None):
+        return "none"
+    if typing.get_origin(annotation) is Literal:
+        return " | ".join(str(choice) for choice in typing.get_args(annotation))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " | ".join(_type_text(choice) for choice in typing.get_args(annotation))
+    if typing.get_origin(annotation) is None and isinstance(annotation, type):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+def default_text(value: Any) -> str:
+    """A value as it would be typed."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return ",".join(default_text(part) for part in value) or "()"
+    return getattr(value, "__name__", None) or str(value)
+
+
+def _docs_in_source(cls: type) -> dict[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):  # made in a notebook or by make_dataclass
+        return {}
+    node = ast.parse(source).body[0]
+    return field_docs(node, source) if isinstance(node, ast.ClassDef) else {}
+
+
+def field_docs(node: ast.ClassDef, source: str) -> dict[str, str]:
+    """What is said of each field of a class: the string under it, or the comment that ends its line."""
+    docs = {}
+    comments = _comments(source)
+    for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            doc = comments.get(statement.end_lineno or statement.lineno, "")
+            match after:
+                case ast.Expr(value=ast.Constant(value=str(below))):
+                    doc = " ".join(below.split())
+            docs[statement.target.id] = doc
+    return docs
+
+
+@functools.lru_cache(maxsize=16)
+def _comments(source: str) -> dict[int, str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [token for token in tokens if token.type == tokenize.COMMENT and "fmt:" not in token.string]
+    return {comment.start[0]: comment.string.lstrip("# ") for comment in comments}

@@ -1,0 +1,1 @@
+"""Playing what was trained."""

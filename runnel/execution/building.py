@@ -1,0 +1,260 @@
+"""What a run is made of: algorithm, environment and distribution found, traced and planned. Nothing runs here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+
+from runnel import algorithms, distributions
+from runnel import envs as environments
+from runnel.algorithm import Algorithm
+from runnel.config import serialization
+from runnel.config import settings as fields
+from runnel.config.presets import tuned
+from runnel.environment import Environment, JaxEnvironment, is_traceable
+from runnel.errors import UserError, nearest
+from runnel.execution import trust
+from runnel.graph.flow import trace
+from runnel.graph.nodes import Graph
+from runnel.graph.typecheck import describe, same_types, space_type, typed
+from runnel.planning.channels import derive_channels
+from runnel.planning.network_estimate import estimate_network
+from runnel.planning.plan import Distribution, Machine, NotCompiled, Plan, build_plan
+from runnel.recording.files import read_json
+from runnel.system import startup
+from runnel.types import AgentSpec
+
+DEFAULT_ENVS_HOST = 8
+DEFAULT_ENVS_JAX = 64
+
+
+class BuiltRun(NamedTuple):
+    """What a run is made of, before anything runs."""
+
+    algorithm: Algorithm
+    environment: Environment
+    env_settings: dict[str, Any]  # what it was made with
+    distribution: Distribution
+    graph: Graph
+    plan: Plan
+    tuned: tuple[str, ...] = ()  # settings of the algorithm that were known to serve, and not given
+    made_from: str | Any = ""  # the environment as it was asked for
+
+
+def build(
+    algorithm: Algorithm | type[Algorithm] | str,
+    environment: str | Any,
+    distribution: Distribution | type[Distribution] | str | None = None,
+    envs: int | None = None,
+    settings: dict[str, Any] | None = None,
+    env_settings: dict[str, Any] | None = None,
+    machine: Machine | Sequence[Machine] | None = None,
+    **fields_of_distribution: Any,
+) -> BuiltRun:
+    """Traces the algorithm on the environment and applies the distribution; starts nothing.
+
+    It is planned for this machine, or for the one or several given, of which the first is the driver's.
+
+    A named algorithm takes the tuned settings of the environment, where there are some; `settings` override
+    them. An instance is taken as it is, a class with its defaults. An environment is a name, a class, a function that
+    makes one, or one that is made already. Other keywords are fields of the distribution:
+    `build("ppo", "CartPole-v1", "coarse", actors=4)`.
+    """
+    fields.check_arguments(build, locals())
+    named = isinstance(environment, str)
+    distribution = distributions.with_fields(distribution, fields_of_distribution)
+    known = tuned(algorithms.known_as(algorithm), environment) if named and isinstance(algorithm, str) else {}
+    tuned_envs = known.pop("envs", None)
+    chosen = _chosen(algorithm, known, settings or {})
+    central = environments.central_settings(environment) if named and chosen.central else {}
+    env_settings = {**central, **(env_settings or {})}
+    startup.phase(f"making the environment {environments.label(environment)}")
+    world = (
+        environments.make(environment, **env_settings) if named else environments.of_object(environment, env_settings)
+    )
+    if is_traceable(world):
+        _check_traced(cast(JaxEnvironment, world))
+    default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else DEFAULT_ENVS_HOST
+    count = envs if envs is not None else tuned_envs or default_envs
+    if count < 1:
+        raise UserError(f"--envs {count}: an environment or more is needed")
+    if count > 2**24:
+        raise UserError("--envs: found more than a run can have, wanted at most 16777216")
+    if distribution is None:
+        distribution = "fused" if is_traceable(world) else "inline"
+    if isinstance(distribution, str):
+        distribution = distributions.load(distribution)()
+    startup.phase(f"tracing {type(chosen).__name__}")
+    graph = trace(chosen, world.spec, count)
+    plan = planned(distribution, graph, world, machine or Machine.here())
+    in_force = [f"{name}={fields.default_text(value)}" for name, value in known.items() if name not in (settings or {})]
+    in_force += [f"--envs {tuned_envs}"] if tuned_envs and envs is None else []
+    return BuiltRun(chosen, world, env_settings, distribution, graph, plan, tuple(in_force), environment)
+
+
+def planned(
+    distribution: Distribution, graph: Graph, environment: Environment, machines: Machine | Sequence[Machine]
+) -> Plan:
+    """The plan of what was built, for one machine or several; of several it tells what crosses between them."""
+    try:
+        plan = build_plan(distribution, graph, environment, machines)
+    except NotCompiled as error:
+        same = environments.in_jax(graph.spec.name)
+        raise UserError(f"{error}, or use its JAX version, {same}" if same else str(error)) from None
+    if not plan.hosts:
+        return plan
+    return dataclasses.replace(
+        plan, across=estimate_network(plan, graph, derive_channels(plan, graph, host=not is_traceable(environment)))
+    )
+
+
+def rebuild(
+    run_dir: str | Path, config: dict[str, Any], distribution: Distribution | str | None = None,
+    algorithm: Algorithm | None = None, environment: Any = None, trusted: Collection[str] = (),
+    **fields_of_distribution: Any,
+) -> BuiltRun:  # fmt: skip
+    """What a run directory's run is made of; an `algorithm` or `environment` that is given takes its place.
+
+    `trusted`: names of code in it that the user vouches for.
+    """
+    for missing in CONFIG.keys() - config.keys():
+        raise UserError(f"{run_dir}/config.json has no '{missing}'; it is not a run of this version")
+    given = {"algorithm": algorithm, "distribution": distribution, "environment": environment}
+    trust.admit(run_dir, config, trusted, [part for part, value in given.items() if value is None])
+    algorithm = algorithm or serialization.from_json(config["algorithm"], Algorithm)
+    chosen = distribution or serialization.from_json(config["distribution"], Distribution)
+    kept = config["environment"]
+    if environment is None:
+        environment = serialization.held(kept) if "unavailable" in kept else kept["name"]
+    if environment is None:
+        raise UserError(
+            f"{run_dir} was trained on {kept['unavailable']}, which no other process can import; in Python, "
+            "give it again: environment=..."
+        )
+    return build(
+        algorithm, environment, chosen, config["envs"], env_settings=kept["settings"], **fields_of_distribution
+    )
+
+
+def read_config(run_dir: str | Path) -> dict[str, Any]:
+    """A run directory's config.json."""
+    path = Path(run_dir) / "config.json"
+    try:
+        config = read_json(run_dir, "config.json")
+    except FileNotFoundError:
+        there = Path(run_dir).exists()
+        what = f"{run_dir} holds no run: there is no config.json in it" if there else f"there is no directory {run_dir}"
+        raise UserError(what) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not a run's configuration")
+    _check_config(path, config)
+    return config
+
+
+CONFIG: dict[str, Callable[[Any], bool]] = {
+    "algorithm": lambda x: isinstance(x, dict),
+    "distribution": lambda x: isinstance(x, dict),
+    "environment": lambda x: (
+        isinstance(x, dict) and isinstance(x.get("name"), str) and isinstance(x.get("settings"), dict)
+    ),
+    "envs": lambda x: type(x) is int and 0 < x <= 2**24,
+    "steps": lambda x: type(x) is int and 0 < x <= 2**62,
+    "seed": lambda x: type(x) is int and 0 <= x < 2**32,
+    "stop_at_return": lambda x: x is None or type(x) in (int, float),
+    "checkpoint_every_s": lambda x: type(x) in (int, float) and x > 0,
+}
+"""What a run's configuration must have, and how it is told from something else."""
+
+MORE: dict[str, Callable[[Any], bool]] = {
+    "wandb": lambda x: isinstance(x, bool),
+    "restarts": lambda x: type(x) is int and x >= 0,
+    "hang_after_s": lambda x: type(x) in (int, float) and x > 0,
+    "on_nan": lambda x: x in ("stop", "skip", "rollback"),
+    "code": lambda x: isinstance(x, dict),
+}
+"""What it may have."""
+
+
+def _check_config(path: Path, config: dict[str, Any]) -> None:
+    """Refuses what no run has written, before anything is made of it."""
+    for name, proper in (CONFIG | MORE).items():
+        if name in config and not proper(config[name]):
+            raise UserError(f"{path}: '{name}' is {str(config[name])[:60]!r}, which no run has; was the file edited?")
+    for name in _names(config):
+        file, colon, _ = name.rpartition(":")
+        if not colon or not file.endswith(".py"):
+            continue
+        if not os.path.isabs(file):
+            raise UserError(f"{path} names the script '{file}'; wanted its whole path, as runs write it")
+        if Path(file).resolve().is_relative_to(path.parent.resolve()):
+            raise UserError(
+                f"{path} names the script '{file}', which lies in the run's own directory: a run is data, and nothing "
+                "in it is executed; move the script elsewhere and change its path here"
+            )
+
+
+def _names(data: Any) -> Iterator[str]:
+    """Every text in a configuration."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from _names(part)
+
+
+def _check_traced(environment: JaxEnvironment) -> None:
+    """Refuses a JAX environment whose values are not of the types its spec tells, or change from step to step."""
+    spec, key = environment.spec, jax.eval_shape(lambda: jax.random.key(0))
+
+    def by_group(make: Callable[[AgentSpec], Any]) -> Any:
+        values = {g: make(agents) for g, agents in spec.groups.items()}
+        return values if len(values) > 1 else next(iter(values.values()))
+
+    state, observation = typed(environment.reset, key, what=f"{spec.name}: reset")
+    wanted = by_group(lambda agents: space_type(agents.observation, *_agents(agents)))
+    same_types(wanted, observation, f"{spec.name}: reset gives an observation")
+    action = by_group(lambda agents: space_type(agents.action, *_agents(agents)))
+    after, timestep = typed(environment.step, state, action, key, what=f"{spec.name}: step")
+    same_types(state, after, f"{spec.name}: step gives a state")
+    same_types(wanted, timestep.observation, f"{spec.name}: step gives an observation")
+    reward = by_group(lambda agents: jax.ShapeDtypeStruct(_agents(agents), float))
+    if [x.shape for x in jax.tree.leaves(timestep.reward)] != [x.shape for x in jax.tree.leaves(reward)]:
+        raise UserError(f"{spec.name}: step gives rewards {describe(timestep.reward)}, wanted {describe(reward)}")
+    if any(x.dtype.kind == "c" for x in jax.tree.leaves(timestep.reward)):
+        raise UserError(f"{spec.name}: step gives rewards {describe(timestep.reward)}, wanted real numbers")
+    for name in ("terminated", "truncated"):
+        flag = getattr(timestep, name)
+        if flag.shape != () or flag.dtype != bool:
+            raise UserError(f"{spec.name}: step gives {name} as {describe(flag)}, wanted a single bool")
+
+
+def _agents(agents: AgentSpec) -> tuple[int, ...]:
+    return (agents.agents,) if agents.agents > 1 else ()
+
+
+def _chosen(algorithm: Algorithm | type[Algorithm] | str, tuned: dict[str, Any], given: dict[str, Any]) -> Algorithm:
+    """The algorithm of a name, a class or an instance, with the settings that were given."""
+    cls = algorithms.load(algorithm) if isinstance(algorithm, str) else algorithm
+    instance = None if isinstance(cls, type) else cls
+    cls = cls if isinstance(cls, type) else type(cls)
+    if not issubclass(cls, Algorithm):
+        raise UserError(
+            f"algorithm: found {fields.shown(algorithm)}, expected a name such as 'ppo', or a runnel.Algorithm"
+        )
+    known = fields.hints_of(cls)
+    for name in given:
+        if name not in known:
+            raise UserError(f"{cls.__name__} has no setting '{name}'{nearest(name, known)}")
+    try:
+        chosen = cls(**{**tuned, **given}) if instance is None else dataclasses.replace(cast(Any, instance), **given)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{cls.__name__}: {error}") from None
+    fields.check(chosen)
+    return chosen

@@ -1,0 +1,163 @@
+"""Where a run is at work: this machine, or the machines of a cluster, which come and go."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from runnel.errors import RunFailed, UserError
+from runnel.execution.building import BuiltRun, planned
+from runnel.launch import LocalLauncher
+from runnel.launch.site import LocalSite, Site
+from runnel.planning.plan import BoundedStaleness, Machine
+
+if TYPE_CHECKING:
+    from runnel.launch.cluster import Cluster
+
+
+ANOTHER_S = 20.0
+"""How long a run that has lost its last machine waits for one that could join, be it the same."""
+
+
+class MachinePool(Protocol):
+    """The machines there are now, and how a crew is put to work on them."""
+
+    flags: str
+    """What to add to a command so that it finds the same ones."""
+
+    @property
+    def machines(self) -> tuple[Machine, ...]: ...
+
+    def site(self, logs: Path) -> Site: ...
+
+    def leave(self, host: str) -> None:
+        """A machine is lost."""
+        ...
+
+    def grows(self) -> bool:
+        """Whether machines could join."""
+        ...
+
+    def grow(self) -> tuple[list[str], dict[str, str]]:
+        """Takes them in; gives the names of those that have joined, and why others could not."""
+        ...
+
+    def traffic(self) -> dict[str, Any]:
+        """What crossed between machines, by machine."""
+        ...
+
+    def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
+        """What to report of connections that strangers have made, as keywords of an event; now and then, or now."""
+        ...
+
+    def abort(self) -> None:
+        """Ends all workers at once."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SingleMachine:
+    """This one."""
+
+    flags = ""
+
+    def __init__(self, launcher: LocalLauncher | None = None):
+        self._launcher = launcher
+        self._here = Machine.here()  # before this process is kept off its devices
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        return (self._here,)
+
+    def site(self, logs: Path) -> Site:
+        self._launcher = self._launcher or LocalLauncher()
+        return LocalSite(self._launcher, logs)
+
+    def leave(self, host: str) -> None:
+        raise AssertionError("there is no other machine")
+
+    def grows(self) -> bool:
+        return False
+
+    def grow(self) -> tuple[list[str], dict[str, str]]:
+        return [], {}
+
+    def traffic(self) -> dict[str, Any]:
+        return {}
+
+    def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
+        return []
+
+    def abort(self) -> None:
+        if self._launcher is not None:
+            self._launcher.close(0.0)
+
+    def close(self) -> None:
+        if self._launcher is not None:
+            self._launcher.close()
+
+
+class ClusterMachines:
+    """Those of a cluster."""
+
+    def __init__(self, cluster: Cluster, flags: str = ""):
+        self.cluster, self.flags = cluster, flags
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        joined = [agent.joined for agent in self.cluster.agents.values()]
+        return tuple(Machine(each.cpus, tuple(each.devices), each.name, each.address) for each in joined)
+
+    def site(self, logs: Path) -> Site:
+        self.cluster.logs = logs
+        return self.cluster
+
+    def leave(self, host: str) -> None:
+        self.cluster.drop(host)
+        if self.cluster.agents:
+            return
+        # It may only be its agent that ended.
+        if not self.cluster.finds_another(ANOTHER_S) or not self.cluster.join()[0]:
+            raise RunFailed(f"{host} was the last machine, and is lost")
+
+    def grows(self) -> bool:
+        return bool(self.cluster.new)
+
+    def grow(self) -> tuple[list[str], dict[str, str]]:
+        return self.cluster.join()
+
+    def traffic(self) -> dict[str, Any]:
+        return self.cluster.traffic()
+
+    def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
+        return self.cluster.rejections(at_once)
+
+    def abort(self) -> None:
+        self.cluster.close(0.0)
+
+    def close(self) -> None:
+        self.cluster.shutdown()
+
+
+def replanned(built: BuiltRun, first_cpus: int, machines: tuple[Machine, ...]) -> BuiltRun:
+    """The same run on other machines.
+
+    Where workers run free, there are as many more or fewer actors as there are more or fewer CPUs than at first, as far
+    as the environments can be shared among them. Elsewhere there are as many as before: they share what CPUs there are.
+    """
+    given: Any = built.distribution
+    if not isinstance(built.plan.synchronisation, BoundedStaleness) or not hasattr(given, "actors"):
+        return on(built, machines)
+    wanted = max(1, given.actors * sum(machine.cpus for machine in machines) // first_cpus)
+    for actors in range(wanted, 0, -1):
+        with contextlib.suppress(UserError):  # the environments cannot be shared by so many
+            return on(built._replace(distribution=replace(given, actors=actors)), machines)
+    return on(built, machines)
+
+
+def on(built: BuiltRun, machines: tuple[Machine, ...]) -> BuiltRun:
+    """What was built, planned for these machines."""
+    return built._replace(plan=planned(built.distribution, built.graph, built.environment, machines))

@@ -1,0 +1,120 @@
+"""What workers tell of their progress, put together for whoever looks after the run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from runnel.runtime.programs import totals
+from runnel.runtime.programs.totals import Progress
+
+
+class ProgressAggregator:
+    """What was told, and what of it has been passed on.
+
+    Learners tell how far training has come; whoever sees episodes end, what they brought. `begin` is where a stretch of
+    training starts: at the run's beginning, or at a checkpoint.
+    """
+
+    def __init__(self, learners: set[str]):
+        self.learners = learners
+        self.worked = 0  # environment steps learnt from, counting those twice that had to be done again
+        self.begin()
+
+    def begin(self, env_steps: int = 0, iterations: int = 0, versions: int = 0) -> None:
+        self.env_steps, self.iterations, self.versions, self.episodes = env_steps, iterations, versions, 0
+        self.last: dict[str, dict[str, Any]] = {}  # by worker: what it told last
+        self.ended: dict[str, int] = {}  # by worker: episodes that those saw which it replaces
+        self.sums = totals.Summed(0, {}, {}, {})
+
+    def hear(self, name: str, told: dict[str, Any]) -> None:
+        before = self.last.get(name)
+        self.last[name] = told
+        if before is not None and before["episodes"] > told["episodes"]:
+            self.ended[name] = self.ended.get(name, 0) + before["episodes"]
+        if name in self.learners:
+            self.worked += max(0, told["env_steps"] - (before["env_steps"] if before else self.env_steps))
+        if told["rank"]:
+            return  # learners of several processes all tell the same
+        for node, times in told["times"].items():
+            self.sums.updates[node] = self.sums.updates.get(node, 0) + times
+        for quantity, times in told["broken"].items():
+            self.sums.broken[quantity] = self.sums.broken.get(quantity, 0) + times
+        for node, out in told["out"].items():
+            sums = self.sums.out.setdefault(node, {})
+            for key, value in out.items():
+                sums[key] = sums.get(key, 0.0) + value
+
+    def reached_env_steps(self) -> int:
+        """How far the slowest learner has come."""
+        return min((told["env_steps"] for told in self._of_learners()), default=0)
+
+    def _of_learners(self) -> list[dict[str, Any]]:
+        return [told for name, told in self.last.items() if name in self.learners]
+
+    def progress(self, target: float = math.inf) -> Progress:
+        """What is new since this was asked last."""
+        learners = self._of_learners()
+        env_steps = min((p["env_steps"] for p in learners), default=self.env_steps)
+        iterations = min((p["iterations"] for p in learners), default=self.iterations)
+        versions = sum(p["versions"] for p in learners if not p["rank"]) if learners else self.versions
+        sums, self.sums = self.sums, totals.Summed(0, {}, {}, {})
+        windows = [p["window"] for p in self.last.values() if p["window"] is not None and not p["rank"]]
+        returns = _group_returns(windows)
+        filled = sum(window["filled"] for window in windows)
+        episodes = self._episodes()
+        mean = float(np.mean(list(returns.values()))) if returns else None
+        full = windows and all(window["filled"] >= 100 for window in windows)
+        progress = Progress(
+            iterations=iterations - self.iterations,
+            updates=versions - self.versions,
+            episodes=max(0, episodes - self.episodes),
+            mean_return=mean,
+            mean_length=sum(window["length"] for window in windows) / filled if filled else None,
+            group_returns=returns,
+            out=_means(sums),
+            reached=any(p["reached"] for p in learners) or bool(full and mean is not None and mean >= target),
+            env_steps=env_steps - self.env_steps,
+            staleness=_staleness(learners),
+            broken=sums.broken,
+        )
+        self.env_steps, self.iterations, self.episodes, self.versions = env_steps, iterations, episodes, versions
+        return progress
+
+    def _episodes(self) -> int:
+        """Workers with the same groups have each their own episodes; those of other groups saw the same ones."""
+        by_groups: dict[tuple[str, ...], int] = {}
+        for name, told in self.last.items():
+            if told["window"] is not None and not told["rank"]:
+                groups = tuple(sorted(told["window"]["returns"]))
+                seen = told["episodes"] + self.ended.get(name, 0)
+                by_groups[groups] = by_groups.get(groups, 0) + seen
+        return max(by_groups.values(), default=0)
+
+
+def _group_returns(windows: list[dict[str, Any]]) -> dict[str, float]:
+    sums: dict[str, tuple[float, int]] = {}
+    for window in windows:
+        for group, total in window["returns"].items():
+            before, count = sums.get(group, (0.0, 0))
+            sums[group] = (before + total, count + window["filled"])
+    return {group: total / count for group, (total, count) in sums.items() if count}
+
+
+def _means(sums: totals.Summed) -> dict[str, float]:
+    means = {}
+    for node, out in sums.out.items():
+        times, prefix = sums.updates.get(node, 0), node.rpartition("/")[0]
+        for name, value in out.items():
+            if times:
+                means[f"{prefix}/{name}" if prefix else name] = value / times
+    return means
+
+
+def _staleness(learners: list[dict[str, Any]]) -> tuple[float, int]:
+    """The mean and the most, since the run was started."""
+    total = sum(p["staleness"][0] for p in learners)
+    count = sum(p["staleness"][1] for p in learners)
+    return (total / count if count else 0.0), max((p["staleness"][2] for p in learners), default=0)

@@ -1,0 +1,81 @@
+"""How the workers of a run fared, for its result, and what held it up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from runnel.environment import is_traceable
+from runnel.execution.building import BuiltRun
+from runnel.execution.run_stats import RunCounters
+from runnel.launch.rejections import total
+from runnel.planning.pace import staleness_in_iterations
+from runnel.planning.plan import Machine
+from runnel.reporting.bottleneck import Role, RunSetting, bottleneck
+from runnel.runtime.single_process.program import Program
+from runnel.runtime.usage import UsageReport
+
+
+def outcome(
+    program: Program | None, built: BuiltRun, machines: Sequence[Machine], counters: RunCounters, worked: bool,
+    traffic: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Workers, streams, the network and the bottleneck. `worked`: before the first update there was only starting."""
+    report = program.report() if program is not None else UsageReport()
+    if built.plan.workers == 1 and program is not None:
+        (worker,) = report.workers
+        report = UsageReport((replace(worker, env_steps=counters.env_steps, updates=counters.updates),))
+    measured = worked and report.workers
+    sentence = bottleneck(report, setting_of(built, machines), counters.restart_reasons) if measured else None
+    return {
+        "workers": [worker.json() for worker in report.workers],
+        "streams": [stream.json() for stream in report.streams],
+        "bottleneck": sentence,
+        **({"machines": [asdict(machine) for machine in machines]} if len(machines) > 1 else {}),
+        **({"network": _network(traffic, built)} if traffic else {}),
+    }
+
+
+def _network(traffic: Mapping[str, Any], built: BuiltRun) -> dict[str, Any]:
+    """What crossed between machines, what was dropped because nobody of the run had sent it, and who was rejected."""
+    carried: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    sent = saved = 0
+    for tally in traffic.values():
+        sent += tally["wire"].get("sent_bytes", 0)
+        saved += sum(counts.get("saved_bytes", 0) for counts in tally["carried"].values())
+        carried.update({kind: counts.get("sent_bytes", 0) for kind, counts in tally["carried"].items()})
+        dropped.update(tally["dropped"])
+    return {
+        "sent_bytes": sent,
+        "saved_bytes": saved,  # by compression
+        "by_kind": dict(carried),
+        "dropped": dict(dropped),
+        "rejected": total({name: tally["rejected"] for name, tally in traffic.items()}),
+        "predicted_bytes_per_step": built.plan.across.bytes_per_step if built.plan.across is not None else 0.0,
+    }
+
+
+def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
+    """What the run was given, as far as `bottleneck` may ask for more or less of it."""
+    plan, graph = built.plan, built.graph
+    known = ("actors", "inference", "learners", "ring")
+    given: Any = built.distribution
+    flags = {each.name: getattr(given, each.name) for each in fields(given) if each.name in known}
+    if "ring" in flags:
+        flags["ring"] = plan.home("environment").ring  # as far as the environments could be divided
+    return RunSetting(
+        flags=flags,
+        roles=tuple(
+            Role(fragment.name, fragment.replicas, frozenset(graph.nodes[node].kind for node in fragment.nodes))
+            for fragment in plan.fragments
+        ),
+        envs=plan.envs,
+        cpus=sum(machine.cpus for machine in machines),
+        gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
+        free=staleness_in_iterations(plan, graph) > 0,
+        max_staleness=graph.algorithm.max_staleness,
+        host=not is_traceable(built.environment),
+    )

@@ -1,0 +1,127 @@
+"""A run that has ended: what `train` and `resume` return, and what is left of one that has nothing left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from runnel.config import serialization
+from runnel.errors import UserError
+from runnel.execution.building import BuiltRun, read_config
+from runnel.execution.run_stats import RunCounters
+from runnel.recording.checkpoint import Checkpoints
+from runnel.recording.files import read_json
+from runnel.runtime.single_process.program import unsound_states
+from runnel.types import PyTree
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A run that has ended."""
+
+    result: dict[str, Any]  # as in result.json
+    run_dir: Path
+    states: dict[str, PyTree]  # by group: the learner's state
+    built: BuiltRun | None = None  # what it was made of
+
+    @property
+    def params(self) -> PyTree:
+        """The parameters of the only group."""
+        if not self.states:
+            raise UserError(
+                f"{self.run_dir} has no parameters: it was stopped before its first checkpoint; train again"
+            )
+        if len(self.states) > 1:
+            groups = ", ".join(self.states)
+            raise UserError(f"{self.run_dir} has {len(self.states)} groups ({groups}); use run.states[group].params")
+        (state,) = self.states.values()
+        return state.params
+
+    def __repr__(self) -> str:
+        names = ("status", "algorithm", "environment", "distribution", "seed", "env_steps", "mean_return")
+        facts = [f"{name}={self.result[name]!r}" for name in names if name in self.result]
+        return f"Run({', '.join([*facts, f'run_dir={str(self.run_dir)!r}'])})"
+
+
+def of_run(run: str | Path | Run, algorithm: Any, environment: Any) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """A run's directory and configuration, and what of it is in hand: given, or held by a `Run` and nowhere else."""
+    directory = run.run_dir if isinstance(run, Run) else Path(run)
+    config, given = read_config(directory), {"algorithm": algorithm, "environment": environment}
+    if isinstance(run, Run) and run.built is not None:
+        for part, kept in (("algorithm", run.built.algorithm), ("environment", run.built.made_from)):
+            if given[part] is None and serialization.reason(config[part]) is not None:
+                given[part] = kept
+    return directory, config, given
+
+
+def finished(run_dir: Path, config: Mapping[str, Any], built: BuiltRun) -> Run | None:
+    """The run as it ended, where it has come as far as `config` asks; None where there is something left to train.
+
+    Nothing is started and nothing is written.
+    """
+    result = read_result(run_dir)
+    if result is None or not may_be_done(result, config):
+        return None
+    if not _reached(result, config) and result["env_steps"] >= config["steps"] + built.graph.steps_per_iteration:
+        return None  # fewer steps are asked for than it has taken, which is a mistake
+    taken: list[Any] = []
+
+    def refuse(states: PyTree, counters: dict[str, Any]) -> str | None:
+        taken.append(counters.get("env_steps"))
+        return unsound(built, config["seed"], states, counters)
+
+    states, _ = Checkpoints(run_dir).load_states(built.graph.states, lambda text: None, refuse)
+    # Where the last checkpoint is lost, what came after the one before it is trained again.
+    return Run(result, run_dir, states, built) if taken[-1] == result["env_steps"] else None
+
+
+def unsound(built: BuiltRun, seed: int, states: PyTree, counters: dict[str, Any]) -> str | None:
+    """What is wrong with the states and the counters of a checkpoint, or None."""
+    return RunCounters.problem(counters) or unsound_states(built.graph, states, seed)
+
+
+def may_be_done(result: Mapping[str, Any] | None, config: Mapping[str, Any]) -> bool:
+    """Whether a result says that the run has finished, and has come as far as `config` asks."""
+    if result is None or result.get("status") != "finished" or type(result.get("env_steps")) is not int:
+        return False
+    return result["env_steps"] >= config["steps"] or _reached(result, config)
+
+
+def _reached(result: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    reached, target = result.get("mean_return"), config["stop_at_return"]
+    return target is not None and type(reached) in (int, float) and reached >= target
+
+
+def read_result(run_dir: Path) -> dict[str, Any] | None:
+    """A run directory's result.json; None where there is none that can be read, or one that no run has written."""
+    try:
+        found = read_json(run_dir, "result.json")
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and all(_proper(name, value) for name, value in found.items()) else None
+
+
+TEXT: Final = frozenset({"status", "algorithm", "environment", "distribution", "reason", "bottleneck"})
+LISTS: Final = frozenset({"workers", "streams", "machines"})
+TABLES: Final = frozenset({"group_returns", "restart_reasons"})
+
+
+def _proper(name: str, value: Any) -> bool:
+    """Whether a result has such a value of that name; what has another name is nobody's concern."""
+    if value is None or name == "network":
+        return name not in ("status", "env_steps")
+    if name in LISTS:
+        return isinstance(value, list) and all(isinstance(each, dict) for each in value) and _roles(name, value)
+    if name in TABLES:
+        return isinstance(value, dict) and all(type(each) in (int, float) for each in value.values())
+    return isinstance(value, str) if name in TEXT else type(value) in (int, float)
+
+
+def _roles(name: str, value: list[dict[str, Any]]) -> bool:
+    busy = (int, float, type(None))
+    return name != "workers" or all(
+        isinstance(each.get("role"), str) and type(each.get("busy")) in busy and isinstance(each.get("host", ""), str)
+        for each in value
+    )

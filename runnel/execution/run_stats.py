@@ -1,0 +1,173 @@
+"""What a run has done, and how fast."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from runnel.runtime.programs.totals import Progress
+from runnel.runtime.usage import UsageReport
+
+MOST = 2**62
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST
+
+
+def _number(value: Any) -> bool:
+    return (type(value) in (int, float) and -MOST <= value <= MOST) or (type(value) is float and math.isfinite(value))
+
+
+COUNTED: dict[str, Callable[[Any], bool]] = {
+    "int": _count,
+    "float": lambda x: _number(x) and x >= 0,
+    "float | None": lambda x: x is None or _number(x),
+    "dict[str, float]": lambda x: isinstance(x, dict) and all(v is None or _number(v) for v in x.values()),
+    "dict[str, int]": lambda x: isinstance(x, dict) and all(_count(v) for v in x.values()),
+}
+"""Which values a counter of a type can have."""
+
+
+@dataclass
+class RunCounters:
+    """What a run has done since it began, resumed or not."""
+
+    iterations: int = 0
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    wall_seconds: float = 0.0
+    cut_episodes: int = 0
+    mean_return: float | None = None
+    mean_length: float | None = None
+    group_returns: dict[str, float] = field(default_factory=dict)  # where there are several groups
+    restarts: int = 0
+    restart_reasons: dict[str, int] = field(default_factory=dict)
+    environment_failures: int = 0
+    skipped_updates: int = 0  # refused, because something was not finite
+
+    @classmethod
+    def problem(cls, kept: Mapping[str, Any]) -> str | None:
+        """What no run has counted, of what was kept with a checkpoint; or None."""
+        known = {each.name: each.type for each in fields(cls)}
+        for name, value in kept.items():
+            if name not in known or not COUNTED[str(known[name])](value):
+                return f"counters.json has {name[:40]} {str(value)[:40]!r}, which no run counts"
+        return None
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> RunCounters:
+        """As they were kept with a checkpoint."""
+        return cls(**kept)
+
+    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+        self.iterations += progress.iterations
+        steps = progress.iterations * steps_per_iteration if progress.env_steps is None else progress.env_steps
+        self.env_steps += steps
+        self.updates += progress.updates
+        self.episodes += progress.episodes
+        self.mean_return, self.mean_length = progress.mean_return, progress.mean_length
+        self.group_returns = progress.group_returns if len(progress.group_returns) > 1 else {}
+
+
+@dataclass
+class Rate:
+    """Environment steps per second since the first update, and lately."""
+
+    started: tuple[float, int] | None = None
+    stopped: tuple[float, int] | None = None
+    window: list[tuple[float, int]] = field(default_factory=list)
+
+    def start(self, steps: int) -> None:
+        self.started = (time.monotonic(), steps)
+        self.window = [self.started]
+
+    def now(self, steps: int) -> float | None:
+        """Over the last five seconds or so."""
+        if self.started is None:
+            return None
+        self.window.append((time.monotonic(), steps))
+        while len(self.window) > 2 and self.window[-1][0] - self.window[1][0] > 5:
+            self.window.pop(0)
+        return _slope(self.window[0], self.window[-1])
+
+    def stop(self, steps: int) -> None:
+        """What follows, such as the last checkpoint, is not training."""
+        self.stopped = (time.monotonic(), steps)
+
+    def overall(self) -> float | None:
+        return _slope(self.started, self.stopped) if self.started and self.stopped else None
+
+
+@dataclass
+class RunStats:
+    """A run's counters and clocks, and what is told of them."""
+
+    began: float  # this stretch of the run, by the monotonic clock
+    counters: RunCounters = field(default_factory=RunCounters)
+    rate: Rate = field(default_factory=Rate)
+    startup_s: float | None = None  # to the first update
+    staleness: tuple[float, int] = (0.0, 0)  # lately: its mean, and the highest
+
+    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+        self.counters.add(progress, steps_per_iteration)
+        self.staleness = progress.staleness
+
+    def first_update(self) -> None:
+        """Until then there was compiling to do; what follows is what the rate is of."""
+        self.startup_s = time.monotonic() - self.began
+        self.rate.start(self.counters.env_steps)
+
+    def wall_seconds(self) -> float:
+        return self.counters.wall_seconds + time.monotonic() - self.began
+
+    def metrics(self, progress: Progress, lately: UsageReport) -> dict[str, Any]:
+        """A line of metrics.jsonl."""
+        counters = self.counters
+        return {
+            "env_steps": counters.env_steps,
+            "iterations": counters.iterations,
+            "updates": counters.updates,
+            "episodes": counters.episodes,
+            "mean_return": counters.mean_return,
+            "mean_length": counters.mean_length,
+            "steps_per_second": self.rate.now(counters.env_steps),
+            "wall_seconds": self.wall_seconds(),
+            "restarts": counters.restarts,
+            "environment_failures": counters.environment_failures,
+            "skipped_updates": counters.skipped_updates,
+            "staleness_mean": progress.staleness[0],
+            "staleness_max": progress.staleness[1],
+            **lately.metrics(),
+            **{f"learn/{name}": value for name, value in progress.out.items()},
+            **{f"return/{group}": value for group, value in counters.group_returns.items()},
+        }
+
+    def result(self) -> dict[str, Any]:
+        """What result.json has of it."""
+        counters = self.counters
+        return {
+            "env_steps": counters.env_steps,
+            "updates": counters.updates,
+            "episodes": counters.episodes,
+            "cut_episodes": counters.cut_episodes,
+            "mean_return": counters.mean_return,
+            **({"group_returns": counters.group_returns} if counters.group_returns else {}),
+            "wall_seconds": self.wall_seconds(),
+            "startup_seconds": self.startup_s,
+            "steps_per_second": self.rate.overall(),
+            "staleness_mean": self.staleness[0],
+            "staleness_max": self.staleness[1],
+            "restarts": counters.restarts,
+            "restart_reasons": counters.restart_reasons,
+            "environment_failures": counters.environment_failures,
+            "skipped_updates": counters.skipped_updates,
+        }
+
+
+def _slope(start: tuple[float, int], end: tuple[float, int]) -> float | None:
+    return (end[1] - start[1]) / (end[0] - start[0]) if end[0] > start[0] and end[1] > start[1] else None

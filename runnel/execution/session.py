@@ -1,0 +1,521 @@
+"""One stretch of a run, from start or resume to its end: progress, checkpoints, signals and the result."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from runnel.config import serialization
+from runnel.config.jax_config import keep_off_devices
+from runnel.environment import is_traceable
+from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed, printable
+from runnel.execution.building import BuiltRun
+from runnel.execution.hang_watch import HangWatch
+from runnel.execution.machine_pool import MachinePool, SingleMachine, replanned
+from runnel.execution.result import outcome
+from runnel.execution.run import Run
+from runnel.execution.run_stats import RunCounters, RunStats
+from runnel.planning.plan import BoundedStaleness
+from runnel.recording import run_directory
+from runnel.recording.checkpoint import Checkpoints
+from runnel.recording.events import EventLog
+from runnel.recording.files import one_line, told_plainly, write_json_atomically
+from runnel.recording.metrics import MetricsLog
+from runnel.reporting.live_view import LiveView, forgiving, summary
+from runnel.runtime.programs.totals import Progress
+from runnel.runtime.recovery.nan_rollback import SETBACKS, NanRollback, other_seed
+from runnel.runtime.single_process.program import Program, carry_types, make_program, unsound
+from runnel.system import startup
+from runnel.system.exits import failure
+from runnel.system.limits import RUN, check_descriptors, check_memory, opened
+from runnel.system.signals import Interrupted, StopRequest, Stuck
+from runnel.types import PyTree
+
+REPORT_S = 0.1
+"""How often a program comes back to report."""
+
+
+class Session:
+    """Runs a plan until it has taken its steps, reached its return, or been asked to stop."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: dict[str, Any],
+        built: BuiltRun,
+        *,
+        began: float,
+        quiet: bool,
+        resumed: bool = False,
+        premises: MachinePool | None = None,
+    ):
+        self.premises = premises or SingleMachine()
+        self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
+        self.resumed = resumed
+        self._asked_for = built  # what was asked for; where machines come and go, `built` is what there is of it
+        self._first_cpus = sum(machine.cpus for machine in self.premises.machines)
+        self.checkpoints = Checkpoints(run_dir)
+        self.events = EventLog(run_dir)
+        self.ledger = RunStats(began)
+        self.interrupted = False
+        self.asked = ""  # the signal that did
+        self.begun = False
+        self._says: Callable[[str], None] = self._print
+        self._stopping = StopRequest(self._stop, self._last_word)
+        self._stopping.look = self._look
+        self._announcing, self._announced = threading.Lock(), False
+        # Looks for a hang in this process; where there are workers, `DistributedProgram` does.
+        self._watch = self._hang_watch() if built.plan.workers == 1 else None
+        self.program: Program | None = None
+        self.reason: str | None = None  # why the run did not end as it should
+        self.rest: Progress | None = None  # what workers told while they paused for the last checkpoint
+        self._saved_at_iteration = -1
+        self._setbacks = NanRollback()
+
+    @property
+    def counters(self) -> RunCounters:
+        return self.ledger.counters
+
+    def run(self) -> Run:
+        with self._stopping, self._at_once(), contextlib.ExitStack() as stack:
+            stack.callback(self.events.close)
+            try:
+                with self._at_once():
+                    result = self._run(stack)
+            except Stuck as stuck:
+                result = self._left(stuck)
+            except (Exception, Interrupted) as error:
+                self._failed(error)
+                raise
+            except BaseException as problem:  # Ctrl-C is `Interrupted`: this one comes from code of the run's
+                error = failure(problem)
+                self._failed(error)
+                raise error from None
+        if not self.quiet and sys.stdout is not None:
+            again = {"resumable": self.checkpoints.newest() is not None, "resume_flags": self.premises.flags}
+            print(summary({**result, "run_dir": str(self.run_dir), **again}), file=forgiving(sys.stdout), flush=True)
+        carry = self.program.carry if self.program is not None else None
+        return Run(result, self.run_dir, carry.states if carry is not None else {}, self.built)
+
+    def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
+        stack.callback(self._close)
+        program = self._first_program()
+        tuned = ", ".join(self.built.tuned)
+        notes = [f"tuned for {self.config['environment']['name']}: {tuned}"] if tuned else []
+        notes += self.built.plan.notes
+        if self.resumed:
+            self._load(program, notes.append)
+        view = stack.enter_context(LiveView(self.config["steps"], self.quiet, self._title()))
+        startup.through(view.starting)
+        self._says = view.note
+        for note in notes:
+            view.note(note)
+        self.events.note = view.event
+        log = stack.enter_context(self._begin())
+        self._train(log, view)
+        self._tell_of_strangers(at_once=True)
+        return self._write_result("interrupted" if self.interrupted else "finished", self.program)
+
+    def _first_program(self) -> Program:
+        """On the machines there are, of which some may be lost before anything begins."""
+        while True:
+            try:
+                self.program = self._program()
+                return self.program
+            except HostLost as lost:
+                self.premises.leave(lost.host)
+                self.built = replanned(self._asked_for, self._first_cpus, self.premises.machines)
+
+    def _close(self) -> None:
+        if self.program is not None:
+            self.program.close()
+
+    def _title(self) -> str:
+        algorithm = type(self.built.algorithm).__name__
+        return f"{algorithm} on {self.built.graph.spec.name}, {self.built.plan.distribution}"
+
+    def _begin(self) -> MetricsLog:
+        """From here on the run directory tells of this stretch of the run: one that is refused changes nothing."""
+        self.begun = True
+        write_json_atomically(self.run_dir / "config.json", self.config)
+        with told_plainly(self.run_dir / "result.json"):
+            run_directory.remove(self.run_dir, "result.json")
+        kept = self.counters.env_steps if self.resumed else None
+        wandb = self.config if self.config.get("wandb") else None
+        return MetricsLog(self.run_dir, keep_until_env_steps=kept, wandb=wandb, events=self.events)
+
+    def _program(self) -> Program:
+        plan, graph = self.built.plan, self.built.graph
+        if not plan.hosts:
+            check_memory(graph.bytes)
+        if plan.workers == 1:
+            check_descriptors(opened() + RUN)
+            startup.phase(self._at_start)
+            return make_program(plan, graph, self.built.environment, self.config["seed"], self._tell)
+        from runnel.execution.distributed_program import DistributedProgram
+
+        startup.phase(f"starting {plan.workers} workers")
+        machines = self.premises.machines
+        keep_off_devices(machines[0])
+        config = {**self.config, "distribution": serialization.to_json(self.built.distribution)}
+        return DistributedProgram(
+            self.built, config, self.run_dir, self.premises.site(self.run_dir / "logs"), machines, self._tell
+        )
+
+    def _tell(self, event: str, **told: Any) -> None:
+        """Something broke; what was done about it is counted."""
+        if event == "restart":
+            self.counters.restarts += 1
+            reason = f"{told['worker']} {told['reason']}"
+            self.counters.restart_reasons[reason] = self.counters.restart_reasons.get(reason, 0) + 1
+        elif event == "environment":
+            self.counters.environment_failures += int(told.get("times", 1))
+        elif event == "cut":
+            self.counters.cut_episodes += int(told.get("episodes", 1))
+        self.events.tell(event, **told)
+
+    def _tell_of_strangers(self, at_once: bool = False) -> None:
+        for told in self.premises.rejections(at_once):
+            self._tell("rejected", **told)
+
+    def _train(self, log: MetricsLog, view: LiveView) -> None:
+        """Trains to the end, from the newest checkpoint again whenever the state is lost."""
+        while True:
+            assert self.program is not None
+            try:
+                return self._train_on(self.program, log, view)
+            except (StateLost, WorkerFailed) as error:
+                if self.interrupted:
+                    return self._without_checkpoint(error)
+                if not isinstance(error, StateLost):
+                    raise
+                lost: StateLost | None = error
+            while lost is not None:
+                try:
+                    if isinstance(lost, HostLost):
+                        self._leave(lost)
+                    self._roll_back(self.program, log, view, str(lost))
+                    lost = None
+                except StateLost as another:  # meanwhile
+                    lost = another
+
+    def _leave(self, lost: HostLost) -> None:
+        """Goes on without a machine."""
+        self._tell("restart", worker=lost.host, reason=str(lost).removeprefix(f"{lost.host} "),
+                   action="the run goes on from a checkpoint, on the machines that are left")  # fmt: skip
+        self.premises.leave(lost.host)
+        self._move()
+
+    def _move(self) -> None:
+        """Puts the run on the machines there are now."""
+        self._close()
+        self.program = None
+        self.built = replanned(self._asked_for, self._first_cpus, self.premises.machines)
+        self.program = self._program()
+
+    def _grow(self, log: MetricsLog, view: LiveView) -> None:
+        """Machines have joined: from the checkpoint just made the run goes on there too."""
+        names, failed = self.premises.grow()
+        for name, why in failed.items():
+            self._tell("join_failed", worker=name, reason=why, action="the run goes on without it")
+        if names:
+            self._tell("joined", reason=", ".join(names), action="workers are spread over all machines")
+            self._move()
+            assert self.program is not None
+            self._roll_back(self.program, log, view, f"{', '.join(names)} joined")
+
+    def _roll_back(
+        self, program: Program, log: MetricsLog, view: LiveView, reason: str, other_numbers: int = 0
+    ) -> None:
+        """Goes on from the newest whole checkpoint, or from the beginning where there is none yet.
+
+        `other_numbers`: with other random ones than before, for what happened would happen again.
+        """
+        before, saved = self.counters, None
+        self.ledger.counters = RunCounters()
+        if self.checkpoints.newest() is not None:
+            like = {"carry": carry_types(self.built.graph, self.built.environment)}
+            saved, counters = self.checkpoints.load(like, view.note, self._refuse)
+            self.ledger.counters = RunCounters.of(counters)
+            saved["carry"] = other_seed(saved["carry"], other_numbers)
+        for name in ("wall_seconds", "restarts", "restart_reasons", "environment_failures"):
+            setattr(self.counters, name, getattr(before, name))
+        steps, lost = self.counters.env_steps, before.updates - self.counters.updates
+        self._tell("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
+        log.rewind(steps)
+        self.counters.cut_episodes += program.load(saved, steps)
+        self._saved_at_iteration = self.counters.iterations
+
+    def _train_on(self, program: Program, log: MetricsLog, view: LiveView) -> None:
+        wanted, per_iteration = self.config["steps"], self.built.graph.steps_per_iteration
+        target = self.config["stop_at_return"]
+        target = math.inf if target is None else target
+        saved_at = time.monotonic()
+        reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
+        while self.counters.env_steps < wanted and not self.interrupted and not reached:
+            left = math.ceil((wanted - self.counters.env_steps) / per_iteration)
+            seconds, left = (REPORT_S, left) if self.ledger.startup_s is not None else (0.0, 1)
+            progress = program.run(left, seconds, target, lambda: self.interrupted)
+            self.ledger.add(progress, self.built.graph.steps_per_iteration)
+            reached = progress.reached
+            if self.ledger.startup_s is None and progress.updates:
+                self.ledger.first_update()
+                program.measure()
+            lately = program.report(recent=True)
+            record = self.ledger.metrics(progress, lately)
+            log.write(record)
+            view.update(record, lately)
+            if self.ledger.startup_s is not None:
+                startup.end()
+            self._not_finite(progress.broken, program, log, view)
+            self._tell_of_strangers()
+            grows = self.premises.grows() and isinstance(self.built.plan.synchronisation, BoundedStaleness)
+            if grows or time.monotonic() - saved_at > self.config["checkpoint_every_s"]:
+                self._save(program, view)
+                if self.rest is not None:
+                    self._not_finite(self.rest.broken, program, log, view)
+                saved_at = time.monotonic()
+            if grows:
+                self._grow(log, view)
+                program = self.program or program
+        self.ledger.rate.stop(self.counters.env_steps)
+        self._save_last(program, view)
+        if self.rest is not None:  # workers have told more since: the last line says how the run ended
+            self._skip(self.rest.broken)
+            log.write(self.ledger.metrics(self.rest, program.report(recent=True)))
+
+    def _not_finite(self, broken: Mapping[str, int], program: Program, log: MetricsLog, view: LiveView) -> None:
+        """Updates were refused: goes on without them, or from a checkpoint, or ends the run, as the user chose."""
+        choice = self.config.get("on_nan", "stop")
+        if not broken or choice == "skip":
+            return self._skip(broken)
+        what = f"{self._first(broken)}; no such value has entered the learner's state"
+        newest = self.checkpoints.newest()
+        if choice == "rollback" and newest is not None:
+            if self._setbacks.another(self.counters.iterations, self._saved_at_iteration):
+                self._tell("nan", reason=what, action=f"going back to checkpoint {newest.name}", quantities={**broken})
+                return self._roll_back(program, log, view, what, self._setbacks.count)
+            what = f"{what}; it went back {SETBACKS} times, and never came further than this"
+        self._tell("nan", reason=what, action="the run ends", quantities={**broken})
+        self.counters.skipped_updates += sum(broken.values())
+        self._save(program, view)
+        raise RunFailed(
+            f"{what}. The last good state is kept: go on without such updates by `runnel resume {self.run_dir} "
+            "--on-nan skip`,\nor train again with a lower learning rate, or where rewards and observations are finite"
+        )
+
+    def _skip(self, broken: Mapping[str, int]) -> None:
+        if broken:
+            times = sum(broken.values())
+            self.counters.skipped_updates += times
+            action = "the update was skipped" if times == 1 else f"{times} updates were skipped"
+            self._tell("nan", reason=self._first(broken), action=action, quantities={**broken})
+
+    def _first(self, broken: Mapping[str, int]) -> str:
+        counters = self.counters
+        return f"{next(iter(broken))} was not finite at update {counters.updates:,} ({counters.env_steps:,} steps)"
+
+    def _save(self, program: Program, view: LiveView, last: bool = False) -> None:
+        if self.counters.iterations == self._saved_at_iteration or not self.counters.iterations:
+            return
+        saved, rest = program.save(), program.rest()
+        self.rest = rest
+        if rest is not None:
+            self.ledger.add(rest, self.built.graph.steps_per_iteration)
+        counters = {**asdict(self.counters), "wall_seconds": self.ledger.wall_seconds()}
+        try:
+            path = self.checkpoints.save(self.counters.iterations, saved, counters)
+        except Exception as error:  # orbax and what it stands on have errors of their own for a full disk
+            self._not_saved(one_line(error), last)
+            return
+        self._saved_at_iteration = self.counters.iterations
+        view.note(f"checkpoint {path.name}")
+
+    def _not_saved(self, reason: str, last: bool) -> None:
+        newest = None
+        try:
+            newest = self.checkpoints.newest()
+            kept = "there is no whole one" if newest is None else f"the newest whole one is {newest}"
+        except OSError:  # there may be no descriptor to look with
+            kept = "earlier ones are kept"
+        action = f"{kept}; " + ("the run ends" if last else "training goes on, the next is tried in its turn")
+        self.events.tell("checkpoint_failed", reason=f"a checkpoint could not be written: {reason}", action=action)
+        if last:
+            again = "" if newest is None else f"; make room and go on by `runnel resume {self.run_dir}`"
+            raise RunFailed(f"the last checkpoint could not be written: {reason}; {kept}{again}")
+
+    def _save_last(self, program: Program, view: LiveView) -> None:
+        """The checkpoint at the end; who has asked for the end does not wait long for workers to come to rest."""
+        if not self.interrupted:
+            return self._save(program, view, last=True)
+        program.hurry()
+        self._announce()
+        self.events.tell("interrupted", reason=self.asked, action=self._ending(), show=False)
+        self._save(program, view, last=True)
+
+    def _without_checkpoint(self, error: BaseException) -> None:
+        """Asked to stop, it does, though its workers cannot be brought to rest."""
+        newest = self.checkpoints.newest()
+        kept = "there is no earlier one" if newest is None else f"the newest is {newest.name}"
+        self.reason = f"no checkpoint could be made at the end; {kept} ({one_line(error)})"
+        self.events.tell("interrupted", reason=self.reason)
+
+    def _announce(self) -> None:
+        """Says once that a signal has come, and what follows; from whichever thread sees it first."""
+        with self._announcing:
+            if self._announced:
+                return
+            self._announced = True
+        startup.end()
+        asked = self.asked or self._stopping.asked
+        self._say(f"interrupted: {asked}; {self._ending()}; once more ends at once")
+
+    def _ending(self) -> str:
+        if self.counters.iterations:
+            return "ending with a checkpoint"
+        return "ending before the first update" if self._watch is None else "ending after the iteration in progress"
+
+    def _refuse(self, saved: dict[str, PyTree], counters: dict[str, Any]) -> str | None:
+        """What is wrong with a checkpoint's content."""
+        return RunCounters.problem(counters) or unsound(self.built.graph, saved["carry"], self.config["seed"])
+
+    def _load(self, program: Program, note: Callable[[str], None]) -> None:
+        startup.phase("reading the checkpoint")
+        like = {"carry": carry_types(self.built.graph, self.built.environment)}
+        saved, counters = self.checkpoints.load(like, note, self._refuse)
+        if self._watch is not None:
+            startup.phase(self._at_start)
+        if not saved["host"] and not is_traceable(self.built.environment):
+            raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
+        self.ledger.counters = RunCounters.of(counters)
+        taken = self.counters.env_steps
+        if taken - self.built.graph.steps_per_iteration >= self.config["steps"]:
+            raise UserError(
+                f"{self.run_dir} has taken {taken:,} steps already, and --steps {self.config['steps']:,} "
+                "counts from its beginning; ask for more than it has"
+            )
+        cut = program.load(saved, taken)
+        if cut:
+            self.counters.cut_episodes += cut
+            note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
+        self._saved_at_iteration = self.counters.iterations
+        note(f"resumed at {self.counters.env_steps:,} steps")
+        self.events.tell("resumed", reason=f"at {self.counters.env_steps:,} steps", cut_episodes=cut)
+
+    def _stop(self, number: int) -> None:
+        """The first signal: called between any two instructions, it only takes note."""
+        self.interrupted, self.asked = True, signal.Signals(number).name
+        if self.program is not None:
+            self.program.hurry()
+
+    @contextlib.contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """The second signal: workers are killed, not asked."""
+        try:
+            yield
+        except Interrupted:
+            self.premises.abort()
+            raise
+
+    def _last_word(self, reason: str) -> None:
+        """This process is stuck, and about to be ended."""
+        self.reason = self.reason or reason
+        if self.begun or not self.resumed:
+            self._write_bad_result("interrupted" if self._stopping.asked else "failed", None)
+        self._say_how_to_go_on(self.reason)
+
+    def _hang_watch(self) -> HangWatch:
+        hang_after_s, stopping = self.config.get("hang_after_s", 120.0), self._stopping
+        return HangWatch(hang_after_s, self._steps, lambda: stopping.asked, self._say, stopping.interrupt)
+
+    def _look(self) -> None:
+        """Called in another thread, several times a second."""
+        if self._stopping.asked:
+            self._announce()
+        if self._watch is not None:
+            self._watch.look()
+
+    def _at_start(self) -> str:
+        """What a run of one process is at before its first update."""
+        held = None if self._watch is None else self._watch.held()
+        return "making environments and compiling" if held is None else f"waits for {held}"
+
+    def _steps(self) -> int:
+        return -1 if self.program is None else self.program.steps
+
+    def _say(self, text: str) -> None:
+        self._says(text)
+
+    def _print(self, text: str) -> None:
+        if not self.quiet and sys.stdout is not None:
+            print(printable(text), file=forgiving(sys.stdout), flush=True)
+
+    def _left(self, stuck: Stuck) -> dict[str, Any]:
+        """What hangs was left in the midst of it: the run ends without a checkpoint if asked to, else it fails."""
+        if self.interrupted and (self.begun or not self.resumed):
+            self._without_checkpoint(stuck)
+            return self._write_bad_result("interrupted", None)
+        newest = self.checkpoints.newest()
+        kept = "there is no checkpoint" if newest is None else f"the newest checkpoint is {newest.name}"
+        self._tell("hang", reason=str(stuck), action="the run ends")
+        error = RunFailed(f"{stuck}; {kept}. Correct the environment, or allow it more time with --hang-after")
+        self._failed(error)
+        raise error
+
+    def _failed(self, error: BaseException) -> None:
+        """Leaves word of an error that ends the run; not to be hidden by another."""
+        at_once = isinstance(error, Interrupted)
+        self.reason = f"{error} after {self.asked}: ended at once" if at_once else one_line(error)
+        refused = isinstance(error, UserError)  # before anything ran: the directory is as if nobody had asked
+        ran = self.begun or not (self.resumed or refused)
+        if ran:
+            with contextlib.suppress(Exception):
+                self._write_bad_result("interrupted" if at_once else "failed", self.program)
+        if at_once:
+            self.events.tell("interrupted", reason=self.reason, action="no checkpoint was written")
+        if ran:
+            self._say_how_to_go_on(self.reason if at_once else "failed")
+
+    def _say_how_to_go_on(self, what: str) -> None:
+        if self.quiet or sys.stderr is None:
+            return
+        newest = self.checkpoints.newest()
+        again = f"go on by `runnel resume {self.run_dir}{self.premises.flags}`"
+        on = "it has no checkpoint to go on from" if newest is None else again
+        print(printable(f"{what}; the run is in {self.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
+
+    def _write_bad_result(self, status: str, program: Program | None) -> dict[str, Any]:
+        """The result of a run that did not end as it should; of one that never began, its configuration too."""
+        if not self.begun:
+            write_json_atomically(self.run_dir / "config.json", self.config)
+        return self._write_result(status, program)
+
+    def _write_result(self, status: str, program: Program | None) -> dict[str, Any]:
+        result = {
+            "status": status,
+            "algorithm": self.built.plan.algorithm.lower(),
+            "environment": self.config["environment"]["name"],
+            "distribution": self.built.plan.distribution,
+            "seed": self.config["seed"],
+            **self.ledger.result(),
+            **outcome(
+                program,
+                self.built,
+                self.premises.machines,
+                self.counters,
+                self.ledger.startup_s is not None,
+                self.premises.traffic(),
+            ),
+        }
+        if self.reason is not None:
+            result["reason"] = self.reason
+        write_json_atomically(self.run_dir / "result.json", result)
+        return result

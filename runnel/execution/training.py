@@ -1,0 +1,374 @@
+"""Training from Python: build a plan, run it, and leave a run directory that can be resumed and evaluated."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from runnel import algorithms, distributions
+from runnel import envs as environments
+from runnel.algorithm import Algorithm
+from runnel.config import serialization
+from runnel.config import settings as fields
+from runnel.config.jax_config import configure_jax
+from runnel.envs import FAMILIES
+from runnel.errors import UserError, nearest
+from runnel.execution.building import BuiltRun, build, read_config, rebuild
+from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, on
+from runnel.execution.run import Run, finished, may_be_done, of_run, read_result
+from runnel.execution.session import Session
+from runnel.execution.trust import WANDB, admit, sign
+from runnel.planning.plan import Distribution, plural
+from runnel.recording import run_directory, run_lock
+from runnel.recording.checkpoint import Checkpoints
+from runnel.recording.files import check_layout, told_plainly
+from runnel.recording.sinks import check_wandb
+from runnel.reporting.live_view import summary
+from runnel.system import startup
+from runnel.system.exits import contained
+
+if TYPE_CHECKING:
+    from runnel.launch.host_launcher import HostLauncher
+
+__all__ = ["BuiltRun", "Run", "build", "read_config", "rebuild", "resume", "train"]
+
+DEFAULT_STEPS = 500_000
+
+ALONE = "a run of one process: it is here, and the cluster is not used; see --distribution"
+
+OnNan = Literal["stop", "skip", "rollback"]
+"""What to do when an update is refused because something is not finite."""
+
+
+def train(
+    algorithm: Algorithm | type[Algorithm] | str,
+    environment: str | Any,
+    distribution: Distribution | type[Distribution] | str | None = None,
+    *,
+    envs: int | None = None,
+    steps: int = DEFAULT_STEPS,
+    seed: int = 0,
+    run_dir: str | Path | None = None,
+    stop_at_return: float | None = None,
+    launcher: str | HostLauncher = "local",
+    address: str | None = None,
+    quiet: bool = False,
+    wandb: bool = False,
+    checkpoint_every_s: float = 60.0,
+    restarts: int = 10,
+    hang_after_s: float = 120.0,
+    on_nan: OnNan = "stop",
+    settings: dict[str, Any] | None = None,
+    env_settings: dict[str, Any] | None = None,
+    **fields_of_distribution: Any,
+) -> Run:
+    """Trains until `steps` environment steps, or a mean return over 100 episodes, are reached.
+
+    An algorithm is a name, an instance, or a class, which is taken with its defaults and `settings`.
+    An environment is a name, such as `"CartPole-v1"`, or an object: a class, a function or `functools.partial` that
+    makes one, or one that is made already. Distributions over several processes need one that has a name in a module.
+    Other keywords are fields of the distribution: `train("ppo", "CartPole-v1", "coarse", actors=4)`.
+
+    A worker that dies, raises, or gives no sign of life for `hang_after_s` is replaced, up to `restarts` times within
+    ten minutes. An update that would bring NaN or infinity into the learner's state is refused; then `on_nan` ends the
+    run, skips the update, or goes back to the newest checkpoint.
+
+    With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
+    else one that is started on this machine.
+    """
+    fields.check_arguments(train, locals())
+    serialization.defined_enough()
+    began = time.monotonic()
+    if steps < 1:
+        raise UserError(f"--steps {steps}: a step or more is needed")
+    if steps > 2**62 or not 0 <= seed < 2**32:
+        raise UserError("found a number of steps or a seed out of range, wanted steps up to 2**62, a seed below 2**32")
+    _check_keywords(train, fields_of_distribution, algorithm, distribution)
+    distribution = distributions.with_fields(distribution, fields_of_distribution)
+    if wandb:
+        check_wandb()
+    configure_jax()
+    with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
+        built, premises = _settle(
+            stack, launcher, address, distribution, environment,
+            lambda: build(algorithm, environment, distribution, envs, settings, env_settings),
+        )  # fmt: skip
+        config = {
+            **described(built),
+            "envs": built.graph.envs,
+            "steps": steps,
+            "seed": seed,
+            "stop_at_return": stop_at_return,
+            "wandb": wandb,
+            "checkpoint_every_s": checkpoint_every_s,
+            "restarts": restarts,
+            "hang_after_s": hang_after_s,
+            "on_nan": on_nan,
+        }
+        built = _sign(config, built, run_dir)
+        if built.plan.workers > 1:
+            _check_portable(config, built)
+        directory, made = _fresh_directory(run_dir, built, seed)
+        built = _noted(built, stack.enter_context(_alone(directory)))
+        stack.enter_context(_cleared(made))
+        _refuse_held(directory)  # of two that start at once, the other may have been faster
+        session = Session(directory, config, built, began=began, quiet=quiet, premises=premises)
+        return session.run()
+
+
+def resume(
+    run: str | Path | Run,
+    *,
+    steps: int | None = None,
+    distribution: Distribution | str | None = None,
+    on_nan: OnNan | None = None,
+    launcher: str | HostLauncher = "local",
+    address: str | None = None,
+    quiet: bool = False,
+    algorithm: Algorithm | None = None,
+    environment: Any = None,
+    trust: Collection[str] = (),
+    **fields_of_distribution: Any,
+) -> Run:
+    """Goes on with a run, named by its directory or by what `train` returned, from its newest whole checkpoint.
+
+    One that has finished is returned as it ended. `algorithm` and `environment` take the place of those in its
+    config.json, for what no other process can import: a class of a notebook that is gone, a lambda. Other keywords are
+    fields of the distribution.
+
+    `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
+    them. They are signed from then on.
+    """
+    fields.check_arguments(resume, locals())
+    serialization.defined_enough()
+    began = time.monotonic()
+    configure_jax()
+    directory, config, given = of_run(run, algorithm, environment)
+    given["trusted"] = trust
+    if fields_of_distribution:
+        if distribution is None:
+            admit(directory, config, trust, ("distribution",))
+        distribution = distribution or serialization.from_json(config["distribution"], Distribution)
+        _check_keywords(resume, fields_of_distribution, None, distribution)
+        distribution = distributions.with_fields(distribution, fields_of_distribution)
+    if on_nan is not None:
+        config["on_nan"] = on_nan
+    if steps is not None:
+        config["steps"] = steps
+        reached = (read_result(directory) or {}).get("mean_return")
+        target = config["stop_at_return"]
+        if type(reached) in (int, float) and target is not None and reached >= target:
+            config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
+    with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
+        ended = _finished(directory, config, given, quiet)
+        if ended is not None:
+            return ended
+        admit(directory, config, trust, (WANDB,))
+        notes = stack.enter_context(_alone(directory))
+        built, premises = _settle(
+            stack, launcher, address, distribution or config.get("distribution"), config["environment"]["name"],
+            lambda: rebuild(directory, config, distribution, **given),
+        )  # fmt: skip
+        built = _noted(built, notes)
+        config |= described(built)
+        if built.plan.workers > 1:
+            _check_portable(config, built)
+        built = _sign(config, built, directory)
+        session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises)
+        return session.run()
+
+
+def _sign(config: dict[str, Any], built: BuiltRun, run_dir: str | Path | None) -> BuiltRun:
+    """Signs the user's own code that a run is made of, so that its directory can be used again without a question."""
+    signed = sign(config, run_dir)
+    config.pop("code", None)
+    if signed.code is not None:
+        config["code"] = signed.code
+    return built._replace(plan=replace(built.plan, notes=(*built.plan.notes, *filter(None, [signed.problem]))))
+
+
+def _finished(directory: Path, config: dict[str, Any], given: dict[str, Any], quiet: bool) -> Run | None:
+    """A run that has nothing left to train, as it ended."""
+    if not may_be_done(read_result(directory), config):
+        return None
+    ended = finished(directory, config, rebuild(directory, config, "inline", **given))
+    if ended is not None and not quiet:
+        print(f"nothing is left to train after {ended.result['env_steps']:,} steps; with more --steps it goes on")
+        print(summary({**ended.result, "run_dir": str(directory)}), flush=True)
+    return ended
+
+
+def described(built: BuiltRun) -> dict[str, Any]:
+    """What config.json says of what a run is made of."""
+    return {
+        "algorithm": serialization.to_json(built.algorithm),
+        "environment": environments.to_json(built.made_from, built.env_settings),
+        "distribution": serialization.to_json(built.distribution),
+    }
+
+
+def _check_keywords(called: Callable[..., Any], given: dict[str, Any], algorithm: Any, distribution: Any) -> None:
+    """Refuses a keyword that is neither one of `train` or `resume` nor a field of any distribution."""
+    chosen = [distribution] if isinstance(distribution, str) else []
+    known = (
+        {field for name in (*distributions.names(), *chosen) for field in distributions.fields(name)} if given else {}
+    )
+    for name, value in given.items():
+        if name in known or (distribution is not None and hasattr(distribution, name)):
+            continue
+        cls = algorithms.load(algorithm) if isinstance(algorithm, str) else algorithm
+        cls = cls if isinstance(cls, type) else type(cls)
+        if dataclasses.is_dataclass(cls) and name in (field.name for field in dataclasses.fields(cls)):
+            as_instance = f"{cls.__name__}({name}={value!r})"
+            how = f"settings={{{name!r}: {value!r}}}" if isinstance(algorithm, str) else as_instance
+            raise UserError(f"'{name}' is a setting of {cls.__name__}; give it as {how}")
+        arguments = [each for each in inspect.signature(called).parameters if each != "fields_of_distribution"]
+        raise UserError(f"{called.__name__} has no '{name}'{nearest(name, [*arguments, *known])}")
+
+
+def _check_portable(config: dict[str, Any], built: BuiltRun) -> None:
+    """Workers are other processes: what they cannot import they cannot run."""
+    for part in ("algorithm", "distribution", "environment"):
+        why = serialization.reason(config[part])
+        if why is not None and part == "environment":
+            raise UserError(
+                f"{built.plan.distribution} runs in {built.plan.workers} processes, which cannot be given this object "
+                f"({environments.label(built.made_from)}): pass its class with env_settings=, or a function of a "
+                "module; inline takes it as it is"
+            )
+        if why is not None:
+            raise UserError(
+                f"distribution {built.plan.distribution} runs in {built.plan.workers} processes, and {why}; "
+                "inline and fused run it as it is"
+            )
+
+
+def _settle(
+    stack: contextlib.ExitStack, launcher: str | HostLauncher, address: str | None, distribution: Any, environment: Any,
+    make: Callable[[], BuiltRun],
+) -> tuple[BuiltRun, MachinePool]:  # fmt: skip
+    """Builds a run, for this machine or for those that a launcher finds, and has them made ready meanwhile."""
+    if isinstance(launcher, str) and launcher not in ("local", "ray"):
+        raise UserError(f"launcher '{launcher}' is not known; use local or ray")
+    premises: MachinePool = _here(launcher, distribution, environment)
+    stack.callback(premises.close)
+    built = make()
+    if launcher != "local" and built.plan.workers > 1:
+        flags, notes = "", ()
+        if isinstance(launcher, str):
+            from runnel.launch.ray_launcher import RayHostLauncher
+
+            startup.phase("connecting to the Ray cluster")
+            launcher = RayHostLauncher(address, built.plan.workers)
+            stack.callback(launcher.close)
+            flags = " --launcher ray" + (f" --address {address}" if address else "")
+            notes = ("no Ray cluster was found: one is started on this machine",) if launcher.started else ()
+            if launcher.open:
+                notes = (
+                    f"the Ray cluster at {launcher.address} admits clients without a token: whoever reaches it can run "
+                    "code as you; start Ray with RAY_AUTH_MODE=token",
+                )
+        from runnel.launch.cluster import Cluster
+
+        startup.phase("preparing the machines")
+        premises = ClusterMachines(Cluster(launcher), flags)
+        stack.callback(premises.close)
+        built = on(built, premises.machines)
+        if not notes:
+            notes = (f"on {plural(len(premises.machines), 'machine')}: {', '.join(m.name for m in premises.machines)}",)
+        built = built._replace(plan=replace(built.plan, notes=(*notes, *built.plan.notes)))
+    elif launcher != "local":
+        built = built._replace(plan=replace(built.plan, notes=(ALONE, *built.plan.notes)))
+    return built, premises
+
+
+def _here(launcher: str | HostLauncher, distribution: Any, environment: Any) -> SingleMachine:
+    """This machine; where workers will be needed, with servers that import for them while this process does."""
+    if isinstance(distribution, dict):
+        distribution = str(distribution.get("class"))
+    name = distribution if isinstance(distribution, str) else type(distribution).__name__
+    if launcher != "local" or name.rpartition(":")[2].lower() in ("nonetype", "inline", "fused"):
+        return SingleMachine()
+    from runnel.launch import LocalLauncher
+    from runnel.launch.host import HEAVY, LIGHT
+
+    local = LocalLauncher()
+    families = [family for family in FAMILIES if isinstance(environment, str) and environment.startswith(family.prefix)]
+    local.warm(light=LIGHT, jax=[*HEAVY, *(family.package for family in families)])
+    return SingleMachine(local)
+
+
+def _fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> tuple[Path, list[Path]]:
+    """A directory for the run, and what was made for it; one that already holds a run is refused."""
+    if run_dir is None:
+        slug = re.sub(
+            r"[^A-Za-z0-9.]+", "-", f"{type(built.algorithm).__name__.lower()}-{built.graph.spec.name}-{seed}"
+        )
+        run_dir = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    directory = Path(run_dir)
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write a run into {directory}: {error.strerror}; choose another --run-dir") from None
+    run_lock.check_free(directory)
+    _refuse_held(directory)
+    return directory, made
+
+
+def _refuse_held(directory: Path) -> None:
+    held = [
+        name
+        for name in ("config.json", "metrics.jsonl", "checkpoints", "result.json")
+        if run_directory.exists(directory, name)
+    ]
+    with told_plainly(directory, "write a run into"):
+        resumable = bool(Checkpoints(directory).all())
+    if held and not resumable:
+        raise UserError(
+            f"{directory} holds a run without a checkpoint ({', '.join(held)}): remove the directory or choose "
+            "another --run-dir (in Python run_dir=)"
+        )
+    if held:
+        raise UserError(
+            f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
+            "or choose another --run-dir (in Python run_dir=)"
+        )
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[list[str]]:
+    """Around a run: keeps others out of its directory, and refuses one that a run could not write into as it should.
+
+    Gives what the user should know.
+    """
+    check_layout(directory)
+    notes: list[str] = []
+    with run_lock.hold(directory, notes.append):
+        yield notes
+
+
+@contextlib.contextmanager
+def _cleared(made: Sequence[Path]) -> Iterator[None]:
+    """Around a run, while its lock is held: directories made for one that was refused are removed again."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if made and os.listdir(made[0]) == [run_lock.FILE]:
+                (made[0] / run_lock.FILE).unlink()
+                for path in made:
+                    path.rmdir()  # refuses one that is not empty
+        raise
+
+
+def _noted(built: BuiltRun, notes: Sequence[str]) -> BuiltRun:
+    return built._replace(plan=replace(built.plan, notes=(*built.plan.notes, *notes)))

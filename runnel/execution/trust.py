@@ -1,0 +1,348 @@
+"""Which code a stored configuration may have imported and called: decided once, before anything of it is.
+
+What Runnel ships and what the installed environment libraries register needs nothing. Anything else is code of
+somebody's: it is imported where the user's own signature stands under it, where the user names it (`--trust`), or where
+the user's process holds it already. `sign` writes that signature when a run is trained or resumed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import shlex
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from runnel import algorithms, distributions
+from runnel import envs as environments
+from runnel.algorithm import Algorithm
+from runnel.config import serialization
+from runnel.environment import HostEnvironment, JaxEnvironment
+from runnel.errors import UserError
+from runnel.planning.distribution import Distribution
+from runnel.recording.files import clean
+from runnel.types import EnvSpec
+from runnel.user_code import named_modules, signing
+
+PARTS: Final = ("algorithm", "distribution", "environment")
+"""Of a configuration: what names code. They are signed, with all their settings."""
+
+WANDB: Final = "wandb"
+"""The part that has a run shown at Weights & Biases: with the user's account, and for others to see."""
+
+SHIPPED: Final = re.compile(r"runnel\.(nn(\.\w+)?|replay|planning\.distribution|types)")
+"""Modules whose classes and functions may be settings."""
+
+ACTIVATIONS: Final = (
+    "celu", "cos", "elu", "exp", "gelu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "identity",
+    "leaky_relu", "log_sigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "sin", "soft_sign", "softmax",
+    "softplus", "sparse_plus", "squareplus", "swish", "tanh",
+)  # fmt: skip
+ACTIVATION_MODULES: Final = ("jax.nn", "jax._src.nn.functions", "jax.numpy", "flax.linen")
+
+SHOWN: Final = 5
+LONGEST: Final = 400
+"""How many names an error lists, and how much of each."""
+
+
+class Name(NamedTuple):
+    """An import path, or the name of an environment, in a configuration."""
+
+    path: str
+    role: Literal[
+        "algorithm", "distribution", "environment", "setting", "env", "wandb"
+    ]  # env: a setting of the environment
+
+    @property
+    def module(self) -> str:
+        """The module, or the file, that is imported for it; empty where none is."""
+        if self.role in ("env", WANDB):
+            return ""
+        if self.role == "environment":
+            return environments.module_of(self.path) or ""
+        return (serialization.split(self.path) or ("", ""))[0]
+
+
+def names_in(config: Mapping[str, Any], parts: Collection[str] = (*PARTS, WANDB)) -> list[Name]:
+    """Every name in these parts that code may be imported by, each once.
+
+    Any text that could be an import path is taken for one: what reads the settings may do so too. A text among the
+    settings of an environment, `env.key=text`, may be a file that its library opens, loads or even executes.
+    """
+    found: dict[Name, None] = {}
+    for part in [part for part in PARTS if part in parts and isinstance(config.get(part), Mapping)]:
+        key = "name" if part == "environment" else "class"
+        named = None if "unavailable" in config[part] else config[part].get(key)
+        for own in (serialization.session_path(config[part]), named):
+            if isinstance(own, str) and (part == "environment" or serialization.split(own)):
+                found[Name(own, part)] = None  # type: ignore[arg-type]
+        texts = _texts(config[part].get("settings"))
+        if part == "environment":
+            found |= {Name(f"env.{setting}={text}", "env"): None for setting, text in texts}
+        else:
+            found |= {Name(text, "setting"): None for _, text in texts if serialization.split(text)}
+    if WANDB in parts and config.get(WANDB) is True:
+        found[Name(WANDB, WANDB)] = None
+    return list(found)
+
+
+def _texts(data: Any) -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value, after the key that it stands under."""
+    rest = [("", data)]
+    while rest:
+        key, value = rest.pop()
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, Mapping):
+            rest += [("session", path) for path in [serialization.session_path(value)] if path is not None]
+            rest += [(str(below), part) for below, part in value.items() if below != "unavailable"]
+        elif isinstance(value, list | tuple):
+            rest += [(key, part) for part in value]
+
+
+# What needs no signature
+
+
+def is_registered(name: Name) -> bool:
+    """Whether a name stands for what Runnel ships, or for an environment of an installed library."""
+    if name.role == "environment":
+        return environments.is_registered(name.path)
+    if name.role == "env":
+        key, _, text = name.path.removeprefix("env.").partition("=")
+        return environments.is_choice(key, text)
+    if name.path in (*algorithms.REGISTRY.values(), *distributions.REGISTRY.values()):
+        return True  # that it is the right one is checked where it is built
+    module, attribute = serialization.split(name.path) or ("", "")
+    if name.role != "setting" or "." in attribute:
+        return False
+    if module == "math" or (module in ACTIVATION_MODULES and attribute in ACTIVATIONS):
+        return True
+    if not SHIPPED.fullmatch(module) or named_modules.file_of(module) is None:
+        return False
+    value = getattr(importlib.import_module(module), attribute, None)
+    ours = isinstance(value, type) or inspect.isfunction(value)
+    return ours and bool(SHIPPED.fullmatch(value.__module__)) and value.__qualname__ == attribute  # type: ignore[union-attr]
+
+
+def is_held(name: Name) -> bool:
+    """Whether the user's program has imported the class (or environment, or record) that a name stands for."""
+    if name.role in ("env", WANDB):
+        return False  # no class: a program that holds one does not vouch for what a file gives it
+    value = None if named_modules.is_served(name.module) else serialization.loaded(name.path)
+    kind = value if isinstance(value, type) else type(value)
+    if value is None or kind.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+        return False
+    here = f"{kind.__module__}:{kind.__qualname__}"  # of a session, where a class has no other path
+    defined = value is not kind or name.path in (serialization.path_of(value), here)
+    match name.role:
+        case "algorithm":
+            return defined and value is kind and issubclass(kind, Algorithm)
+        case "distribution":
+            return defined and value is kind and issubclass(kind, Distribution)
+        case "environment":
+            return defined and _is_users(name.module) and _is_environment(value)
+    record = dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    return defined and _is_users(name.module) and record
+
+
+def _is_environment(value: Any) -> bool:
+    gymnasium: Any = sys.modules.get("gymnasium")  # an Env cannot exist before its module
+    if isinstance(value, type):
+        return (gymnasium is not None and issubclass(value, gymnasium.Env)) or all(
+            callable(getattr(value, method, None)) for method in ("reset", "step")
+        ) or callable(getattr(value, "open", None))  # fmt: skip
+    return isinstance(value, JaxEnvironment | HostEnvironment) and isinstance(value.spec, EnvSpec)
+
+
+def _is_users(module: str) -> bool:
+    """Whether a module is neither installed nor Runnel's own."""
+    if module.partition(".")[0] == "runnel":
+        return False
+    file = module if module.endswith(".py") else named_modules.file_of(module)
+    return module == "__main__" or (file is not None and not _is_installed(file))
+
+
+def _is_installed(file: str) -> bool:
+    places = [sysconfig.get_path(which) for which in ("stdlib", "platstdlib", "purelib", "platlib")]
+    named = {"site-packages", "dist-packages"} & set(Path(file).parts)
+    return bool(named) or any(named_modules.is_inside(file, place) for place in places)
+
+
+# Signatures
+
+
+class Signed(NamedTuple):
+    """What a configuration gets as `code`, and why it is not signed, where it is not."""
+
+    code: dict[str, Any] | None  # None where everything is registered
+    problem: str = ""
+
+
+def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed:
+    """Signs, for this user, the names in a configuration that are not registered, with the files they came from."""
+    config = {part: clean(config[part]) for part in (*PARTS, WANDB) if part in config}  # as it will be read
+    own = [name for name in names_in(config) if not is_registered(name)]
+    if not own:
+        return Signed(None)
+    code = {"names": {name.path: _source(name) for name in own}}
+    for name, source in code["names"].items():
+        if run_dir is not None and source["file"] and named_modules.is_inside(source["file"], str(run_dir)):
+            return Signed(
+                code,
+                f"{name} lies in the run's own directory, of which nothing is imported: the run cannot be resumed or "
+                "evaluated as it is; choose another --run-dir",
+            )
+    try:
+        key = signing.make_key(signing.key_file())
+    except signing.NoKey as why:
+        flags = " ".join(map(_flag, own))
+        return Signed(code, f"the run is not signed: {why}. `runnel resume` and `eval` will need {flags}")
+    signature = signing.sign(_covered(config, code["names"]), key)
+    return Signed({**code, "key": signing.fingerprint(key), "signature": signature})
+
+
+def _covered(config: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    shown = {WANDB: True} if config.get(WANDB) is True else {}
+    return {"what": "runnel run", "names": names, **{part: config.get(part) for part in PARTS}, **shown}
+
+
+def _source(name: Name) -> dict[str, str | None]:
+    """Where a name's module was imported from: its file, and the directory under which it has that name."""
+    module = name.module
+    if module.endswith(".py"):
+        return {"file": os.path.abspath(module), "root": os.path.dirname(os.path.abspath(module))}
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    file = os.path.abspath(loaded) if loaded and module != "__main__" else None
+    return {"file": file, "root": None if file is None else named_modules.root_of(module, file)}
+
+
+def unsigned_because(config: Mapping[str, Any]) -> str:
+    """Why a configuration does not count as signed by this user; empty where it does."""
+    code = config.get("code")
+    if not isinstance(code, Mapping) or not isinstance(code.get("names"), Mapping) or not code.get("signature"):
+        return "is not signed"
+    try:
+        key = signing.read_key(signing.key_file())
+    except signing.NoKey as why:
+        return f"cannot be verified ({why})"
+    if signing.is_signed(_covered(config, code["names"]), code["signature"], key):
+        return ""
+    same_key = code.get("key") == signing.fingerprint(key)
+    return (
+        "was changed after it was signed" if same_key else "was signed with another key: by someone else, or elsewhere"
+    )
+
+
+# The decision
+
+
+def admit(
+    run_dir: str | Path,
+    config: Mapping[str, Any],
+    trusted: Collection[str] = (),
+    parts: Collection[str] = (*PARTS, WANDB),
+) -> None:
+    """Refuses a configuration of which these parts name code that the user has neither signed nor named.
+
+    What is admitted can be imported afterwards: a signed module from the file that it was trained with, one of
+    `trusted` from the Python path or the working directory. Nothing in the run directory ever is.
+    """
+    named_modules.exclude(run_dir)
+    known = [name.path for name in names_in(config)]
+    for name in trusted:
+        if name not in known:
+            needs = _some([name.path for name in names_in(config) if not is_registered(name)])
+            raise UserError(f"--trust {name}: {run_dir} does not name it; what needs trust there: {needs}")
+    own = [name for name in names_in(config, parts) if not is_registered(name)]
+    unsigned = unsigned_because(config) if own else ""
+    refused = []
+    for name in own:
+        _check_outside(run_dir, name)
+        if name.path in trusted or is_held(name):
+            continue
+        if unsigned:
+            refused.append(name)
+        else:
+            _take_from_recorded(run_dir, name, config["code"]["names"].get(name.path))
+    if refused:
+        would = _some([f"{name.path[:LONGEST]} ({_would(name)[:LONGEST]})" for name in refused])
+        flags = " ".join(map(_flag, refused[:SHOWN]))
+        raise UserError(
+            f"{run_dir}/config.json names code that would be executed, and it {unsigned}: {would}. If you know that "
+            f"code and trust it, name it in trust=[...] in Python, or add: {flags}"
+        )
+
+
+def _flag(name: Name) -> str:
+    """As a user may copy it into a shell: the name is a stranger's."""
+    return f"--trust {shlex.quote(name.path[:LONGEST])}"
+
+
+def _check_outside(run_dir: str | Path, name: Name, file: str | None = None) -> None:
+    file = file or (name.module if name.module.endswith(".py") else None)
+    if file is not None and named_modules.is_inside(file, str(run_dir)):
+        raise UserError(
+            f"{run_dir}/config.json names the script '{file}', which lies in the run's own directory: a run is data, "
+            "and nothing in it is executed; move the script elsewhere and change its path there"
+        )
+
+
+def _would(name: Name) -> str:
+    module = name.module
+    if name.role == "env":
+        return "a text that the environment may take for a file"
+    if name.role == WANDB:
+        return "it would be shown at Weights & Biases, with your account"
+    if module == "__main__":
+        return "of this session"
+    file = module if module.endswith(".py") else named_modules.file_of(module)
+    if file is None or not os.path.isfile(file):
+        return f"{module} is not found here"
+    return f"from {file}"
+
+
+def _take_from_recorded(run_dir: str | Path, name: Name, source: Any) -> None:
+    """Lets a signed name's module be imported from the file that it was trained with, and from no other."""
+    file, root = (source.get(key) if isinstance(source, Mapping) else None for key in ("file", "root"))
+    if not isinstance(file, str) or not isinstance(root, str):
+        return  # no module was loaded for it: one defined in an interactive session, or a text that is no path at all
+    _check_outside(run_dir, name, file)
+    module = name.module
+    if module.endswith(".py"):
+        return  # by its file: a message of its own says where that is missing
+    now = named_modules.file_of(module) if _is_found(module) else None
+    if now is not None and (_is_same(now, file) or (_is_installed(now) and _is_installed(file))):
+        return
+    remedy = f"--trust {name.path} takes the one that Python finds now"
+    if now is not None:
+        raise UserError(f"{name.path} was trained with {file}, and Python now finds {now} under that name; {remedy}")
+    if not os.path.isfile(file):
+        raise UserError(
+            f"{name.path} was trained with {file}, which is not there any more; put it back, or, where '{module}' is "
+            f"on the Python path or in the current directory now, add --trust {name.path}"
+        )
+    named_modules.name(module, root)
+    if not _is_found(module) or not _is_same(named_modules.file_of(module) or "", file):
+        raise UserError(f"{name.path} was trained with {file}, which cannot be imported as '{module}' any more")
+
+
+def _is_same(file: str, other: str) -> bool:
+    return os.path.realpath(file) == os.path.realpath(other)
+
+
+def _is_found(module: str) -> bool:
+    """Whether Python finds a module without the working directory."""
+    top = module.partition(".")[0]
+    return top in sys.modules or importlib.util.find_spec(top) is not None
+
+
+def _some(texts: Collection[str]) -> str:
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return ", ".join(text[: 2 * LONGEST] for text in list(texts)[:SHOWN]) + more if texts else "none"

@@ -1,0 +1,227 @@
+"""The workers of a plan, told to wherever they are: starting them, replacing one, and putting all to rest."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from runnel.execution.building import BuiltRun
+from runnel.graph.nodes import Graph
+from runnel.launch.host import HostChannels, HostParameters, HostStream, WorkerOrder
+from runnel.launch.site import Site, StreamFill, WorkerProcess
+from runnel.planning.channels import StreamSpec, Topology, WorkerSpec, group_types
+from runnel.planning.pace import lead
+from runnel.planning.plan import Barrier, Machine, Plan, learns
+from runnel.planning.schemas import fields_json
+from runnel.transport import bell
+
+LONG_SPIN_S = 5e-3
+"""How long a worker that has a core of its own looks for what it waits for before it sleeps: being woken takes long,
+and what it then runs is in no cache."""
+
+
+class WorkerGroup:
+    """All workers of a topology, each on its host."""
+
+    def __init__(
+        self, built: BuiltRun, topology: Topology, config: dict[str, Any], run_dir: Path, site: Site,
+        machines: Sequence[Machine], free: bool,
+    ):  # fmt: skip
+        self.built, self.topology, self.config, self.run_dir = built, topology, config, run_dir
+        self.site, self.machines, self.free = site, {machine.name: machine for machine in machines}, free
+        self.graph, self.plan = built.graph, built.plan
+        self.posts = {post.name: post for post in topology.posts}
+        first = next(iter(self.machines))
+        self.hosts = {name: self.plan.hosts.get(name, first) for name in self.posts}
+        try:
+            site.open({host: self._layout(host) for host in dict.fromkeys(self.hosts.values())})
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    @property
+    def processes(self) -> Mapping[str, WorkerProcess]:
+        return self.site.processes
+
+    def _layout(self, host: str) -> HostChannels:
+        """What a host holds: everything with an end there."""
+        boards = dict(enumerate(self.topology.boards))
+
+        def here(*names: str) -> bool:
+            return any(self.hosts[name] == host for name in names)
+
+        def bounds(link: StreamSpec) -> tuple[int, ...]:
+            asked = self.free and link.kind in ("unroll", "value")
+            return tuple(n for n, board in boards.items() if asked and link.source in board.targets)
+
+        return HostChannels(
+            tuple(name for name in self.posts if here(name)),
+            tuple(
+                HostStream(number, link.kind, link.source, link.target, link.schema, link.slots, bounds(link))
+                for number, link in enumerate(self.topology.links)
+                if here(link.source, link.target)
+            ),
+            tuple(
+                HostParameters(number, board.source, board.targets, board.schema)
+                for number, board in boards.items()
+                if here(board.source, *board.targets)
+            ),
+            self._abreast(host),
+        )  # fmt: skip
+
+    def _abreast(self, host: str) -> tuple[str, ...]:
+        here = tuple(name for name in meeting(self.plan, self.graph) if self.hosts[name] == host)
+        return here if 1 < len(here) <= self.machines[host].cpus else ()  # others sleep while they play
+
+    def streams(self) -> list[tuple[StreamSpec, StreamFill]]:
+        """Every stream, as its reader's host sees it."""
+        return [
+            (link, self.site.fill(self.hosts[link.target], number)) for number, link in enumerate(self.topology.links)
+        ]
+
+    # Starting
+
+    def start(self, names: Iterable[str] | None = None) -> None:
+        """Starts workers, all or those named."""
+        posts = [self.posts[name] for name in names] if names is not None else list(self.topology.posts)
+        common = self._common()
+        if names is None and not all(post.light for post in posts):
+            self.site.prepare("runnel.execution.worker_main:prepare", common)
+        peers = self._peers(posts)
+        orders: dict[str, list[WorkerOrder]] = defaultdict(list)
+        for post in posts:
+            orders[self.hosts[post.name]].append(self._order(post, common | {"peers": peers.get(post.name)}))
+        self.site.start(orders)
+
+    def _common(self) -> dict[str, Any]:
+        config = {name: self.config[name] for name in ("algorithm", "environment", "distribution", "envs")}
+        x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+        machines = [asdict(machine) for machine in self.machines.values()]
+        return {"config": config, "machines": machines, "seed": self.config["seed"], "x64": x64}
+
+    def _order(self, post: WorkerSpec, common: dict[str, Any]) -> WorkerOrder:
+        links, boards = self.topology.of(post.name)
+        others = {name for link in links for name in (link.source, link.target)}
+        others |= {name for board in boards for name in (board.source, *board.targets)}
+        peers = sorted(others - {post.name})
+        host = self.hosts[post.name]
+        crowd = sum(1 for name in self.posts if self.hosts[name] == host)
+        job: dict[str, Any] = common | {
+            "name": post.name,
+            "spin_s": LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
+            "bells": peers,
+            "links": [{**asdict(link), "name": link.name, "schema": fields_json(link.schema)} for link in links],
+            "boards": [{"group": board.group, "schema": fields_json(board.schema)} for board in boards],
+        }
+        if post.light:
+            job |= self._light(post)
+        return WorkerOrder(
+            post.name,
+            "runnel.execution.worker_main:play" if post.light else "runnel.execution.worker_main:work",
+            job,
+            post.light,
+            self._environ(post),
+            tuple(name.partition(":")[2] for name in post.devices if not name.startswith("cpu")),
+            tuple(peers),
+            tuple(self.topology.links.index(link) for link in links),
+            tuple(self.topology.boards.index(board) for board in boards),
+        )
+
+    def _light(self, post: WorkerSpec) -> dict[str, Any]:
+        """What a worker must be told that cannot trace the graph itself."""
+        fragment = self.plan.fragment(post.fragment)
+        rollouts = self.graph.of_kind("rollout")
+        return {
+            "environment": self.config["environment"],
+            "unroll": self.graph.unroll,
+            "free": self.free,
+            "lead": lead(self.plan, self.graph),
+            "rolled": [node.group for node in rollouts if node.name in fragment.nodes],
+            "discounts": {node.group: node.rollout.discount for node in rollouts},
+            "blocks": [[b.number, b.start, b.stop] for b in self.topology.blocks if b.worker == post.name],
+            "groups": {
+                group: {
+                    "action": fields_json([types.action]),
+                    "extras": fields_json(types.extras),
+                    "memory": fields_json(types.memory),
+                    "real": types.real,
+                }
+                for group, types in group_types(self.graph).items()
+            },
+        }
+
+    def _environ(self, post: WorkerSpec) -> dict[str, str]:
+        host = self.hosts[post.name]
+        neighbours = [other for other in self.topology.posts if self.hosts[other.name] == host]
+        platform = post.devices[0].partition(":")[0]
+        environ = {"JAX_ENABLE_X64": "1" if jax.config.jax_enable_x64 else "0"}  # type: ignore[attr-defined]
+        if platform == "cpu":
+            fragment = self.plan.fragment(post.fragment)
+            own = 1
+            if learns(fragment, self.graph):
+                replicas = sum(1 for other in neighbours if other.fragment == post.fragment)
+                own = max(1, (self.machines[host].cpus - (len(neighbours) - replicas)) // replicas)
+            return environ | {"JAX_PLATFORMS": "cpu", "NPROC": str(own), "PJRT_NPROC": str(own)}
+        sharing = sum(1 for other in neighbours if post.devices[0] in other.devices)
+        return environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / sharing:.2f}"}
+
+    def _peers(self, posts: Iterable[WorkerSpec]) -> dict[str, dict[str, Any]]:
+        """How learners of several processes find each other."""
+        found = {}
+        for fragment in {post.fragment: self.plan.fragment(post.fragment) for post in posts}.values():
+            if fragment.replicas > 1 and learns(fragment, self.graph):
+                workers = fragment.workers()
+                address = self.site.port(self.hosts[workers[0]])
+                for rank, name in enumerate(workers):
+                    found[name] = {"address": address, "processes": fragment.replicas, "rank": rank}
+        return found
+
+    # What they say, and whether they live
+
+    def poll(self, seconds: float) -> set[str]:
+        """The workers that say something, or have ended."""
+        return self.site.poll(seconds)
+
+    def beats(self, name: str) -> int | None:
+        """A worker's signs of life so far; None where there is no way to know now."""
+        return self.site.beats(name)
+
+    def ring(self, name: str) -> None:
+        """Wakes a worker."""
+        self.site.ring(name)
+
+    def oom_kills(self) -> int | None:
+        return self.site.oom_kills()
+
+    # Replacing
+
+    def unit(self, name: str) -> set[str]:
+        """Those that can only live and die together: learners of several processes are one program."""
+        fragment = self.plan.fragment(self.posts[name].fragment)
+        joined = fragment.replicas > 1 and learns(fragment, self.graph)
+        return set(fragment.workers()) if joined else {name}
+
+    def bury(self, name: str) -> None:
+        """A worker is gone: its ends of streams are made ready for whoever takes its place."""
+        self.site.bury(name)
+
+    def clear(self) -> None:
+        """Empties what connects the workers, none of whom may be at work."""
+        self.site.clear()
+
+    def close(self, seconds: float) -> None:
+        """Ends every worker and leaves nothing behind."""
+        self.site.close(seconds)
+
+
+def meeting(plan: Plan, graph: Graph) -> list[str]:
+    """The workers that play whole unrolls, do nothing else, and wait for each other after each."""
+    barrier, fragment = plan.synchronisation, plan.home("environment")
+    acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
+    meet = isinstance(barrier, Barrier) and barrier.every == "unroll" and fragment.replicas > 1
+    return fragment.workers() if acts and meet and not learns(fragment, graph) else []

@@ -1,0 +1,1 @@
+"""An algorithm's loop as a typed dataflow graph."""

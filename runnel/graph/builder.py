@@ -1,0 +1,266 @@
+"""The graph as a loop is being said: nodes and edges, and the types of what flows along them.
+
+`jax.eval_shape` gives every edge its type, so a wrong shape or a missing field is an error here, before
+anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from runnel.algorithm import Algorithm, act_one, asks_for, has_gradient
+from runnel.errors import UserError
+from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
+from runnel.graph.typecheck import Type, batched, describe, same_types, space_type, typed
+from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
+
+
+class Builder:
+    """Collects nodes and edges while the loop is being said."""
+
+    def __init__(self, algorithm: Algorithm, spec: EnvSpec, envs: int):
+        self.algorithm, self.spec, self.envs = algorithm, spec, envs
+        self.nodes: dict[str, Node] = {}
+        self.edges: list[Edge] = []
+        self.key = jax.eval_shape(lambda: jax.random.key(0))
+        self.name = type(algorithm).__name__
+        for group, agents in spec.groups.items():
+            if not isinstance(agents.action, algorithm.actions):
+                kinds = " or ".join(kind.__name__ for kind in algorithm.actions)
+                raise UserError(
+                    f"{self.name} acts in {kinds} spaces; '{spec.name}' wants {type(agents.action).__name__} "
+                    f"actions{self._of(group)}; choose another algorithm (`runnel list`)"
+                )
+        self.states = {group: self._state(group) for group in spec.groups}
+        output = {group: space_type(agents.observation, self._columns(group)) for group, agents in spec.groups.items()}
+        self.nodes["environment"] = Node("environment", "environment", "", (), output)
+
+    # The calls of Flow, for one group each
+
+    def rollout(self, group: str, act: Callable[..., Act], settings: Rollout) -> Ref:
+        if settings.steps < 1:
+            raise UserError(f"flow.rollout(steps={settings.steps}); steps must be 1 or more")
+        rollouts = [node for node in self.nodes.values() if node.kind == "rollout"]
+        if any(node.group == group for node in rollouts):
+            raise UserError(f"flow.rollout is called twice{self._of(group)}; an iteration has one unroll per group")
+        if any(node.rollout.steps != settings.steps for node in rollouts):
+            raise UserError("groups of one environment step together; give each flow.rollout the same steps")
+        agents, columns, steps = self.spec.groups[group], self._columns(group), settings.steps
+        given, memory = self._act_type(group, act, agents)
+        observation = space_type(agents.observation, columns)
+        flag, flags = Type((columns,), jnp.bool_), Type((steps, columns), jnp.bool_)
+        actions = batched(given.action, columns)
+        trajectory = Trajectory(
+            observation=batched(observation, steps),
+            action=batched(actions, steps),
+            reward=Type((steps, columns), jnp.result_type(float)),
+            terminated=flags,
+            truncated=flags,
+            last_observation=batched(observation, steps),
+            first=flags,
+            memory=batched(memory, columns),
+            extras=batched(given.extras, steps, columns),
+            discounted_sum=Type((columns,), jnp.result_type(float)),
+            version=Type((columns,), jnp.int32),
+            index=Type((columns,), jnp.int32),
+        )
+        act_node = self._add(
+            "act", group, (), Act(actions, batched(memory, columns), batched(given.extras, columns)), act
+        )
+        node = self._add("rollout", group, (), trajectory, settings=settings)
+        seen = {"observation": observation, "first": flag}
+        rewarded = {"reward": Type((columns,), jnp.result_type(float)), "terminated": flag, "truncated": flag}
+        self._edge("environment", act_node, "observation", seen, steps)
+        self._edge(act_node, "environment", "action", {"action": actions}, steps, feedback=True)
+        step = {**seen, **rewarded, "last_observation": observation}
+        self._edge("environment", node, "step", step, steps)
+        acted = {"action": actions, "extras": batched(given.extras, columns)}
+        self._edge(act_node, node, "act", acted, steps)
+        if jax.tree.leaves(memory):
+            self._edge(act_node, node, "memory", {"memory": batched(memory, columns)})
+        return Ref(node, trajectory)
+
+    def map(self, group: str, function: Callable[..., PyTree], inputs: tuple[Ref, ...]) -> Ref:
+        given = self._given(group, function)
+        output = typed(
+            lambda types, extra: function(*types, **extra),
+            [ref.type for ref in inputs],
+            given,
+            what=_called(function),
+        )
+        return Ref(self._add("map", group, inputs, output, function), output)
+
+    def learn(self, group: str, learn: Callable[..., Any], inputs: tuple[Ref, ...]) -> Ref:
+        if getattr(learn, "__func__", None) is Algorithm.learn:
+            return self._gradient_and_apply(group, inputs)
+        state, types = self.states[group], [ref.type for ref in inputs]
+        result = typed(lambda s, xs, k: learn(s, *xs, k), state, types, self.key, what=_called(learn))
+        new_state, out = _two(result, _called(learn), "state, out")
+        same_types(state, new_state, f"{_called(learn)} gives a state")
+        node = self._add("learn", group, inputs, out, learn)
+        self._publish(node, group)
+        return Ref(node, out)
+
+    def _gradient_and_apply(self, group: str, inputs: tuple[Ref, ...]) -> Ref:
+        algorithm = self.algorithm
+        if not has_gradient(algorithm):
+            raise UserError(f"{self.name} has no `learn`; give it `learn`, or both `gradient` and `apply`")
+        state, types = self.states[group], [ref.type for ref in inputs]
+        result = typed(
+            lambda s, xs, k: cast(Any, algorithm).gradient(s, *xs, k),
+            state,
+            types,
+            self.key,
+            what=_called(algorithm.gradient),
+        )
+        grads, out = _two(result, _called(algorithm.gradient), "grads, out")
+        new_state = typed(algorithm.apply, state, grads, what=_called(algorithm.apply))
+        same_types(state, new_state, f"{_called(algorithm.apply)} gives a state")
+        gradient = self._add("gradient", group, inputs, {"grads": grads, "out": out}, algorithm.gradient)
+        grads_ref = Ref(gradient, {"grads": grads, "out": out})["grads"]
+        apply = self._add("apply", group, (grads_ref,), new_state, algorithm.apply)
+        self._edge(apply, gradient, "state", {"state": state}, self._times(self.nodes[apply]), feedback=True)
+        self._publish(apply, group)
+        return Ref(gradient, {"grads": grads, "out": out})["out"]
+
+    def replay(self, group: str, items: Ref, settings: Sampling) -> Ref:
+        replay = settings.replay
+        if self.nodes[items.node].loops:
+            raise UserError("replay.insert takes what an iteration makes, not what was made from replayed batches")
+        room = replay.room(items.type)
+        for name, wanted in (
+            ("min_size", settings.min_size),
+            ("an iteration's insert of", replay.count(items.type)),
+        ):
+            if wanted > room:
+                raise UserError(f"a replay with room for {room} can never hold {name} {wanted}; raise its capacity")
+        state = typed(lambda x: replay.init(x, settings.batch), items.type, what="replay")
+        state = typed(lambda s, x: replay.add(s, x, settings.batch), state, items.type, what="replay.insert")
+        output = typed(lambda s, k: replay.sample(s, k, settings.batch), state, self.key, what="replay.sample")
+        return Ref(self._add("replay", group, (items,), output, settings=settings), output)
+
+    def priorities(self, replay: str, priorities: Ref) -> None:
+        wanted = (self.nodes[replay].sampling.batch,)
+        if not hasattr(priorities.type, "shape") or priorities.type.shape != wanted:
+            raise UserError(f"replay.update wants priorities {list(wanted)}, found {describe(priorities.type)}")
+        self.nodes[replay] = replace(self.nodes[replay], priorities=priorities)
+        times = self._times(self.nodes[priorities.node])
+        self._edge(priorities.node, replay, "priorities", {"priorities": priorities.type}, times, feedback=True)
+
+    def graph(self) -> Graph:
+        kinds = {node.kind for node in self.nodes.values()}
+        for kind, call in (("rollout", "flow.rollout"), ("learn", "flow.learn")):
+            if kind not in kinds and not (kind == "learn" and "apply" in kinds):
+                raise UserError(f"{self.name}.loop never calls {call}; nothing would be trained")
+        silent = [
+            g for g in self.spec.groups if not any(n.group == g and n.kind == "rollout" for n in self.nodes.values())
+        ]
+        if silent:
+            raise UserError(f"{self.name}.loop gives group {', '.join(silent)} no rollout; call flow.agents for it")
+        return Graph(self.algorithm, self.spec, self.envs, self.nodes, tuple(self.edges), self.states)
+
+    # Parts
+
+    def _state(self, group: str) -> PyTree:
+        agents = self.spec.groups[group]
+        state = typed(lambda key: self.algorithm.init(key, agents), self.key, what=f"{self.name}.init")
+        if not hasattr(state, "params"):
+            raise UserError(
+                f"{self.name}.init gives a {type(state).__name__} without `params`; acting needs state.params"
+            )
+        return state
+
+    def _act_type(self, group: str, act: Callable[..., Act], agents: AgentSpec) -> tuple[Act, PyTree]:
+        memory = typed(lambda: self.algorithm.initial_memory(agents), what=f"{self.name}.initial_memory")
+        params, index = self.states[group].params, Type((), jnp.int32)
+        given = typed(
+            lambda p, o, m, k, i: act_one(act, p, o, m, k, True, i),
+            params, space_type(agents.observation), memory, self.key, index, what=_called(act),
+        )  # fmt: skip
+        if not isinstance(given, Act):
+            raise UserError(
+                f"{_called(act)} gives a {type(given).__name__}; it must give an Act(action, memory, extras)"
+            )
+        wanted = space_type(agents.action)
+        real = isinstance(agents.action, Box)
+        kind = jnp.floating if real and jnp.issubdtype(agents.action.dtype, jnp.floating) else jnp.integer
+        if given.action.shape != wanted.shape or not jnp.issubdtype(given.action.dtype, kind):
+            raise UserError(
+                f"{_called(act)} gives actions {describe(given.action)}; '{self.spec.name}' wants {describe(wanted)}"
+            )
+        same_types(memory, given.memory, f"{_called(act)} gives a memory")
+        return given, memory
+
+    def _given(self, group: str, function: Callable[..., Any]) -> dict[str, PyTree]:
+        """The types of what a `map` function asks for by name."""
+        given = {"params": self.states[group].params, "key": self.key}
+        return {name: type_ for name, type_ in given.items() if asks_for(function, name)}
+
+    def _add(self, kind: Any, group: str, inputs: tuple[Ref, ...], output: PyTree, function: Any = None,
+             settings: Any = None) -> str:  # fmt: skip
+        name = kind if len(self.spec.groups) == 1 else f"{group}/{kind}"
+        taken = sum(1 for node in self.nodes if node.rstrip("0123456789") == name)
+        name = f"{name}{taken + 1}" if taken else name
+        loops = frozenset[str]().union(*(self.nodes[ref.node].loops for ref in inputs))
+        loops = loops | {name} if kind == "replay" else loops
+        node = Node(name, kind, group, inputs, output, function, settings, loops)
+        self.nodes[name] = node
+        for ref in inputs:
+            what = {"rollout": "trajectory", "replay": "batch", "gradient": "gradients"}.get(
+                self.nodes[ref.node].kind, "value"
+            )
+            if kind == "replay":
+                what = "items"
+            times = self._times(self.nodes[ref.node])
+            self._edge(ref.node, name, what, {what: ref.type}, times)
+        return name
+
+    def _publish(self, learner: str, group: str) -> None:
+        """The newest parameters go to every node that acts or maps with them."""
+        for node in list(self.nodes.values()):
+            if node.group == group and (
+                node.kind == "act" or (node.kind == "map" and asks_for(node.function, "params"))
+            ):
+                params = {"params": self.states[group].params}
+                if not any(e.what == "parameters" and e.target == node.name for e in self.edges):
+                    self._edge(learner, node.name, "parameters", params, feedback=True)
+
+    def _edge(
+        self, source: str, target: str, what: str, type_: PyTree, times: float = 1.0, feedback: bool = False
+    ) -> None:
+        self.edges.append(Edge(source, target, what, type_, times, feedback))
+
+    def _times(self, node: Node) -> float:
+        """How often a node runs in an iteration, on average."""
+        if not node.loops:
+            return 1.0
+        rates = []
+        for name in node.loops:
+            replay = self.nodes[name]
+            settings = replay.sampling
+            inserted = settings.replay.count(replay.inputs[0].type) * settings.samples_per_insert
+            rates.append(inserted / settings.replay.cost(settings.batch))
+        return min(rates)
+
+    def _columns(self, group: str) -> int:
+        return self.envs * self.spec.groups[group].agents
+
+    def _of(self, group: str) -> str:
+        return "" if len(self.spec.groups) == 1 else f" for group '{group}'"
+
+
+def _called(function: Callable[..., Any]) -> str:
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{type(owner).__name__}.{name}" if owner is not None else name
+
+
+def _two(result: Any, what: str, wanted: str) -> tuple[Any, Any]:
+    if not isinstance(result, tuple) or len(result) != 2 or hasattr(result, "_fields"):
+        raise UserError(f"{what} must give two values, `{wanted}`; found {type(result).__name__}")
+    return result

@@ -1,0 +1,171 @@
+"""The dataflow graph: what tracing an algorithm's loop gives. Data only.
+
+Nodes are functions; edges are typed by pytrees of `jax.ShapeDtypeStruct` and know how many bytes they carry
+in one iteration of the loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+
+from runnel.algorithm import Algorithm
+from runnel.replay import Replay
+from runnel.types import EnvSpec, PyTree
+
+Kind = Literal["environment", "act", "rollout", "map", "replay", "learn", "gradient", "apply"]
+
+
+def tree_bytes(tree: PyTree) -> int:
+    """The bytes of a tree of arrays or of their types."""
+    return sum(math.prod(leaf.shape) * jax.numpy.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A value on its way through the graph: the output of a node, or a part of it.
+
+    `ref.field` and `ref["field"]` are parts; they are refused at once where the node gives no such thing.
+    """
+
+    node: str
+    type: PyTree = field(compare=False, repr=False)
+    path: tuple[str | int, ...] = ()
+
+    def __getattr__(self, name: str) -> Ref:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._part(name)
+
+    def __getitem__(self, key: str | int) -> Ref:
+        return self._part(key)
+
+    def _part(self, key: str | int) -> Ref:
+        return Ref(self.node, part_of(self.type, key, self.node), (*self.path, key))
+
+    def take(self, value: PyTree) -> PyTree:
+        """This part of the node's output."""
+        for key in self.path:
+            value = part_of(value, key, self.node)
+        return value
+
+
+def part_of(value: PyTree, key: str | int, where: str) -> PyTree:
+    """Field, key or index `key` of a pytree."""
+    if isinstance(value, dict):
+        if key in value:
+            return value[key]
+        known = list(value)
+    elif isinstance(key, int):
+        return value[key]
+    elif hasattr(value, key):
+        return getattr(value, key)
+    else:
+        known = list(getattr(value, "_fields", ()))
+    raise AttributeError(f"'{where}' gives no '{key}'; it gives {', '.join(map(str, known)) or 'a single array'}")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Settings of a rollout node."""
+
+    steps: int
+    discount: float | None = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of a replay node."""
+
+    replay: Replay
+    batch: int
+    min_size: int
+    samples_per_insert: float
+
+
+@dataclass(frozen=True)
+class Node:
+    """One function of the loop.
+
+    `loops` names the replays whose batches reach the node: it runs once per batch. A node without runs once
+    per iteration.
+    """
+
+    name: str
+    kind: Kind
+    group: str
+    inputs: tuple[Ref, ...]
+    output: PyTree
+    function: Callable[..., Any] | None = None
+    settings: Rollout | Sampling | None = None
+    loops: frozenset[str] = frozenset()
+    priorities: Ref | None = None  # of a prioritised replay: where its new priorities come from
+
+    @property
+    def rollout(self) -> Rollout:
+        assert isinstance(self.settings, Rollout)
+        return self.settings
+
+    @property
+    def sampling(self) -> Sampling:
+        assert isinstance(self.settings, Sampling)
+        return self.settings
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A typed value that goes from one node to another, `per_iteration` times in each iteration."""
+
+    source: str
+    target: str
+    what: str
+    type: PyTree
+    per_iteration: float = 1.0
+    feedback: bool = False  # carries what this iteration made to the next one
+
+    @property
+    def bytes_per_iteration(self) -> int:
+        return round(tree_bytes(self.type) * self.per_iteration)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An algorithm's training loop on one environment: nodes in execution order, and the edges between them."""
+
+    algorithm: Algorithm
+    spec: EnvSpec
+    envs: int
+    nodes: Mapping[str, Node]
+    edges: tuple[Edge, ...]
+    states: Mapping[str, PyTree]  # by group: the type of the learner's state
+
+    def of_kind(self, *kinds: Kind) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind in kinds]
+
+    def after_rollout(self) -> list[Node]:
+        """The nodes that take trajectories or what is made of them, in the loop's order."""
+        return [node for node in self.nodes.values() if node.kind not in ("environment", "act", "rollout")]
+
+    def columns(self, group: str) -> int:
+        """B: how many columns the group's trajectories have."""
+        return self.envs * self.spec.groups[group].agents
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps (one action each, summed over environments) of one iteration."""
+        return self.unroll * self.envs
+
+    @property
+    def bytes(self) -> int:
+        """Of the learners' states, and of what the nodes make in one iteration."""
+        leaves = jax.tree.leaves([dict(self.states), [node.output for node in self.nodes.values()]])
+        return tree_bytes([leaf for leaf in leaves if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)])
+
+    @property
+    def unroll(self) -> int:
+        """T: how many steps every environment takes in an iteration."""
+        return self.of_kind("rollout")[0].rollout.steps

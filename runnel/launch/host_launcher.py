@@ -1,0 +1,295 @@
+"""Starting host agents: what the driver asks of whoever does it, and the plainest one, which starts them here.
+
+Whoever starts an agent gives it one line of JSON (an invitation, and who it is), reads one (its greeting), and holds
+its standard input open: an agent ends when that closes, and so with whoever started it, however that went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import runnel
+from runnel.errors import UserError
+from runnel.launch.fork_server_client import readable, tail
+
+if TYPE_CHECKING:
+    from runnel.planning.machine import Machine
+
+AGENT = ("-P", "-m", "runnel.launch.agent")
+"""What Python is told to run."""
+
+START_S = 60.0
+"""How long an agent may take to greet: it imports NumPy and ZeroMQ, from what may be a slow disk."""
+
+END_S = 10.0
+"""How long it may take to end its workers when its standard input has closed."""
+
+_NOISE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class AgentInvitation:
+    """What an agent must know to call the driver. None of it is secret."""
+
+    address: str
+    """Of the driver's door: `tcp://10.0.0.1:4711`."""
+    public: str
+    """The key that the driver proves to have."""
+    place: dict[str, Any]
+    """What makes an agent find what the driver finds: `path`, `directory`, `environ`."""
+
+
+class JoinedHost(NamedTuple):
+    """A machine whose agent has started."""
+
+    name: str
+    address: str  # where other machines reach it
+    public: str  # the key that its agent proves to have
+    cpus: int
+    devices: tuple[str, ...]
+
+
+class HostLauncher(Protocol):
+    """Starts one agent on each machine, and notices which machines come and go. For use by one thread."""
+
+    interface: str
+    """The address of this machine that others reach it by: what the driver's door binds to."""
+
+    def start(self, invitation: AgentInvitation) -> list[JoinedHost]:
+        """Starts all agents. Raises `UserError` where there is too little to start them on, or one fails."""
+        ...
+
+    def poll(self) -> tuple[list[str], list[str]]:
+        """The machines lost since it was last asked, and those that could join now. Does not wait."""
+        ...
+
+    def why(self, name: str) -> str:
+        """How a machine that `poll` has told of was lost: `is gone: ...`."""
+        ...
+
+    def add(self, invitation: AgentInvitation, name: str) -> JoinedHost:
+        """Starts the agent of a machine that could join."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Lets go of a machine that is lost, or not wanted any more; it may join again."""
+        ...
+
+    def close(self) -> None:
+        """Ends all agents."""
+        ...
+
+
+class AgentProcess:
+    """An agent that runs as a process of this machine."""
+
+    def __init__(self, command: Sequence[str], told: Mapping[str, Any], environ: Mapping[str, str]):
+        self.name = str(told["name"])
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._said = b""
+        try:
+            self._popen = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environ,
+                process_group=0,  # Ctrl-C at the terminal is the user's process's to handle
+            )
+        except OSError as error:
+            self._errors.close()
+            raise UserError(f"'{command[0]}' cannot be run to start the agent of {self.name}: {error}") from error
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which `greeting` tells
+            self._popen.stdin.write(json.dumps(told).encode() + b"\n")
+            self._popen.stdin.flush()
+
+    def greeting(self, deadline: float) -> dict[str, Any]:
+        """What it says of itself, once; raises `UserError` where it ends, or nothing comes by `deadline`."""
+        assert self._popen.stdout is not None
+        out = self._popen.stdout.fileno()
+        os.set_blocking(out, False)  # `drain` must not wait
+        while True:
+            *lines, self._said = self._said.split(b"\n")
+            for line in lines:
+                # A login shell or a site's start-up file may have said something before.
+                with contextlib.suppress(ValueError):
+                    greeting = json.loads(line)
+                    if isinstance(greeting, dict):
+                        return _checked(self.name, greeting)
+            left = deadline - time.monotonic()
+            if left <= 0 or len(self._said) > _NOISE_BYTES:
+                raise UserError(f"the agent of {self.name} has not greeted in time; {self.last_words()}")
+            readable(out, left)
+            with contextlib.suppress(BlockingIOError):
+                chunk = os.read(out, 65536)
+                if not chunk:
+                    raise UserError(f"the agent of {self.name} ended before it greeted; {self.last_words()}")
+                self._said += chunk
+
+    def ended(self) -> bool:
+        """Whether it has; also takes what it prints, which would make it wait one day."""
+        assert self._popen.stdout is not None
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._popen.stdout.fileno(), 65536):
+                pass
+        return self._popen.poll() is not None
+
+    def wait(self) -> None:
+        """Until it ends: for a thread that has nothing else to do."""
+        while not self.ended():
+            time.sleep(0.2)
+
+    def last_words(self, lines: int = 10) -> str:
+        """How it ended, and the end of what it wrote to standard error."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(1.0 if self._popen.returncode is None else 0.0)
+        status = self._popen.returncode
+        how = "" if status is None else f"status {status}, "
+        return f"{how}it said: {tail(self._errors, lines) or 'nothing'}"
+
+    def close(self, timeout_s: float = END_S) -> None:
+        """Ends it: by the end of its standard input, or else by force."""
+        self.let_go()
+        try:
+            self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        assert self._popen.stdout is not None
+        self._popen.stdout.close()
+        self._errors.close()
+
+    def let_go(self) -> None:
+        """Closes its standard input, on which it ends by itself."""
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.close()
+
+
+class LocalHostLauncher:
+    """Agents that are processes of this machine, each of which counts as a machine: `HostLauncher`.
+
+    `prefixes` are commands, by name, to run an agent under: `ip netns exec NAME`, or `ssh MACHINE` where Python is
+    found under the same path. `cpus` of 0 leaves it to the agent to count. More machines can be offered later.
+    """
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        prefixes: Mapping[str, Sequence[str]] | None = None,
+        interface: str = "127.0.0.1",
+        agent: Sequence[str] = AGENT,
+    ):
+        self.interface = interface
+        self._machines = {machine.name: machine for machine in machines}
+        self._prefixes = dict(prefixes or {})
+        self._command = (sys.executable, *agent)
+        self._agents: dict[str, AgentProcess] = {}
+        self._lost: dict[str, str] = {}  # those that `poll` has told of, and why
+
+    def start(self, invitation: AgentInvitation) -> list[JoinedHost]:
+        try:
+            for name in self._machines:
+                self._begin(invitation, name)
+            deadline = time.monotonic() + START_S
+            return [self._joined(name, deadline) for name in self._machines]
+        except BaseException:
+            self.close()
+            raise
+
+    def offer(self, machine: Machine, prefix: Sequence[str] = ()) -> None:
+        """One more that could join."""
+        self._machines[machine.name] = machine
+        self._prefixes[machine.name] = prefix
+
+    def poll(self) -> tuple[list[str], list[str]]:
+        lost = [name for name, agent in self._agents.items() if name not in self._lost and agent.ended()]
+        self._lost |= {name: f"is gone: its agent ended; {self._agents[name].last_words()}" for name in lost}
+        return lost, [name for name in list(self._machines) if name not in self._agents]
+
+    def why(self, name: str) -> str:
+        return self._lost.get(name, "is gone")
+
+    def add(self, invitation: AgentInvitation, name: str) -> JoinedHost:
+        self._begin(invitation, name)
+        try:
+            return self._joined(name, time.monotonic() + START_S)
+        except BaseException:
+            self._agents.pop(name).close()
+            raise
+
+    def drop(self, name: str) -> None:
+        self._machines.pop(name, None)  # until it is offered again
+        self._lost.pop(name, None)
+        if name in self._agents:
+            self._agents.pop(name).close()
+
+    def close(self) -> None:
+        for agent in self._agents.values():
+            agent.let_go()  # all at once: each may have workers to end
+        for agent in self._agents.values():
+            agent.close()
+        self._agents.clear()
+
+    def pid(self, name: str) -> int:
+        """Of a machine's agent, or of its prefix."""
+        return self._agents[name]._popen.pid
+
+    def _begin(self, invitation: AgentInvitation, name: str) -> None:
+        machine = self._machines[name]
+        told = tell(invitation, name, machine.address, machine.cpus)
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        if not machine.accelerators:
+            environ["CUDA_VISIBLE_DEVICES"] = ""
+        command = (*self._prefixes.get(name, ()), *self._command)
+        self._agents[name] = AgentProcess(command, told, environ)
+
+    def _joined(self, name: str, deadline: float) -> JoinedHost:
+        return joined(name, self._machines[name].address, self._agents[name].greeting(deadline))
+
+
+def tell(invitation: AgentInvitation, name: str, interface: str, cpus: int) -> dict[str, Any]:
+    """What an agent is told: whom to call, and who it is."""
+    return {**asdict(invitation), "name": name, "interface": interface, "cpus": cpus}
+
+
+def joined(name: str, address: str, greeting: Mapping[str, Any]) -> JoinedHost:
+    """A machine that has greeted."""
+    return JoinedHost(name, address, greeting["public"], greeting["cpus"], tuple(greeting["devices"]))
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all machines."""
+    return {"runnel": runnel.__version__, "python": platform.python_version()}
+
+
+def differs(there: Mapping[str, Any]) -> str:
+    """How another machine's versions are not those of this one, as far as it matters; empty where they are."""
+    for what, here in versions().items():
+        found, wanted = str(there.get(what, here)), here
+        if what == "python":  # its patches go together
+            found, wanted = (".".join(version.split(".")[:2]) for version in (found, wanted))
+        if found != wanted:
+            return f"found {what.capitalize()} {found}, wanted {wanted} as here; install the same on all machines"
+    return ""
+
+
+def _checked(name: str, greeting: dict[str, Any]) -> dict[str, Any]:
+    wrong = differs(greeting)
+    if wrong:
+        raise UserError(f"{name}: {wrong}")
+    public, cpus, devices = (greeting.get(key) for key in ("public", "cpus", "devices"))
+    if not isinstance(public, str) or type(cpus) is not int or not isinstance(devices, list):
+        raise UserError(f"{name}: found the greeting {str(greeting)[:200]}, wanted one of an agent")
+    return greeting

@@ -1,0 +1,219 @@
+"""Host agents on the machines of a Ray cluster: `Hosts`, as the driver sees them.
+
+Ray itself is held by a process of its own (`raylink`), with which this speaks in lines of JSON. So nothing of Ray is
+loaded into the driver: not its threads, its signal handlers, its habit of ending the process when it loses its head;
+a connection that is not made in time is given up by ending that process; and asking what is new never waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from runnel.errors import RunFailed, UserError
+from runnel.launch.fork_server_client import tail
+from runnel.launch.host_launcher import AGENT, END_S, AgentInvitation, JoinedHost, joined
+from runnel.launch.ray_guard import NOW
+from runnel.launch.ray_shares import RayRequest
+from runnel.planning.machine import Machine
+
+CONNECT_S = 60.0
+"""How long it may take to connect to a cluster, or to start one here."""
+
+START_S = 120.0
+"""How long the agents may take to start, all of them at once; the link has tighter limits for its parts."""
+
+_ENVIRON = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_server_request_timeout_seconds": "10"}
+LINK = ("-P", "-m", "runnel.launch.ray_link")
+GUARD = ("-P", "-m", "runnel.launch.ray_guard")
+
+LEAST = (2, 59)
+"""The first Ray that keeps clients without a token out unless it is told otherwise."""
+
+
+class RayHostLauncher:
+    """One agent on each machine of a Ray cluster that has a CPU to give.
+
+    `address` is that of the head (`10.0.0.1:6379`); without one it is that of RAY_ADDRESS, else of a cluster that
+    this machine is part of, else of one that is started on this machine and ends with `close`. A machine gives all
+    the CPUs that it has free, or `cpus_per_host` of them, and all its free GPUs, unless JAX is told to keep to CPUs.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        cpus_needed: int = 1,
+        gpus_needed: int = 0,
+        cpus_per_host: int | None = None,
+        agent: Sequence[str] = AGENT,
+    ):
+        if importlib.util.find_spec("ray") is None:
+            raise UserError("--launcher ray needs Ray, which is not installed; run: pip install 'runnel[ray]'")
+        check_version(importlib.metadata.version("ray"))
+        self._asked = 0
+        self._lost: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._why: dict[str, str] = {}
+        self._free: list[str] = []
+        self._held: set[str] = set()
+        self._replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()  # None: the link has ended
+        self._closed = self._stuck = False
+        self._ended = threading.Event()  # set when the link has; its guard may take longer
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._link = subprocess.Popen(
+            [sys.executable, *GUARD, sys.executable, *LINK],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, **_ENVIRON, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            cwd="/",  # Ray puts the directory in which its driver stands first on the Python path of its workers
+            process_group=0,  # Ctrl-C at the terminal is this process's to handle
+        )
+        threading.Thread(target=self._listen, name="ray", daemon=True).start()
+        wanted = RayRequest(address, cpus_needed, gpus_needed, cpus_per_host, _takes_gpus(), list(agent))
+        try:
+            ready = self._ask({"do": "connect", "wanted": asdict(wanted)}, CONNECT_S)
+        except BaseException:
+            self.close()
+            raise
+        self.interface: str = ready["interface"]
+        self.address: str = ready["address"]
+        """Of the cluster's head."""
+        self.started: bool = ready["started"]
+        """Whether the cluster is one that was started here."""
+        self.open: bool = ready["open"]
+        """Whether it admits clients without a token."""
+
+    def machines(self) -> list[Machine]:
+        """Those that have a CPU free, and what a run would get of them."""
+        found = self._ask({"do": "machines"}, CONNECT_S)["machines"]
+        return [
+            Machine(cpus, tuple(f"cuda:{i}" for i in range(gpus)) or ("cpu:0",), name, address)
+            for name, address, cpus, gpus in found
+            if cpus
+        ]
+
+    def start(self, invitation: AgentInvitation) -> list[JoinedHost]:
+        try:
+            reply = self._ask({"do": "start", "invitation": asdict(invitation)}, START_S)
+        except BaseException:
+            self.close()
+            raise
+        machines = [joined(*each) for each in reply["joined"]]
+        self._held |= {machine.name for machine in machines}
+        return machines
+
+    def poll(self) -> tuple[list[str], list[str]]:
+        lost = [self._lost.get() for _ in range(self._lost.qsize())]
+        if self._ended.is_set() and not self._closed:
+            raise RunFailed(f"the connection to Ray was lost: {self._said()}")
+        return lost, [name for name in self._free if name not in self._held]
+
+    def why(self, name: str) -> str:
+        return self._why.get(name, "is gone")
+
+    def add(self, invitation: AgentInvitation, name: str) -> JoinedHost:
+        asked = {"do": "add", "invitation": asdict(invitation), "name": name}
+        machine = joined(*self._ask(asked, START_S)["joined"][0])
+        self._held.add(name)
+        return machine
+
+    def drop(self, name: str) -> None:
+        self._why.pop(name, None)
+        self._held.discard(name)
+        self._tell({"do": "drop", "name": name})
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        assert self._link.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._link.stdin.close()  # on which it ends the agents, and itself
+        try:
+            self._link.wait(2.0 if self._stuck else END_S + 20.0)
+        except subprocess.TimeoutExpired:
+            self._link.send_signal(NOW)  # the guard kills the link, and what is left of it
+            self._link.wait()
+        self._errors.close()
+
+    def _ask(self, value: dict[str, Any], seconds: float) -> dict[str, Any]:
+        self._asked += 1
+        self._tell({**value, "id": self._asked})
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                reply = self._replies.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                self._stuck = True
+                raise UserError(
+                    f"Ray has not answered within {seconds:.0f} s; look at `ray status`, and at whether all machines "
+                    "of the cluster reach each other"
+                ) from None
+            if reply is None:
+                raise UserError(f"the connection to Ray was lost: {self._said()}")
+            if reply["id"] != self._asked:  # of what was given up before
+                continue
+            if "refused" in reply:
+                raise UserError(reply["refused"])
+            return reply
+
+    def _tell(self, value: dict[str, Any]) -> None:
+        assert self._link.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, which is noticed elsewhere
+            self._link.stdin.write(json.dumps(value).encode() + b"\n")
+            self._link.stdin.flush()
+
+    def _listen(self) -> None:
+        """In a thread: what the link says of itself, and what it replies."""
+        assert self._link.stdout is not None
+        for line in self._link.stdout:
+            said = json.loads(line)
+            if "lost" in said:
+                self._why[said["lost"]] = said["why"]
+                self._lost.put(said["lost"])
+            elif "free" in said:
+                self._free = said["free"]
+            else:
+                self._replies.put(said)
+        self._link.stdout.close()
+        self._ended.set()
+        self._replies.put(None)
+
+    def _said(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._link.wait(1.0)
+        return tail(self._errors, 10) or "it said nothing"
+
+
+def check_version(found: str) -> None:
+    """Raises `UserError` for a Ray that does not keep strangers out."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:2])
+    if numbers < LEAST:
+        least = ".".join(map(str, LEAST))
+        raise UserError(
+            f"found Ray {found}, wanted {least} or later, which keeps clients without a token out of a cluster; run: "
+            "pip install -c constraints.txt 'runnel[ray]', on every machine"
+        )
+
+
+def _takes_gpus() -> bool:
+    return not os.environ.get("JAX_PLATFORMS", "").startswith("cpu")
+
+
+def machines(address: str | None = None) -> list[Machine]:
+    """What a Ray cluster would give a run that asked now."""
+    with contextlib.closing(RayHostLauncher(address)) as hosts:
+        return hosts.machines()

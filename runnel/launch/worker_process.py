@@ -1,0 +1,168 @@
+"""A worker process, from its first instruction to its last: it becomes itself, calls its entry, and ends.
+
+The same for a process forked from a server (`become` and `run` are called after the fork) and for a fresh
+interpreter (`main`), which a server starts where forking it would not be safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+from runnel.config.serialization import import_object
+from runnel.errors import EnvironmentFailed, UserError
+from runnel.launch.control import Control
+from runnel.user_code import named_modules
+
+START_S = 60.0
+"""How long a worker waits to be told what it is; who started it has said so already, or is gone."""
+
+FRESH = ("-P", "-c", "from runnel.launch.worker_process import main; main()")
+"""Arguments of a fresh interpreter. Not `-m`, which would load this module a second time, as `__main__`."""
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_JAX_SETTINGS = {"JAX_PLATFORMS": "jax_platforms", "JAX_ENABLE_X64": "jax_enable_x64"}
+
+inside: str | None = None
+"""The name of the worker (or server) that this process is; None in the user's own process."""
+
+
+def become(name: str, parent: int) -> None:
+    """Makes this process a worker that lives no longer than `parent`, which must be its parent.
+
+    It leads a process group of its own. So Ctrl-C at a terminal, which signals the foreground group, reaches the
+    user's process alone, which tells its workers; and what a worker itself started (a simulator) can be ended with
+    it. It stays in the session: whoever ends all of a session's processes still finds it.
+    """
+    global inside
+    inside = name
+    set_name(name)
+    die_with_parent(parent)
+    os.setpgid(0, 0)
+    reset_signals()
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    # Into its log: where it stood when it crashed, and where it stands when it is asked.
+    faulthandler.enable(2)
+    faulthandler.register(signal.SIGUSR1, 2, all_threads=True)
+    if "numpy" in sys.modules:
+        # Forked siblings would otherwise draw the same "random" numbers; the `random` module sees to itself.
+        sys.modules["numpy"].random.seed()
+
+
+def run(control: Control) -> int:
+    """Receives what this worker is, calls its entry, and gives the exit status."""
+    try:
+        received = control.receive(START_S)
+        if received is None:
+            return 1  # whoever started this worker has thought better of it
+        job = received.value
+        settle(job["place"])
+        _configure_jax()
+        import_object(job["entry"])(job["job"], control, received.fds)
+        return 0
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        text = traceback.format_exc()
+        print(text, file=sys.stderr, end="")
+        report: dict[str, Any] = {
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": text,
+            "user": isinstance(error, UserError),
+            "final": isinstance(error, EnvironmentFailed),  # to begin again would not help
+        }
+        with contextlib.suppress(OSError):  # nobody may be left to hear it; the log has it
+            control.send({"failed": report}, timeout_s=5.0)
+        return 1
+
+
+def leave(status: int) -> None:
+    """Ends the process at once: exit handlers of what a server imported are not this worker's to run."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status & 0xFF)
+
+
+def settle(place: dict[str, Any]) -> None:
+    """What modules see of the process, and where they and files are found, becomes as in the user's process."""
+    os.environ.clear()
+    os.environ.update(place["environ"])
+    sys.argv[:] = place["argv"]
+    sys.path[:] = place["path"]
+    named_modules.restore(place["modules"])
+    importlib.invalidate_caches()
+    if place["directory"] is not None:
+        os.chdir(place["directory"])
+    named_modules.keep_settings_out()
+
+
+def set_name(name: str) -> None:
+    """The name that `ps` and `top` show."""
+    _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode()[:15]))
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """The kernel signals this process when its parent ends; 0 takes that back."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it had ended before it was asked for
+        os._exit(1)
+
+
+def reset_signals() -> None:
+    """As in a fresh interpreter, whatever imported modules have set, except that SIGINT is ignored."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, exit statuses are lost
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _configure_jax() -> None:
+    if "jax" in sys.modules:
+        # JAX read these when the server imported it.
+        config = sys.modules["jax"].config
+        for variable, setting in _JAX_SETTINGS.items():
+            value = os.environ.get(variable)
+            if value is not None:
+                config.update(setting, value if setting == "jax_platforms" else _truth(variable, value))
+
+
+def _truth(variable: str, value: str) -> bool:
+    if value.lower() in ("1", "true", "yes", "on", "t", "y"):
+        return True
+    if value.lower() in ("0", "false", "no", "off", "f", "n", ""):
+        return False
+    raise UserError(f"found {variable}={value}, wanted true or false")
+
+
+def _prctl(option: int, value: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    zero = ctypes.c_ulong(0)
+    value = ctypes.c_ulong(value) if isinstance(value, int) else value
+    if libc.prctl(ctypes.c_int(option), value, zero, zero, zero):
+        raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+def main() -> None:
+    """A fresh interpreter, with the arguments CONTROL_FD PARENT NAME."""
+    fd, parent, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    become(name, parent)
+    os.set_inheritable(fd, False)
+    leave(run(Control.attach(fd)))

@@ -1,0 +1,107 @@
+"""What the user should know of a plan before it runs: what waits, what is crowded, and what crosses the network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from runnel.graph.nodes import Graph
+from runnel.planning.distribution import BoundedStaleness, Distribution, Synchronisation
+from runnel.planning.machine import Machine
+from runnel.planning.placement import served_by
+
+if TYPE_CHECKING:
+    from runnel.planning.plan import PlacedFragment
+
+SHOWN = 4
+"""How many machines a note names."""
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def notes(
+    distribution: Distribution, fragments: Sequence[PlacedFragment], synchronisation: Synchronisation, graph: Graph,
+    machines: Sequence[Machine], hosts: Mapping[str, str],
+) -> tuple[str, ...]:  # fmt: skip
+    found = []
+    workers = sum(fragment.replicas for fragment in fragments)
+    if workers > 1 and isinstance(synchronisation, BoundedStaleness):
+        algorithm, limit = type(graph.algorithm).__name__, synchronisation.max_staleness
+        wait = "actors wait for the learner at every unroll" if not limit else "actors wait before they exceed it"
+        declared = graph.algorithm.max_staleness
+        less = "" if limit == declared else f", the distribution allows {limit}"
+        found.append(f"{algorithm} declares max_staleness {declared}{less}: {wait}")
+    if len(machines) == 1:
+        if workers > machines[0].cpus and workers > 1:
+            found.append(f"{workers} workers share {plural(machines[0].cpus, 'CPU')}: fewer would not be slower")
+        return tuple(found)
+    return (*found, *_crowded(machines, hosts), *_idle(distribution, machines, hosts),
+            *_crossing(distribution, fragments, graph, machines, hosts))  # fmt: skip
+
+
+def _crowded(machines: Sequence[Machine], hosts: Mapping[str, str]) -> list[str]:
+    workers = Counter(hosts.values())
+    told = [f"{m.name} ({workers[m.name]} on {m.cpus})" for m in machines if workers[m.name] > max(m.cpus, 1)]
+    return [f"there are more workers than CPUs on {_listed(told)}: fewer would not be slower"] if told else []
+
+
+def _idle(distribution: Distribution, machines: Sequence[Machine], hosts: Mapping[str, str]) -> list[str]:
+    idle = [machine for machine in machines if machine.name not in hosts.values()]
+    if not idle:
+        return []
+    names = f"{_listed([machine.name for machine in idle])} {'is' if len(idle) == 1 else 'are'} not used"
+    name, first = type(distribution).__name__.lower(), machines[0]
+    if len(hosts) > 1:
+        flag = next((flag for flag in ("actors", "learners") if hasattr(distribution, flag)), None)
+        if flag != "actors" and any(m.accelerators for m in machines) and not any(m.accelerators for m in idle):
+            return [f"{names}: all that runs takes accelerators, which others have"]
+        remedy = f"; --{flag} asks for more" if flag else ""
+        return [f"{names}: {plural(len(hosts), 'worker')} went to others, which have more to give{remedy}"]
+    better = next((machine for machine in idle if machine.accelerators > first.accelerators), None)
+    there = f"; {better.name} has {plural(better.accelerators, 'accelerator')}: start the run there" if better else ""
+    return [f"{names}: {name} is a single process and runs on {first.name}{there}"]
+
+
+def _crossing(
+    distribution: Distribution, fragments: Sequence[PlacedFragment], graph: Graph, machines: Sequence[Machine],
+    hosts: Mapping[str, str],
+) -> list[str]:  # fmt: skip
+    """Of steps that are exchanged between machines: each waits for the network twice."""
+    found = []
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    plays = home["environment"]
+    players = plays.workers()
+    for acts in {home[node.name].name: home[node.name] for node in graph.of_kind("act")}.values():
+        servers = acts.workers()
+        own = {player: servers[served_by(i, len(players), len(servers))] for i, player in enumerate(players)}
+        away = [player for player in players if acts is not plays and hosts[player] != hosts[own[player]]]
+        if away:
+            count = f"{len(away)} of {plural(len(players), 'worker')} that play{'s' if len(players) == 1 else ''}"
+            remedy = _remedy(distribution, acts, graph, machines, {hosts[player] for player in players})
+            found.append(f"every step of {count} crosses the network to {acts.name}: {remedy}")
+    return found
+
+
+def _remedy(
+    distribution: Distribution, acts: PlacedFragment, graph: Graph, machines: Sequence[Machine], used: set[str]
+) -> str:
+    bare = [machine.name for machine in machines if machine.name in used and not machine.accelerators]
+    on_device = any(not device.startswith("cpu") for devices in acts.devices for device in devices)
+    only_acts = all(graph.nodes[node].kind in ("act", "rollout") for node in acts.nodes)
+    if on_device and bare:
+        has = "has" if len(bare) == 1 else "have"
+        return f"{_listed(bare)} {has} no accelerator for it; coarse and async act where the environments are"
+    if not only_acts:
+        return f"coarse and async act where the environments are, and so does decoupled with --inference {len(used)}"
+    if hasattr(distribution, "inference"):
+        return f"--inference {len(used)} keeps them where they are"
+    return f"{len(used)} {acts.name} workers would keep them where they are"
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = [f"{len(words) - SHOWN + 1} more"] if len(words) > SHOWN else []
+    shown = [*words[: SHOWN - len(more)], *more]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,105 @@
+"""What a distribution writes: which nodes form which fragment, how often, on what, and how edges wait."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from runnel.errors import UserError
+
+if TYPE_CHECKING:
+    from runnel.graph.nodes import Graph
+
+REST = "*"
+"""Among a fragment's nodes: every node that no fragment names."""
+
+Devices = Literal["cpu", "one", "all"]
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Both ends wait for each other, every step or every unroll."""
+
+    every: Literal["step", "unroll"] = "unroll"
+
+    def __post_init__(self) -> None:
+        if self.every not in ("step", "unroll"):
+            raise UserError(f"found Barrier(every={self.every!r}), wanted 'step' or 'unroll'")
+
+    def __str__(self) -> str:
+        return f"barrier every {self.every}"
+
+
+@dataclass(frozen=True)
+class BoundedStaleness:
+    """The source runs ahead of the target, by at most `max_staleness` versions."""
+
+    max_staleness: int
+
+    def __post_init__(self) -> None:
+        if not _whole(self.max_staleness, 0):
+            raise UserError(f"found Free({self.max_staleness!r}), wanted a whole number of versions, 0 or more")
+
+    def __str__(self) -> str:
+        if not self.max_staleness:
+            return "free, but waits every unroll (the algorithm bears no staleness)"
+        return f"free, staleness at most {self.max_staleness}"
+
+
+Synchronisation = Barrier | BoundedStaleness
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Nodes that run as one program, and how often.
+
+    `nodes` names kinds (`act`), nodes (`hunters/act`), groups (`hunters/*`) or `REST`. A `compiled` fragment is
+    one XLA program or an error; others are loops of a process around compiled parts. A worker whose environments
+    ask others for their actions holds them in `ring` blocks: while one waits, another steps.
+
+    Replicas that play share the environments; replicas that learn are one program over all their devices; other
+    replicas take whole iterations in turn.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    replicas: int = 1
+    devices: Devices = "cpu"
+    compiled: bool = False
+    ring: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.nodes, tuple | list) or not all(isinstance(node, str) for node in self.nodes):
+            raise UserError(f"fragment {self.name}: found nodes={self.nodes!r}, wanted a tuple of names: ('act',)")
+        if not isinstance(self.replicas, int):
+            raise UserError(f"fragment {self.name}: found replicas={self.replicas!r}, wanted a whole number")
+        if self.devices not in get_args(Devices):
+            wanted = ", ".join(map(repr, get_args(Devices)))
+            raise UserError(f"fragment {self.name}: found devices={self.devices!r}, wanted one of {wanted}")
+        if not _whole(self.ring, 1):
+            raise UserError(
+                f"fragment {self.name}: found ring={self.ring!r}, wanted a whole number of blocks, 1 or more"
+            )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a distribution makes of a graph."""
+
+    fragments: tuple[Fragment, ...]
+    synchronisation: Synchronisation = field(default_factory=Barrier)
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+class Distribution(abc.ABC):
+    """Base of all distributions: a frozen dataclass of numbers that gives a layout."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Kinds of node without which it makes no sense."""
+
+    @abc.abstractmethod
+    def layout(self, graph: Graph) -> Layout: ...

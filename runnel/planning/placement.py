@@ -1,0 +1,233 @@
+"""Which machine every worker runs on, and which of its devices it gets. Data in, data out.
+
+What learns goes to the accelerators, spread evenly over them, or over the machines where none has any. What plays
+environments is spread over the CPUs that are left, neighbours together and near what they feed. What acts for
+players goes where they are: with as many such workers as machines, no step crosses the network.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from runnel.planning.distribution import Devices
+from runnel.planning.machine import Machine
+
+Role = Literal["learn", "play", "act", "rest"]
+
+
+@dataclass(frozen=True)
+class ReplicaRequest:
+    """A fragment, as far as its place depends on it."""
+
+    replicas: int
+    devices: Devices
+    learns: bool = False
+    plays: bool = False
+    acts: bool = False
+
+    @property
+    def role(self) -> Role:
+        """What decides its place."""
+        return "learn" if self.learns else "play" if self.plays else "act" if self.acts else "rest"
+
+
+class Placement(NamedTuple):
+    """A worker's place."""
+
+    machine: int
+    devices: tuple[str, ...]  # as its own machine calls them
+
+
+def place(wanted: Sequence[ReplicaRequest], machines: Sequence[Machine]) -> list[list[Placement]]:
+    """The seats of every fragment's replicas. A single worker runs where the driver does, on the first machine."""
+    if len(machines) == 1 or sum(each.replicas for each in wanted) == 1:
+        hosts = [[0] * each.replicas for each in wanted]
+    else:
+        hosts = _Placing(wanted, machines).hosts()
+    used: Counter[int] = Counter()  # by machine: accelerators that have a worker already; the next one takes the next
+    seats = []
+    for each, at in zip(wanted, hosts, strict=True):
+        seats.append([Placement(host, _devices(each, machines[host], used, host)) for host in at])
+    return seats
+
+
+def _devices(wanted: ReplicaRequest, machine: Machine, used: Counter[int], host: int) -> tuple[str, ...]:
+    if wanted.devices == "cpu":
+        return ("cpu:0",)
+    if wanted.devices == "all":
+        return machine.devices
+    used[host] += 1
+    return (machine.devices[(used[host] - 1) % len(machine.devices)],)
+
+
+def shares(
+    count: int, weights: Sequence[int], near: Collection[int] = (), ranks: Sequence[int] | None = None
+) -> list[int]:
+    """`count` in proportion to weights, each within one of its exact share.
+
+    Of what is left over, those `near` take their part first, then the largest remainders; among equals whoever has
+    least, then the lowest rank.
+    """
+    if not sum(weights):
+        weights = [1] * len(weights)
+    total = sum(weights)
+    found = [count * weight // total for weight in weights]
+
+    def claim(i: int) -> Any:
+        remainder = count * weights[i] % total
+        return not (remainder and i in near), -remainder, found[i], ranks[i] if ranks else 0, i
+
+    for i in sorted(range(len(weights)), key=claim)[: count - sum(found)]:
+        found[i] += 1
+    return found
+
+
+def served_by(player: int, players: int, servers: int) -> int:
+    """Which of the workers that act for players acts for this one: their shares are even, and in order."""
+    return player * servers // players
+
+
+class _Placing:
+    """Finds the machines of all workers, by their numbers, one role after the other."""
+
+    def __init__(self, wanted: Sequence[ReplicaRequest], machines: Sequence[Machine]):
+        self.wanted, self.machines = wanted, machines
+        self.accelerators = [machine.accelerators for machine in machines]
+        self.found: list[list[int]] = [[] for _ in wanted]  # of each fragment: the machine of each replica
+        self.workers: Counter[int] = Counter()  # by machine
+        self.holders: Counter[int] = Counter()  # by machine: workers that hold an accelerator
+
+    def hosts(self) -> list[list[int]]:
+        self._learners()
+        for k in self._of("rest"):
+            self._put(k, self._beside_learning(self.wanted[k]))
+        for k in self._of("play"):
+            self._put(k, self._players(self.wanted[k]))
+        for k in self._of("act"):
+            self._servers(k)
+        return self.found
+
+    def _of(self, role: Role) -> list[int]:
+        return [k for k, each in enumerate(self.wanted) if each.role == role]
+
+    def _put(self, k: int, hosts: Iterable[int]) -> None:
+        for host in hosts:
+            self.found[k].append(host)
+            self.workers[host] += 1
+            self.holders[host] += self.wanted[k].devices != "cpu"
+
+    def _able(self, wanted: ReplicaRequest) -> list[int]:
+        """The machines that have what a worker wants. Where none has accelerators, CPUs do."""
+        everywhere = range(len(self.machines))
+        if wanted.devices == "cpu" or not any(self.accelerators):
+            return list(everywhere)
+        return [host for host in everywhere if self.accelerators[host]]
+
+    def _spread(self, count: int, accelerated: bool) -> list[int]:
+        """Evenly over accelerators or machines, in order; among equals the larger machine is better."""
+        weights = self.accelerators if accelerated and any(self.accelerators) else [1] * len(self.machines)
+        counts = shares(count, weights, ranks=[-machine.cpus for machine in self.machines])
+        return _filled(counts, range(len(counts)))
+
+    # What learns
+
+    def _learners(self) -> None:
+        """All that learn are spread together: groups of agents have each a fragment of their own."""
+        learners = self._of("learn")
+        count = sum(self.wanted[k].replicas for k in learners)
+        places = iter(self._spread(count, any(self.wanted[k].devices != "cpu" for k in learners)))
+        for k in learners:
+            self._put(k, [next(places) for _ in range(self.wanted[k].replicas)])
+
+    @property
+    def _homes(self) -> list[int]:
+        """The machines of those who learn; of the fragment that has most of them."""
+        return max((self.found[k] for k in self._of("learn")), key=len, default=[0])
+
+    def _beside_learning(self, wanted: ReplicaRequest) -> list[int]:
+        """With the first learner, unless it takes more accelerators than there are."""
+        home, able = self._homes[0], self._able(wanted)
+        enough = wanted.replicas <= max(1, self.accelerators[home] - self.holders[home])
+        if home in able and (enough or wanted.devices == "cpu" or not any(self.accelerators)):
+            return [home] * wanted.replicas
+        return self._spread(wanted.replicas, accelerated=True)
+
+    # What plays
+
+    def _players(self, wanted: ReplicaRequest) -> list[int]:
+        free, count = self._free(wanted), wanted.replicas
+        split = shares(count, free, near=self._homes)
+        for k in self._of("learn"):  # who acts and learns has its place already
+            if self.wanted[k].acts and _used(split) <= set(self.found[k]):
+                return [self.found[k][served_by(i, count, self.wanted[k].replicas)] for i in range(count)]
+        # Players of one server stay together where that leaves no machine out: their steps never cross then.
+        units = self._units(split, free)
+        split = shares(units, free) if units else split
+        units = units or count
+        feeds = [self._homes[served_by(unit, units, len(self._homes))] for unit in range(units)]
+        at = _filled(split, _near(split, feeds))
+        return [at[served_by(i, count, units)] for i in range(count)]
+
+    def _free(self, wanted: ReplicaRequest) -> list[int]:
+        """By machine: CPUs that nothing else takes.
+
+        Servers go where players are and do not count, unless they need accelerators that only some machines have.
+        """
+        workers = Counter(self.workers)
+        for k in self._of("act"):
+            if len(self._able(self.wanted[k])) < len(self.machines):
+                workers.update(self._spread(self.wanted[k].replicas, accelerated=True))
+        able = self._able(wanted)
+        cpus = [machine.cpus if host in able else 0 for host, machine in enumerate(self.machines)]
+        free = [max(0, count - workers[host]) for host, count in enumerate(cpus)]
+        return free if any(free) else cpus
+
+    def _units(self, split: Sequence[int], free: Sequence[int]) -> int:
+        """Of how many servers machines get all players or none; 0 where steps must cross anyway."""
+        servers = [self.wanted[k] for k in self._of("act")]
+        fewest = min((each.replicas for each in servers), default=0)
+        used = _used(split) | _used(shares(fewest, free))
+        able = all(used <= set(self._able(each)) for each in servers)
+        return fewest if able and len(_used(split)) <= fewest else 0
+
+    # What acts for players
+
+    def _servers(self, k: int) -> None:
+        """Each goes where most of its players are, of the machines that have what it needs."""
+        wanted = self.wanted[k]
+        players = next(self.found[p] for p, each in enumerate(self.wanted) if each.plays)
+        crowds = [Counter[int]() for _ in range(wanted.replicas)]
+        for i, host in enumerate(players):
+            crowds[served_by(i, len(players), wanted.replicas)][host] += 1
+        for crowd in crowds:
+
+            def merit(host: int, crowd: Counter[int] = crowd) -> tuple[int, int, int]:
+                spare = self.accelerators[host] - self.holders[host]
+                return crowd[host], spare, self.machines[host].cpus - self.workers[host]
+
+            self._put(k, [max(self._able(wanted), key=merit)])
+
+
+def _used(counts: Sequence[int]) -> set[int]:
+    return {host for host, count in enumerate(counts) if count}
+
+
+def _filled(counts: Sequence[int], order: Iterable[int]) -> list[int]:
+    """So many of each, one after the other."""
+    return [host for host in order for _ in range(counts[host])]
+
+
+def _near(counts: Sequence[int], feeds: Sequence[int]) -> list[int]:
+    """The order of machines that leaves most where they feed: `feeds` has, for each in turn, that machine."""
+    left = [host for host, count in enumerate(counts) if count]
+    order, at = [], 0
+    while left:
+        later = set(feeds[at:])
+        others = [host for host in left if host not in later]
+        order.append(feeds[at] if feeds[at] in left else (others or left)[0])
+        left.remove(order[-1])
+        at += counts[order[-1]]
+    return order

@@ -1,0 +1,368 @@
+"""Plans: a distribution applied to one graph and one set of machines. Data, with checks; nothing runs here.
+
+A distribution says which nodes form which fragment, how many replicas of it there are, on what devices, and
+how the edges that are cut by that synchronise. Everything else follows from the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from runnel.environment import Environment, is_traceable
+from runnel.errors import UserError, nearest
+from runnel.graph.nodes import Edge, Graph, Kind, Node, tree_bytes
+from runnel.planning.advisories import notes, plural
+from runnel.planning.distribution import (
+    REST,
+    Barrier,
+    BoundedStaleness,
+    Devices,
+    Distribution,
+    Fragment,
+    Layout,
+    Synchronisation,
+)
+from runnel.planning.machine import HERE, Machine, in_order
+from runnel.planning.placement import Placement, ReplicaRequest, place
+from runnel.planning.synchronisation import exchange
+from runnel.planning.validate import check_learning, check_needs, check_parts, check_unrolling, learns
+
+if TYPE_CHECKING:
+    from runnel.planning.network_estimate import NetworkEstimate
+
+__all__ = [
+    "REST",
+    "Barrier",
+    "BoundedStaleness",
+    "CutEdge",
+    "Devices",
+    "Distribution",
+    "Fragment",
+    "Layout",
+    "Machine",
+    "Pattern",
+    "PlacedFragment",
+    "Plan",
+    "Synchronisation",
+    "build_plan",
+    "human_bytes",
+    "learns",
+    "plural",
+]  # fmt: skip
+
+Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
+
+
+@dataclass(frozen=True)
+class PlacedFragment:
+    """A fragment with its nodes found and its replicas placed."""
+
+    name: str
+    nodes: tuple[str, ...]
+    replicas: int
+    devices: tuple[tuple[str, ...], ...]  # of each replica
+    compiled: bool
+    environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it plays, from and to
+    ring: int = 1  # blocks that each replica's environments form
+
+    def workers(self) -> list[str]:
+        """Their names."""
+        return [f"{self.name}-{i}" for i in range(self.replicas)] if self.replicas > 1 else [self.name]
+
+
+@dataclass(frozen=True)
+class CutEdge:
+    """An edge between fragments, or between replicas of one: what a stream will carry."""
+
+    source: str
+    target: str
+    what: tuple[str, ...]
+    pattern: Pattern
+    synchronisation: str
+    bytes_per_iteration: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Fragments in their places and the edges cut between them."""
+
+    distribution: str
+    algorithm: str
+    environment: str
+    envs: int
+    steps_per_iteration: int
+    fragments: tuple[PlacedFragment, ...]
+    cuts: tuple[CutEdge, ...]
+    synchronisation: Synchronisation
+    notes: tuple[str, ...] = ()  # what the user should know before it runs
+    hosts: Mapping[str, str] = field(default_factory=dict)  # of each worker: its machine; empty where there is one
+    machines: tuple[Machine, ...] = ()  # those given; empty where it is this one
+    across: NetworkEstimate | None = None  # what crosses between machines, where somebody has predicted it
+
+    def host(self, worker: str) -> str:
+        """The machine that a worker runs on."""
+        if worker in self.hosts:
+            return self.hosts[worker]
+        return next((machine.name for machine in self.machines), HERE)
+
+    def fragment(self, name: str) -> PlacedFragment:
+        """The fragment of a name."""
+        return next(fragment for fragment in self.fragments if fragment.name == name)
+
+    def home(self, node: str) -> PlacedFragment:
+        """The fragment that holds a node."""
+        return next(fragment for fragment in self.fragments if node in fragment.nodes)
+
+    @property
+    def workers(self) -> int:
+        return sum(fragment.replicas for fragment in self.fragments)
+
+    def json(self) -> dict[str, Any]:
+        across = None if self.across is None else self.across.json()
+        return {**asdict(self), "across": across, "workers": self.workers}
+
+    def text(self) -> str:
+        """For people."""
+        lines = [
+            f"{self.algorithm} on {self.environment}, distribution {self.distribution}: {self.envs} environments, "
+            f"{self.steps_per_iteration} steps an iteration, {plural(self.workers, 'worker')}",
+            "",
+            "fragments",
+        ]
+        for fragment in self.fragments:
+            kind = "one XLA program" if fragment.compiled else "process loop"
+            devices = ", ".join(dict.fromkeys(device for placed in fragment.devices for device in placed))
+            lines.append(f"  {fragment.name} x{fragment.replicas}  [{', '.join(fragment.nodes)}]  {kind} on {devices}")
+            if fragment.environments and (fragment.replicas > 1 or fragment.ring > 1):
+                shares = ", ".join(f"{start}-{stop - 1}" for start, stop in fragment.environments[:4])
+                more = ", ..." if fragment.replicas > 4 else ""
+                ring = f"; each worker's in a ring of {fragment.ring} blocks" if fragment.ring > 1 else ""
+                lines.append(f"      environments {shares}{more}{ring}")
+        lines += ["", "cut edges" if self.cuts else "no cut edges: everything is one program or one process"]
+        for cut in self.cuts:
+            lines.append(
+                f"  {cut.source} -> {cut.target}  {', '.join(cut.what)}  {cut.pattern}, {cut.synchronisation}  "
+                f"{human_bytes(cut.bytes_per_iteration)} an iteration"
+            )
+        lines += self._machines_text() if self.hosts else []
+        lines += ["", *self.notes] if self.notes else []
+        return "\n".join(lines)
+
+    def _machines_text(self) -> list[str]:
+        lines = ["", "machines"]
+        for machine in self.machines:
+            runs = [name for fragment in self.fragments for name in self._runs(fragment, machine.name)]
+            has = f"{plural(machine.cpus, 'CPU')}, {', '.join(machine.devices)}"
+            lines.append(f"  {machine.name} ({machine.address})  {has}  {', '.join(runs) or 'nothing'}")
+        return [*lines, self.across.text()] if self.across is not None else lines
+
+    def _runs(self, fragment: PlacedFragment, machine: str) -> list[str]:
+        """The workers of a fragment on a machine, neighbours as one: actor-0..3."""
+        if fragment.replicas == 1:
+            return fragment.workers() if self.hosts[fragment.name] == machine else []
+        here = [i for i, name in enumerate(fragment.workers()) if self.hosts[name] == machine]
+        firsts = [i for i in here if i - 1 not in here]
+        lasts = [i for i in here if i + 1 not in here]
+        return [
+            f"{fragment.name}-{first}" if first == last else f"{fragment.name}-{first}..{last}"
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+# Building
+
+
+def build_plan(
+    distribution: Distribution, graph: Graph, environment: Environment, machines: Machine | Sequence[Machine]
+) -> Plan:
+    """Applies a distribution to a graph and one or more machines, the first of them the driver's.
+
+    Refuses what cannot work, before anything starts.
+    """
+    name = type(distribution).__name__.lower()
+    check_needs(name, distribution.needs, graph)
+    layout = _layout(name, distribution, graph)
+    homes = _assign(name, layout, graph)
+    for fragment in layout.fragments:
+        _check_fragment(fragment, homes[fragment.name], graph, environment)
+    ordered = in_order(machines)
+    fragments = [fragment for fragment in layout.fragments if homes[fragment.name]]
+    seats = place([_wanted(fragment, homes[fragment.name], graph) for fragment in fragments], ordered)
+    placed = tuple(
+        _placed(fragment, homes[fragment.name], graph, at) for fragment, at in zip(fragments, seats, strict=True)
+    )
+    check_unrolling(name, placed, graph)
+    check_parts(name, placed, layout.synchronisation, graph)
+    check_learning(name, placed, layout.synchronisation, graph)
+    hosts = {
+        worker: ordered[seat.machine].name
+        for fragment, at in zip(placed, seats, strict=True)
+        for worker, seat in zip(fragment.workers(), at, strict=True)
+    }
+    return Plan(
+        distribution=name,
+        algorithm=type(graph.algorithm).__name__,
+        environment=graph.spec.name,
+        envs=graph.envs,
+        steps_per_iteration=graph.steps_per_iteration,
+        fragments=placed,
+        cuts=_cuts(placed, layout.synchronisation, graph),
+        synchronisation=layout.synchronisation,
+        notes=notes(distribution, placed, layout.synchronisation, graph, ordered, hosts),
+        hosts=hosts if len(ordered) > 1 else {},
+        machines=() if [machine.name for machine in ordered] == [HERE] else ordered,
+    )
+
+
+def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
+    """What a distribution says, which may be the user's own code."""
+    try:
+        layout = distribution.layout(graph)
+    except UserError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}:{last.lineno}"
+        raise UserError(
+            f"the layout of distribution {name} fails ({where}): {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(layout, Layout):
+        raise UserError(f"the layout of distribution {name}: found a {type(layout).__name__}, wanted a runnel.Layout")
+    names = [fragment.name for fragment in layout.fragments]
+    for twice in {each for each in names if names.count(each) > 1}:
+        raise UserError(
+            f"distribution {name} has {names.count(twice)} fragments named '{twice}'; each needs its own name"
+        )
+    if isinstance(layout.synchronisation, BoundedStaleness):
+        bound = min(layout.synchronisation.max_staleness, graph.algorithm.max_staleness)
+        layout = dataclasses.replace(layout, synchronisation=BoundedStaleness(bound))
+    for fragment in layout.fragments:
+        for pattern in fragment.nodes:
+            if pattern not in (REST, *get_args(Kind)) and not any(_matches(pattern, n) for n in graph.nodes.values()):
+                kinds = (node.kind for node in graph.nodes.values())
+                known = dict.fromkeys([*kinds, *graph.nodes, *(f"{group}/*" for group in graph.spec.groups)])
+                raise UserError(f"distribution {name}: there is no node '{pattern}'{nearest(pattern, known)}")
+    return layout
+
+
+def _matches(pattern: str, node: Node) -> bool:
+    return pattern in (node.kind, node.name, f"{node.group}/*")
+
+
+def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """Each fragment's nodes, in the graph's order. Every node has exactly one home."""
+    homes: dict[str, str] = {}
+    rest = [f.name for f in layout.fragments if REST in f.nodes]
+    for node in graph.nodes.values():
+        named = [f.name for f in layout.fragments if any(_matches(pattern, node) for pattern in f.nodes)]
+        if node.kind == "rollout" and not named:
+            # Trajectories are put together where actions or observations are made: steps then travel once.
+            act = next(n.name for n in graph.of_kind("act") if n.group == node.group)
+            near = [home for home in rest if home in (homes[act], homes["environment"])]
+            homes[node.name] = near[0] if near else homes["environment"]
+            continue
+        found = named or rest
+        if len(found) != 1:
+            count = "no fragment" if not found else f"fragments {' and '.join(found)}"
+            remedy = "; REST among a fragment's nodes takes what no other names" if not found else ""
+            raise UserError(
+                f"distribution {name} gives node '{node.name}' to {count}; every node needs exactly one{remedy}"
+            )
+        homes[node.name] = found[0]
+    return {f.name: tuple(node for node, home in homes.items() if home == f.name) for f in layout.fragments}
+
+
+class NotCompiled(UserError):
+    """A host environment was to be part of an XLA program."""
+
+
+def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment) -> None:
+    if fragment.replicas < 1:
+        raise UserError(f"{fragment.name}: {fragment.replicas} replicas asked for; 1 is the least")
+    if fragment.compiled and "environment" in nodes and not is_traceable(environment):
+        raise NotCompiled(
+            f"'{graph.spec.name}' is a host environment and cannot be compiled into one XLA program; train it with "
+            "--distribution inline"
+        )
+
+
+def _wanted(fragment: Fragment, nodes: tuple[str, ...], graph: Graph) -> ReplicaRequest:
+    kinds = {graph.nodes[node].kind for node in nodes}
+    learning = bool(kinds & {"learn", "apply"})
+    return ReplicaRequest(fragment.replicas, fragment.devices, learning, "environment" in kinds, "act" in kinds)
+
+
+def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Sequence[Placement]) -> PlacedFragment:
+    plays, devices = "environment" in nodes, tuple(seat.devices for seat in seats)
+    parts = fragment.replicas * (math.lcm(*map(len, devices)) if fragment.compiled else 1)
+    if plays and graph.envs % parts:
+        below, above = graph.envs // parts * parts, -(-graph.envs // parts) * parts
+        use = f"{below} or {above}" if below else str(above)
+        workers = f"{fragment.name} workers" if fragment.name == "environment" else f"{fragment.name}s"
+        over = f"{parts} devices" if fragment.replicas == 1 else f"{parts} {workers}"
+        raise UserError(f"--envs {graph.envs} does not divide over {over}; use --envs {use}")
+    share = graph.envs // fragment.replicas
+    shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
+    ring = max(k for k in range(1, max(fragment.ring, 1) + 1) if share % k == 0) if plays else 1
+    return PlacedFragment(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, ring)
+
+
+def _cuts(fragments: tuple[PlacedFragment, ...], synchronisation: Synchronisation, graph: Graph) -> tuple[CutEdge, ...]:
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    between: dict[tuple[str, str, str, float], list[Edge]] = {}
+    for edge in graph.edges:
+        source, target = home[edge.source], home[edge.target]
+        if source is not target:
+            # Values of one node that travel together are sent once: act and rollout share an observation.
+            times = 1.0 if edge.what in ("parameters", "state") else edge.per_iteration
+            between.setdefault((source.name, target.name, edge.source, times), []).append(edge)
+    by_name = {fragment.name: fragment for fragment in fragments}
+    cuts = []
+    for (source, target, node, times), edges in between.items():
+        values = {name: type_ for edge in edges for name, type_ in edge.type.items()}
+        if "state" in values:
+            values.pop("params", None)  # they are in it
+        pattern = _pattern(by_name[source], by_name[target], edges)
+        copies = by_name[target].replicas if pattern == "broadcast" else 1
+        size = round(tree_bytes(values) * times * copies)
+        group = graph.nodes[node].group if len(graph.spec.groups) > 1 else ""
+        what = tuple(f"{name} of {group}" if group else name for name in values)
+        cuts.append(CutEdge(source, target, what, pattern, exchange(edges, synchronisation, graph), size))
+    for fragment in fragments:
+        learners = [graph.nodes[node] for node in fragment.nodes if graph.nodes[node].kind in ("learn", "apply")]
+        if learners and fragment.replicas > 1:
+            size = sum(tree_bytes(graph.states[node.group].params) for node in learners) * fragment.replicas
+            cuts.append(
+                CutEdge(
+                    fragment.name,
+                    fragment.name,
+                    ("gradients",),
+                    "all-reduce",
+                    "barrier every gradient step",
+                    size,
+                )
+            )
+    return tuple(cuts)
+
+
+def _pattern(source: PlacedFragment, target: PlacedFragment, edges: list[Edge]) -> Pattern:
+    if any(edge.what in ("parameters", "state") for edge in edges):
+        return "broadcast" if target.replicas > 1 else "send"
+    if source.replicas == target.replicas == 1:
+        return "send"
+    if target.replicas == 1:
+        return "gather"
+    return "scatter" if source.replicas == 1 else "route"

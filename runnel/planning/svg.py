@@ -1,0 +1,379 @@
+"""A plan as a picture: a box for each fragment, an arrow for each cut edge. Plain SVG, no library.
+
+Fragments stand in columns, in the plan's order; those with no edge between them share one. Edges between
+neighbouring columns run straight across the gap, those that pass over a column run below, and those
+between replicas of one fragment loop over its box. So no text can meet another, whatever the plan.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from xml.sax.saxutils import escape
+
+if TYPE_CHECKING:
+    from runnel.planning.plan import CutEdge, PlacedFragment, Plan
+
+MARGIN: Final = 28
+PAD: Final = 16
+LINE: Final = 17
+CHIP: Final = 26
+SHADOW: Final = 6
+LOOP: Final = 26
+FONT: Final = 13
+WRAP: Final = 30
+"""Characters of an edge's contents on a line."""
+MANNER_WRAP: Final = 44
+"""Characters of how it synchronises, which are smaller."""
+HOSTS: Final = 4
+"""How many lines of machines a box has at most."""
+NOTE: Final = "#9a5b00"
+
+COLOURS: Final = {
+    "environment": ("#e3f4e8", "#2f8f4e"),
+    "act": ("#e2eefb", "#2b6cb0"),
+    "rollout": ("#e0f4f5", "#1d7f88"),
+    "replay": ("#efe7fa", "#7447b5"),
+    "map": ("#eeeeee", "#666666"),
+    "learn": ("#fdecd9", "#b9651b"),
+    "gradient": ("#fdecd9", "#b9651b"),
+    "apply": ("#fde3dc", "#b5432a"),
+}
+
+
+@dataclass
+class _Box:
+    """A fragment and where it stands."""
+
+    fragment: PlacedFragment
+    loops: list[CutEdge]
+    hosts: list[str]  # of its workers; empty where there is one machine
+    x: float = 0
+    y: float = 0
+    width: float = 0
+    height: float = 0
+
+    @property
+    def shadow(self) -> float:
+        """How far the replicas behind the first stick out."""
+        return SHADOW * min(2, self.fragment.replicas - 1)
+
+    @property
+    def title(self) -> str:
+        replicas = self.fragment.replicas
+        return self.fragment.name + (f" \N{MULTIPLICATION SIGN} {replicas}" if replicas > 1 else "")
+
+    @property
+    def facts(self) -> list[str]:
+        """How it runs, on what, and its share of the environments."""
+        fragment = self.fragment
+        devices = list(dict.fromkeys(device for placed in fragment.devices for device in placed))
+        shown = ", ".join(devices[:3]) + (f" and {len(devices) - 3} more" if len(devices) > 3 else "")
+        facts = ["one XLA program" if fragment.compiled else "process loop", f"on {shown}"]
+        if fragment.environments:
+            first, end = fragment.environments[0]
+            facts.append(_count(end - first, "environment") + (" each" if fragment.replicas > 1 else ""))
+            if fragment.ring > 1:
+                facts.append(f"in a ring of {fragment.ring} blocks")
+        return [*facts, *self.places]
+
+    @property
+    def places(self) -> list[str]:
+        """The machines its workers run on, and how many on each."""
+        counts = Counter(self.hosts)
+        if len(counts) < 2:
+            return [f"at {host}" for host in counts]
+        shown = [f"{count} at {host}" for host, count in counts.items()]
+        if len(shown) <= HOSTS:
+            return shown
+        rest = list(counts.values())[HOSTS - 1 :]
+        return [*shown[: HOSTS - 1], f"{sum(rest)} at {len(rest)} other machines"]
+
+    def least_size(self) -> tuple[float, float]:
+        words = [_width(text) for text in (*self.facts, *self.fragment.nodes)]
+        width = max(150, _width(self.title, 16, bold=True), *words) + 2 * PAD
+        return width, PAD + 22 + LINE * len(self.facts) + 10 + (CHIP + 6) * len(self.fragment.nodes) + PAD - 6
+
+    def above(self) -> float:
+        """Room for its loops and the replicas behind it."""
+        return self.shadow + sum(LOOP + _label_height(cut) for cut in self.loops)
+
+
+def svg(plan: Plan) -> str:
+    """The picture, as the text of an SVG file."""
+    columns = _columns(plan)
+    boxes = {box.fragment.name: box for column in columns for box in column}
+    place = {box.fragment.name: number for number, column in enumerate(columns) for box in column}
+    across = [cut for cut in plan.cuts if abs(place[cut.source] - place[cut.target]) == 1]
+    below = [cut for cut in plan.cuts if abs(place[cut.source] - place[cut.target]) > 1]
+
+    heading = f"{plan.algorithm} on {plan.environment}, {plan.distribution}"
+    counts = [_count(plan.envs, "environment"), f"{plan.steps_per_iteration:,} steps an iteration"]
+    subtitle = ", ".join([*counts, _count(plan.workers, "worker")])
+    if plan.hosts:
+        subtitle += f" on {_count(len({*plan.hosts.values()}), 'machine')}"
+    if not plan.cuts:
+        subtitle += "; no cut edges"
+    remarks = [(plan.across.text(), "#555555")] if plan.across is not None else []
+    remarks += [(note, NOTE) for note in plan.notes]
+
+    _place(columns, across, top=MARGIN + 56 + LINE * len(remarks))
+    shapes: list[str] = []
+    for box in boxes.values():
+        shapes += _draw_box(box)
+    labels = _across(boxes, place, across, shapes)
+    labels += _below(boxes, place, below, shapes)
+    for box in boxes.values():
+        labels += _loops(box, shapes)
+
+    texts = [
+        _text(MARGIN, MARGIN + 12, heading, 17, bold=True),
+        _text(MARGIN, MARGIN + 34, subtitle, colour="#555555"),
+        *(_text(MARGIN, MARGIN + 34 + LINE * i, text, 12, colour=ink) for i, (text, ink) in enumerate(remarks, 1)),
+    ]
+    right = [box.x + box.width + box.shadow for box in boxes.values()] + [label.right for label in labels]
+    right += [MARGIN + _width(heading, 17, bold=True), MARGIN + _width(subtitle)]
+    right += [MARGIN + _width(text, 12) for text, _ in remarks]
+    bottom = [box.y + box.height for box in boxes.values()] + [label.bottom for label in labels]
+    width, height = max(right) + MARGIN, max(bottom) + MARGIN
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+            f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif" role="img">',
+            f"<title>{escape(heading)}</title>",
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            'orient="auto"><path d="M0,0.5 L8,4 L0,7.5 z" fill="#444444"/></marker></defs>',
+            '<rect width="100%" height="100%" fill="#ffffff"/>',
+            *texts,
+            *shapes,
+            *(line for label in labels for line in label.draw()),
+            "</svg>\n",
+        ]
+    )
+
+
+# Placing
+
+
+def _columns(plan: Plan) -> list[list[_Box]]:
+    """Fragments from left to right; one that exchanges nothing with the last column stands in it."""
+    linked = {frozenset((cut.source, cut.target)) for cut in plan.cuts}
+    columns: list[list[_Box]] = []
+    for fragment in plan.fragments:
+        hosts = [plan.host(name) for name in fragment.workers()] if plan.hosts else []
+        box = _Box(fragment, [cut for cut in plan.cuts if cut.source == cut.target == fragment.name], hosts)
+        alone = len(columns) < 2 or any(
+            frozenset((fragment.name, other.fragment.name)) in linked for other in columns[-1]
+        )
+        if alone:
+            columns.append([box])
+        else:
+            columns[-1].append(box)
+    return columns
+
+
+def _place(columns: Sequence[Sequence[_Box]], across: Sequence[CutEdge], top: float) -> None:
+    """Gives every box its place and size."""
+    number = {box.fragment.name: i for i, column in enumerate(columns) for box in column}
+
+    def touching(name: str, gap: int) -> list[CutEdge]:
+        """The edges of a fragment in the gap to the right of column `gap`."""
+        return [
+            c for c in across if name in (c.source, c.target) and {number[c.source], number[c.target]} == {gap, gap + 1}
+        ]
+
+    x = float(MARGIN)
+    for i, column in enumerate(columns):
+        width = max(box.least_size()[0] for box in column)
+        loops = [_label_width(cut) for box in column for cut in box.loops]
+        y = top
+        for box in column:
+            name = box.fragment.name
+            edges = max(sum(_label_height(c) + 14 for c in touching(name, gap)) for gap in (i - 1, i))
+            box.x, box.y, box.width = x, y + box.above(), width
+            box.height = max(box.least_size()[1], edges + 2 * SHADOW + 10)
+            y = box.y + box.height + 24
+        gap = [_label_width(c) for c in across if {number[c.source], number[c.target]} == {i, i + 1}]
+        shadow = max(box.shadow for box in column)
+        x += max(width + shadow, *loops, 0) + max([w + 56 for w in gap], default=56)
+    # The columns end together: a lone box reaches along all those that stand side by side next to it.
+    first = max(column[0].y for column in columns)
+    for column in columns:
+        if len(column) == 1:
+            column[0].y = first
+    bottom = max(column[-1].y + column[-1].height for column in columns)
+    for column in columns:
+        column[-1].height = bottom - column[-1].y
+
+
+# Drawing
+
+
+@dataclass
+class _Label:
+    """What an edge carries, how, and how much."""
+
+    cut: CutEdge
+    x: float  # its middle
+    y: float  # the top of its first line
+
+    @property
+    def right(self) -> float:
+        return self.x + _label_width(self.cut) / 2
+
+    @property
+    def bottom(self) -> float:
+        return self.y + _label_height(self.cut)
+
+    def draw(self) -> Iterable[str]:
+        width, height = _label_width(self.cut), _label_height(self.cut) - 4
+        yield _rect(self.x - width / 2, self.y, width, height, 0, "#ffffff", "none")
+        for i, line in enumerate(_contents(self.cut)):
+            yield _text(self.x, self.y + LINE * i + 12, line, bold=True, anchor="middle")
+        y = self.y + LINE * len(_contents(self.cut)) + 11
+        for i, line in enumerate(_manner(self.cut)):
+            yield _text(self.x, y + 15 * i, line, 11, anchor="middle", colour="#555555")
+
+
+def _draw_box(box: _Box) -> list[str]:
+    fragment, shapes = box.fragment, []
+    for behind in range(min(2, fragment.replicas - 1), 0, -1):
+        offset = SHADOW * behind
+        shapes.append(_rect(box.x + offset, box.y - offset, box.width, box.height, 10, "#f4f5f7", "#9aa1ab"))
+    shapes.append(_rect(box.x, box.y, box.width, box.height, 10, "#fafbfc", "#5b6470"))
+    x, y = box.x + PAD, box.y + PAD + 14
+    shapes.append(_text(x, y, box.title, 16, bold=True))
+    for fact in box.facts:
+        y += LINE
+        shapes.append(_text(x, y, fact, 12, colour="#555555"))
+    y += 14
+    for node in fragment.nodes:
+        fill, ink = COLOURS.get(node.rpartition("/")[2].rstrip("0123456789"), COLOURS["map"])
+        shapes.append(_rect(x, y, box.width - 2 * PAD, CHIP, 6, fill, ink))
+        shapes.append(_text(box.x + box.width / 2, y + 17.5, node, anchor="middle", colour=ink))
+        y += CHIP + 6
+    return shapes
+
+
+def _across(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[CutEdge], shapes: list[str]) -> list[_Label]:
+    """Edges between neighbours: straight arrows, one under the other."""
+    labels = []
+    between: dict[tuple[str, str], list[CutEdge]] = {}
+    for cut in cuts:
+        left, right = sorted((cut.source, cut.target), key=lambda name: place[name])
+        between.setdefault((left, right), []).append(cut)
+    for (left_name, right_name), group in between.items():
+        left, right = boxes[left_name], boxes[right_name]
+        # Where both can be reached by a straight line; a slanted one is for plans that nobody has drawn yet.
+        top, bottom = max(left.y, right.y), min(left.y + left.height - left.shadow, right.y + right.height)
+        if bottom <= top:
+            top, bottom = right.y, right.y + right.height
+        heights = [_label_height(cut) + 14 for cut in group]
+        spare = max(0.0, bottom - top - sum(heights)) / (len(group) + 1)
+        y = top
+        for cut, height in zip(group, heights, strict=True):
+            y += spare + height
+            reach = min(max(y - 7, left.y + 8), left.y + left.height - left.shadow - 4)
+            start, end = (left.x + left.width + left.shadow + 3, reach), (right.x - 4, y - 7)
+            forward = cut.source == left_name
+            shapes.append(_arrow([start, end] if forward else [end, start]))
+            labels.append(_Label(cut, (start[0] + end[0]) / 2, y - height + 2))
+    return labels
+
+
+def _below(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[CutEdge], shapes: list[str]) -> list[_Label]:
+    """Edges that pass over a column: down, along a lane of their own, and up again."""
+    labels = []
+    ends = {}  # of each edge: the two places on the lower rims of boxes
+    for name, box in boxes.items():
+        mine = [cut for cut in cuts if name in (cut.source, cut.target)]
+        for i, cut in enumerate(mine, 1):
+            ends[name, cut] = (box.x + box.width * i / (len(mine) + 1), box.y + box.height)
+    lane = max(box.y + box.height for box in boxes.values()) + 8
+    for cut in sorted(cuts, key=lambda cut: abs(place[cut.source] - place[cut.target])):
+        lane += _label_height(cut) + 8
+        (x1, y1), (x2, y2) = ends[cut.source, cut], ends[cut.target, cut]
+        shapes.append(_arrow([(x1, y1 + 2), (x1, lane), (x2, lane), (x2, y2 + 3)]))
+        # Beside the other edges' ways down, where there is room beside them.
+        half = _label_width(cut) / 2
+        others = [x for (_, other), (x, _) in ends.items() if other is not cut]
+        spots = [x1 + (x2 - x1) * part for part in (0.5, 0.35, 0.65, 0.25, 0.75)]
+        free = [spot for spot in spots if all(abs(spot - x) > half for x in others)]
+        labels.append(_Label(cut, (free or spots)[0], lane - _label_height(cut) - 2))
+        lane += 6
+    return labels
+
+
+def _loops(box: _Box, shapes: list[str]) -> list[_Label]:
+    """Edges between the replicas of a fragment: over its box."""
+    labels = []
+    y = box.y - box.shadow
+    for cut in box.loops:
+        left, right = box.x + box.width * 0.3, box.x + box.width * 0.7
+        shapes.append(_arrow([(left, y - 2), (left, y - LOOP + 6), (right, y - LOOP + 6), (right, y - 4)]))
+        middle = max(box.x + box.width / 2, MARGIN + _label_width(cut) / 2)
+        labels.append(_Label(cut, middle, y - LOOP - _label_height(cut) + 4))
+        y -= LOOP + _label_height(cut)
+    return labels
+
+
+# Words and strokes
+
+
+def _contents(cut: CutEdge) -> list[str]:
+    return textwrap.wrap(", ".join(cut.what), WRAP, break_long_words=False)
+
+
+def _manner(cut: CutEdge) -> list[str]:
+    from runnel.planning.plan import human_bytes
+
+    how = textwrap.wrap(f"{cut.pattern}, {cut.synchronisation}", MANNER_WRAP, break_long_words=False)
+    return [*how, f"{human_bytes(cut.bytes_per_iteration)} an iteration"]
+
+
+def _label_width(cut: CutEdge) -> float:
+    words = [_width(line, bold=True) for line in _contents(cut)] + [_width(line, 11) for line in _manner(cut)]
+    return max(words) + 8
+
+
+def _label_height(cut: CutEdge) -> float:
+    return LINE * len(_contents(cut)) + 15 * len(_manner(cut)) + 4
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _width(text: str, size: float = FONT, bold: bool = False) -> float:
+    """About as wide as Helvetica sets it, and rather more than less."""
+    return len(text) * size * (0.6 if bold else 0.55)
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    size: float = FONT,
+    *,
+    bold: bool = False,
+    anchor: str = "start",
+    colour: str = "#1d2127",
+) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} font-size="{size}"{weight} fill="{colour}">{escape(text)}</text>'
+
+
+def _rect(x: float, y: float, width: float, height: float, radius: float, fill: str, stroke: str) -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius}" '
+        f'fill="{fill}" stroke="{stroke}"/>'
+    )
+
+
+def _arrow(points: Sequence[tuple[float, float]]) -> str:
+    path = " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<path d="M{path}" fill="none" stroke="#444444" stroke-width="1.4" marker-end="url(#head)"/>'

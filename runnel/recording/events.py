@@ -1,0 +1,206 @@
+"""What broke during a run, when, and what was done about it: `events.jsonl`, one object a line.
+
+    events = EventLog(run_dir, view.note)
+    events.tell("restart", worker="actor-1", reason="killed by signal 9", action="restarted", seconds=0.41)
+
+It is written while things break, so it never breaks anything itself: a full disk loses lines, counts them,
+and says how many once a line can be written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from runnel.recording import run_directory
+
+FILE: Final = "events.jsonl"
+OLDER: Final = "events.older.jsonl"
+"""Where a file goes that has become too long, in the place of the one before it."""
+
+MOST_BYTES: Final = 4_000_000
+AT_ONCE: Final = 10
+"""So many events of one kind and worker are told one by one; those that follow within WINDOW_S are summed up."""
+
+ALWAYS: Final = frozenset({"restart", "recovered", "rollback", "hang"})
+"""Told one by one however many there are: a run's budget bounds them."""
+
+WINDOW_S: Final = 60.0
+LONGEST: Final = 8000
+"""Letters of a text; a traceback says enough in these."""
+
+
+Tell = Callable[..., None]
+"""Something broke: the event's name; by keyword worker, reason, action, and whatever else there is to say."""
+
+
+def nobody(event: str, **told: Any) -> None:
+    """Hears of it where nobody wants to."""
+
+
+_QUIETLY: Final = contextlib.suppress(Exception)
+"""Whatever goes wrong while telling of a failure must not be another; there is nobody left to tell."""
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Events of one kind and worker since the first of them."""
+
+    began: float
+    told: int
+    more: int = 0
+    times: int = 0  # how often it happened, in those that were not told
+    last: str = ""  # the reason of the last one that was not told
+
+
+class EventLog:
+    """Tells what broke to the file and to whoever looks on. May be used from several threads and signal handlers."""
+
+    def __init__(
+        self,
+        run_dir: Path | str,
+        note: Callable[[str], None] = lambda text: None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ):
+        """`note` shows a line to the user; it may be set later, once there is a view."""
+        self.note = note
+        self.lost = 0
+        self._run_dir = Path(run_dir)
+        self._clock = clock
+        self._windows: dict[tuple[str, str | None], _Window] = {}
+        self._whole = False  # whether the file is known to end with a whole line
+        self._lock = threading.RLock()  # a signal handler may come while its own thread tells something
+
+    def tell(
+        self,
+        event: str,
+        *,
+        worker: str | None = None,
+        reason: str = "",
+        action: str = "",
+        show: bool = True,
+        **details: Any,
+    ) -> None:
+        """Tells one event; `seconds` among the details is shown as the time it took.
+
+        Without `show` it is only written: another event with the same reason follows.
+        """
+        with _QUIETLY, self._lock:
+            self._sum_up()
+            key, now = (event, worker), self._clock()
+            window = self._windows.get(key) or _Window(now, 0)
+            if window.told >= AT_ONCE and event not in ALWAYS:
+                times = window.times + int(details.get("times", 1))
+                self._windows[key] = replace(window, more=window.more + 1, times=times, last=reason)
+                return
+            self._windows[key] = replace(window, told=window.told + 1)
+            self._put(event, worker, reason, action, details, show)
+
+    def close(self) -> None:
+        """Tells what is still to be summed up."""
+        with _QUIETLY, self._lock:
+            self._sum_up(everything=True)
+
+    def _sum_up(self, everything: bool = False) -> None:
+        """One line for what was not told one by one, when its time is over."""
+        now = self._clock()
+        over = {key: w for key, w in self._windows.items() if everything or not 0 <= now - w.began < WINDOW_S}
+        for (event, worker), window in over.items():
+            del self._windows[event, worker]
+            if window.more:
+                span = max(0.0, now - window.began)
+                reason = f"{window.more:,} more within {span:.0f} s, the last: {window.last}"
+                self._put(event, worker, reason, "", {"count": window.more, "times": window.times})
+
+    def _put(
+        self, event: str, worker: str | None, reason: str, action: str, details: dict[str, Any], show: bool = True
+    ) -> None:
+        now = self._clock()
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z",
+            "event": event,
+        }
+        told = {"worker": worker, "reason": reason, "action": action}
+        line |= {name: text for name, text in told.items() if text}
+        line |= {name: value for name, value in details.items() if name not in line}
+        with _QUIETLY:
+            self._write(line)
+        if show:
+            with _QUIETLY:
+                self.note(_words(line))
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.lost:
+            line = {**line, "lost": self.lost}
+        content = (json.dumps(_plain(line), allow_nan=False) + "\n").encode()
+        try:
+            # Opened anew for each: they are rare, and a descriptor held may be what the run is short of.
+            fd = self._open(len(content))
+            try:
+                if not self._whole and (size := os.fstat(fd).st_size) and os.pread(fd, 1, size - 1) != b"\n":
+                    content = b"\n" + content  # after a line cut short
+                self._whole = False
+                self._whole = os.write(fd, content) == len(content)
+            finally:
+                os.close(fd)
+        except OSError:
+            self._whole = False
+        self.lost = 0 if self._whole else self.lost + 1
+
+    def _open(self, more_bytes: int) -> int:
+        """The file, or a new one where so many bytes more would make it too long."""
+        fd = run_directory.open_to_append(self._run_dir, FILE, os.O_RDWR)
+        if os.fstat(fd).st_size + more_bytes <= MOST_BYTES:
+            return fd
+        os.close(fd)
+        with run_directory.directory(self._run_dir) as here:
+            os.rename(FILE, OLDER, src_dir_fd=here, dst_dir_fd=here)
+        return run_directory.open_to_append(self._run_dir, FILE, os.O_RDWR)
+
+
+def read_events(run_dir: Path | str) -> list[dict[str, Any]]:
+    """The events of a run in order; lines cut short are left out."""
+    events = []
+    for name in (OLDER, FILE):
+        with contextlib.suppress(FileNotFoundError):
+            for line in run_directory.lines(run_dir, name, 4 * MOST_BYTES):
+                with contextlib.suppress(ValueError, RecursionError):
+                    event = json.loads(line)
+                    if isinstance(event, dict) and "event" in event:
+                        events.append(event)
+    return events
+
+
+def _words(line: dict[str, Any]) -> str:
+    """`actor-1: killed by signal 9; restarted from its journal (0.41 s)`"""
+    told = [str(line.get(name, "")).strip() for name in ("reason", "action")]
+    parts = [text.splitlines()[0] for text in told if text]
+    seconds = line.get("seconds")
+    took = f" ({seconds:.2f} s)" if isinstance(seconds, int | float) else ""
+    who = str(line.get("worker") or line["event"].replace("_", " "))
+    return (f"{who}: {'; '.join(parts)}" if parts else f"{who}: {line['event']}") + took
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; what JSON has not, in words."""
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(part) for part in value]
+    if hasattr(value, "item") and not getattr(value, "shape", ()):  # a scalar of NumPy or JAX
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    text = str(value)
+    return text if len(text) <= LONGEST else text[: LONGEST // 2] + " ... " + text[-LONGEST // 2 :]

@@ -1,0 +1,123 @@
+"""Files that are whole or not there, and failures to write them told in words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from runnel.errors import UserError
+from runnel.recording import run_directory
+
+MOST_DIGITS: Final = 40
+"""Larger integers overflow wherever a float is made of them."""
+
+MOST_JSON_BYTES: Final = 1 << 24
+"""Larger than any configuration or result."""
+
+
+def clean(value: Any) -> Any:
+    """A value as JSON has it: plain numbers, and None for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): clean(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(part) for part in value]
+    if hasattr(value, "item"):  # a scalar of NumPy or JAX
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str | None) else str(value)
+
+
+def write_json_atomically(path: Path | str, value: Any) -> None:
+    """Writes a JSON file that is there whole or not at all."""
+    text = json.dumps(clean(value), indent=2, allow_nan=False) + "\n"
+    write_atomically(Path(path), text.encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file by another in one step that survives a loss of power."""
+    with told_plainly(path):
+        run_directory.replace(path.parent, path.name, content)
+
+
+def read_json(root: Path | str, name: str, most_bytes: int = MOST_JSON_BYTES) -> Any:
+    """What a JSON file of a run directory says. Raises OSError, ValueError or RecursionError; see `rundir`."""
+    return json.loads(run_directory.read(root, name, most_bytes), parse_constant=_no_number, parse_int=_integer)
+
+
+def _integer(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"found an integer of {len(text):,} digits, expected at most {MOST_DIGITS}")
+    return int(text)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"found {text}, expected a finite number")
+
+
+class Appended:
+    """A file that grows by whole pieces: what does not fit is taken back, so that nothing in it is ever cut short."""
+
+    def __init__(self, path: Path):
+        self._file = os.fdopen(run_directory.open_to_append(path.parent, path.name), "ab", buffering=0)
+
+    def write(self, piece: bytes) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        try:
+            while piece:
+                piece = piece[self._file.write(piece) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), size)
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextlib.contextmanager
+def told_plainly(path: Path, what: str = "write") -> Iterator[None]:
+    """A full disk or a missing right is the user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot {what} {path}: {error.strerror or error}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Why something failed, in words that fit a line."""
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOMEM):  # libraries wrap these
+        if os.strerror(number).lower() in str(error).lower():
+            text = os.strerror(number)
+    line = str(text).splitlines()[0].rstrip(".")
+    return line if len(line) <= 200 else line[:197] + "..."
+
+
+WRITTEN: Final = (
+    "config.json",
+    "result.json",
+    "metrics.jsonl",
+    "events.jsonl",
+    "events.older.jsonl",
+    ".wandb-id",
+    ".lock",
+)
+HOLDS: Final = ("checkpoints", "logs", "wandb", ".wandb")
+
+
+def check_layout(run_dir: Path) -> None:
+    """Refuses a directory into which a run would write anything but its own plain files."""
+    with told_plainly(run_dir, "write a run into"):
+        for name in WRITTEN:
+            run_directory.check_file(run_dir, name, written=True)
+        for name in HOLDS:
+            run_directory.check_directory(run_dir, name)
+        for name in run_directory.names(run_dir, "logs"):
+            run_directory.check_file(run_dir, f"logs/{name}", written=True)

@@ -1,0 +1,232 @@
+"""What a run measures: `metrics.jsonl`, TensorBoard events and, where asked for, Weights & Biases.
+
+    with MetricsLog(run_dir) as log:
+        while training:
+            log.write({"env_steps": 1024, "mean_return": 21.5, "learn/loss": 0.3})
+
+A record is flat: names to numbers, or None where there is none yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+from runnel.errors import UserError
+from runnel.recording import run_directory
+from runnel.recording.events import EventLog
+from runnel.recording.files import Appended, clean, one_line, told_plainly, write_atomically
+from runnel.recording.sinks import Record, Sink, TensorBoard, WandB
+
+FILE: Final = "metrics.jsonl"
+EVERY_S: Final = 1.0
+"""The file grows by at most a line in this time, and one at the end."""
+
+LINES_AN_AGE: Final = 3600
+"""A run that is t seconds old writes a line every t / LINES_AN_AGE seconds: some 27,000 lines in a month."""
+
+MOST_BYTES: Final = 1 << 28
+MOST_LINES: Final = 1_000_000
+"""More than a run writes in a hundred years."""
+
+CURVE_POINTS: Final = 16
+"""A line carries so many points between the last line and itself, at most."""
+
+
+class MetricsLog:
+    """Writes records to every sink: at most one a second, ever fewer as a run grows old, and always the last.
+
+    Once it has begun, nothing that keeps it from writing ends a run: it is told once, tried again, and what is
+    lost is counted.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path | str,
+        *,
+        keep_until_env_steps: int | None = None,
+        wandb: Mapping[str, Any] | None = None,
+        events: EventLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """`keep_until_env_steps`: on resuming, later records are dropped: they will be made again.
+
+        `wandb`: the run's configuration, where it is to be shown at Weights & Biases. `events`: where it is told
+        that something could not be written.
+        """
+        run_dir = Path(run_dir)
+        path = run_dir / FILE
+        self.lost = 0
+        """Records that are not in the file."""
+        self._events, self._clock = events, clock
+        self._began = clock()
+        self._written_at = -math.inf
+        self._pending: Record | None = None
+        self._curve = _Curve()
+        self._failing: set[str] = set()
+        self._sinks: dict[str, Sink] = {}
+        # The one that can be missing comes first: nothing is made where it is.
+        if wandb is not None:
+            self._sinks["Weights & Biases"] = WandB(run_dir, wandb)
+        with told_plainly(path):
+            _repair(path, keep_until_env_steps)
+            self._file = Appended(path)
+        self._sinks["TensorBoard"] = TensorBoard(run_dir, keep_until_env_steps)
+        self._path = path
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Keeps a record, and writes it unless one was written a moment ago."""
+        self._pending = kept = clean(record)
+        self._curve.add(kept.get("env_steps"), kept.get("mean_return"))
+        now = self._clock()
+        age = kept.get("wall_seconds") or now - self._began
+        if now - self._written_at >= max(EVERY_S, age / LINES_AN_AGE):
+            self._flush()
+
+    def rewind(self, env_steps: int) -> None:
+        """Drops records later than this, which will be made again."""
+        if self._pending is not None and (self._pending.get("env_steps") or 0) > env_steps:
+            self._pending = None
+        self._curve.rewind(env_steps)
+        self._try(f"{FILE} anew", lambda: _repair(self._path, env_steps))
+        for name, sink in self._sinks.items():
+            self._try(name, lambda sink=sink: sink.rewind(env_steps))
+
+    def close(self) -> None:
+        """Writes the last record, if it waits, and closes every sink."""
+        self._flush()
+        if self.lost and FILE in self._failing and self._events is not None:
+            self._events.tell("metrics_failed", reason=f"{self.lost:,} lines of {FILE} are lost", lost=self.lost)
+        for each in (self._file, *self._sinks.values()):
+            with contextlib.suppress(Exception):  # whatever a library still finds to say
+                each.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _flush(self) -> None:
+        if self._pending is None:
+            return
+        record, self._pending = self._pending, None
+        self._written_at = self._clock()
+        # The points since the last line: a run of a few seconds has a curve too.
+        between = self._curve.take()
+        line = {**record, "curve": between} if between else record
+        if not self._try(FILE, lambda: self._file.write((json.dumps(line, allow_nan=False) + "\n").encode())):
+            self.lost += 1
+        for name, sink in self._sinks.items():
+            self._try(name, lambda sink=sink: sink.write(record))
+
+    def _try(self, what: str, do: Callable[[], None]) -> bool:
+        """Whether it could be done. A full disk is no reason to lose the run too; it is told once, and its end."""
+        told: dict[str, Any] | None = None
+        try:
+            do()
+        except Exception as error:  # a sink's library may raise anything
+            if what not in self._failing:
+                told = {"reason": f"cannot write {what}: {one_line(error)}", "action": "going on; trying again"}
+            self._failing.add(what)
+        else:
+            if what in self._failing:
+                lost = f"; {self.lost:,} lines were lost" if what == FILE else ""
+                told = {"reason": f"{what} can be written again{lost}", "lost": self.lost}
+            self._failing.discard(what)
+        if told is not None and self._events is not None:
+            self._events.tell("metrics_failed", **told)
+        return what not in self._failing
+
+
+class _Curve:
+    """Steps and mean returns of records that were not written: all of them, or evenly thinned out."""
+
+    def __init__(self) -> None:
+        self._points: list[list[Any]] = []
+        self._last: Any = None
+        self._seen, self._stride = 0, 1
+
+    def add(self, env_steps: Any, mean_return: Any) -> None:
+        if self._seen % self._stride == 0:
+            self._points.append([env_steps, mean_return])
+        self._seen += 1
+        self._last = env_steps
+        if len(self._points) > CURVE_POINTS:
+            self._points, self._stride = self._points[::2], 2 * self._stride
+
+    def rewind(self, env_steps: int) -> None:
+        self._points = [point for point in self._points if (point[0] or 0) <= env_steps]
+
+    def take(self) -> list[list[Any]]:
+        """All but the last, which the line itself tells; begins anew."""
+        points = [point for point in self._points if None not in point and point[0] != self._last]
+        self._points, self._seen, self._stride = [], 0, 1
+        return points
+
+
+def read_metrics(run_dir: Path | str) -> list[Record]:
+    """The records of a run in order; none where nothing was written yet. A line cut short is left out."""
+    return list(records(run_dir))
+
+
+def records(run_dir: Path | str) -> Iterator[Record]:
+    """The same one by one: a file of this name may be long, and need not be a run's."""
+    path, bad = Path(run_dir) / FILE, 0
+    with told_plainly(path, "read"), contextlib.suppress(FileNotFoundError):
+        for number, line in enumerate(run_directory.lines(run_dir, FILE, MOST_BYTES), 1):
+            if bad or number > MOST_LINES:
+                break
+            record = _parsed(line)
+            if record is not None:
+                yield record
+            else:
+                bad = number
+        else:
+            return
+        if bad:
+            raise UserError(f"{path}: line {bad} is no record; delete that line")
+        raise UserError(f"{path} has more than {MOST_LINES:,} lines, which no run writes")
+
+
+def _repair(path: Path, keep_until_env_steps: int | None) -> None:
+    """Drops lines cut short, and records later than where the run goes on."""
+    limit = math.inf if keep_until_env_steps is None else keep_until_env_steps
+
+    def kept(line: bytes) -> bool:
+        record = _parsed(line)
+        return record is not None and (record.get("env_steps") or 0) <= limit and line.endswith(b"\n")
+
+    first = 0  # bytes of the lines before the first that is dropped
+    dropped = later = False
+    with contextlib.suppress(FileNotFoundError):
+        for line in run_directory.lines(path.parent, path.name, MOST_BYTES):
+            if not kept(line):
+                dropped = True
+            elif dropped:
+                later = True
+                break
+            else:
+                first += len(line)
+    if later:
+        found = run_directory.lines(path.parent, path.name, MOST_BYTES)
+        write_atomically(path, b"".join(line for line in found if kept(line)))
+    elif dropped:
+        run_directory.truncate(
+            path.parent, path.name, first
+        )  # the usual case; needs no room, and others may have it open
+
+
+def _parsed(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("env_steps"), int | float | None):
+        return None
+    return record

@@ -1,0 +1,1 @@
+"""What a run shows: the live view, the bottleneck, learning curves."""

@@ -1,0 +1,323 @@
+"""What holds a run back, and the one thing to change about it: plain functions over plain numbers.
+
+A worker is busy when it does not wait for another. Where workers run free, whoever is always busy sets the pace of all;
+where they meet, their times add up, and the longest is what there is to gain from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from runnel.runtime.usage import RoleUsage, UsageReport
+
+BUSY: Final = 0.85
+"""From this share of its time on a worker counts as always busy: some waiting is there however fast the others are."""
+
+LOST: Final = 0.3
+"""The share of the time in which nobody who meets works, from which on it is the meeting that costs."""
+
+WORTH: Final = 1.3
+"""How many times faster a change should be, by what is known before it is made."""
+
+RESTART_S: Final = 300.0
+"""A restart at least this often can be what a run spends its time on."""
+
+NOTHING: Final = "nothing to change"
+
+
+@dataclass(frozen=True)
+class Role:
+    """A fragment: how many workers it has and the kinds of its nodes."""
+
+    name: str
+    replicas: int
+    kinds: frozenset[str]
+
+    @property
+    def plays(self) -> bool:
+        return "environment" in self.kinds
+
+    @property
+    def learns(self) -> bool:
+        return bool(self.kinds & {"learn", "apply"})
+
+
+@dataclass(frozen=True)
+class RunSetting:
+    """What a run was given, as far as it could be given more or less of it."""
+
+    flags: Mapping[str, int]  # those its distribution has: actors, inference, learners, ring
+    roles: tuple[Role, ...]
+    envs: int
+    cpus: int
+    gpus: int = 0
+    free: bool = False  # workers run ahead of each other
+    max_staleness: int = 0  # what the algorithm bears
+    host: bool = True  # host environments
+
+    @property
+    def workers(self) -> int:
+        return sum(role.replicas for role in self.roles)
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether environments ask other workers for every action."""
+        return any(role.plays and "act" not in role.kinds for role in self.roles)
+
+    def flag(self, role: Role) -> str | None:
+        """The flag that says how many workers of a role there are."""
+        named = {"actors": role.plays, "inference": "act" in role.kinds, "learners": role.learns}
+        fits = [name for name, meant in named.items() if meant and self.flags.get(name) == role.replicas]
+        return fits[0] if fits else None
+
+    def spare(self) -> int:
+        """CPUs that no worker needs. Of workers that meet, those that learn rest while the others play."""
+        resting = 0 if self.free else sum(role.replicas for role in self.roles if role.learns and not role.plays)
+        return self.cpus - self.workers + resting
+
+    def allows(self, **flags: int) -> bool:
+        """Whether a plan with these flags could be made."""
+        now = {**self.flags, **flags}
+        actors, learners, inference = now.get("actors", 1), now.get("learners", 1), now.get("inference", 1)
+        ring = now.get("ring", 1)
+        blocks = next(count for count in (8, 4, 2, 1) if self.envs % count == 0)
+        outside = any({"replay", "map"} & role.kinds and not role.learns for role in self.roles)
+        gradients = any("gradient" in role.kinds and not role.learns for role in self.roles)
+        return (
+            min(now.values(), default=1) >= 1
+            and self.envs % actors == 0
+            and ("ring" not in flags or self.envs // actors % ring == 0)
+            and blocks % learners == 0
+            and (learners == 1 or "actors" not in now or actors * ring % learners == 0)
+            and (learners == 1 or not outside)
+            and (learners <= self.gpus or not self.gpus)
+            and ("inference" not in now or actors % inference == 0)
+            and (not gradients or actors - 1 <= self.max_staleness)
+        )
+
+
+# The sentence
+
+
+def bottleneck(report: UsageReport, setting: RunSetting, restarts: Mapping[str, int] | None = None) -> str | None:
+    """What holds the run back and one thing to do about it; None where too little was seen.
+
+    `restarts`: how often workers were replaced, by the reason.
+    """
+    if setting.workers == 1:
+        phases = report.workers[0].phases if report.workers else {}
+        return _in_one_process(phases, setting) if sum(phases.values()) > 0 else None
+    shares = {share.role: share for share in report.shares()}
+    if any(role.name not in shares for role in setting.roles):
+        return None
+    pairs = [(role, shares[role.name]) for role in setting.roles]
+    found, remedy = _restarted(pairs, report, setting, restarts or {}) or _among(pairs, setting)
+    return f"{found}: {remedy}"
+
+
+Seen = Sequence[tuple[Role, RoleUsage]]
+
+
+def _restarted(
+    seen: Seen, report: UsageReport, setting: RunSetting, restarts: Mapping[str, int]
+) -> tuple[str, str] | None:
+    """Where workers were replaced often and nobody works most of the time: more of anything would not help."""
+    busy = [share.busy for _, share in seen]
+    seconds = max(worker.seconds for worker in report.workers)
+    times = sum(restarts.values())
+    if times * RESTART_S < seconds or not times or (max(busy) if setting.free else sum(busy)) > 0.5:
+        return None
+    reason = max(restarts, key=lambda each: restarts[each])
+    often = "once" if times == 1 else f"{times} times"
+    return f"workers were restarted {often}, and wait most of the time ({_busy(seen)})", f"see to why: {reason}"
+
+
+def _among(seen: Seen, setting: RunSetting) -> tuple[str, str]:
+    """Of several workers: what was found, and what to do."""
+    load = sum(share.busy * role.replicas for role, share in seen)
+    slowest, most = max(seen, key=lambda pair: pair[1].busy)
+    # Who exchanges something every step, and finds no CPU when it comes, looks idle and is not.
+    if setting.spare() < 0 and (setting.exchanges or load >= 0.9 * setting.cpus):
+        cpus = "1 CPU" if setting.cpus == 1 else f"{setting.cpus} CPUs"
+        return f"{setting.workers} workers share {cpus} ({_busy(seen)})", _fit(setting)
+    if all(share.busy >= BUSY for _, share in seen):
+        found = f"all workers are busy ({_busy(seen)})"
+        return found, (_alike(slowest, setting) if len(seen) == 1 else None) or NOTHING
+    lost = 1.0 - (most.busy if setting.free else sum(share.busy for _, share in seen))
+    if setting.exchanges and lost > (1 - BUSY if setting.free else LOST):
+        waits = ", ".join(f"{_who(role)} {_wait(share)}" for role, share in seen)
+        return f"nobody is always busy: {waits}", _overlap(setting)
+    others = [pair for pair in seen if pair[0] is not slowest]
+    found = f"{_who(slowest)} {_are(slowest)} busy {most.busy:.0%} of the time"
+    if others:
+        idlest, least = min(others, key=lambda pair: pair[1].busy)
+        found += f", {_who(idlest)} {_wait(least)}"
+    return found, _relieve(slowest, {role.name: share for role, share in seen}, setting)
+
+
+def _alike(role: Role, setting: RunSetting) -> str | None:
+    """Of replicas of everything: they wait for each other inside the gradient step, where nobody can see it."""
+    if setting.gpus:
+        return _more(role, setting)
+    return (
+        f"compare with --distribution {_single(setting)}, in case meeting for every gradient costs more than it gains"
+    )
+
+
+def _relieve(slowest: Role, shares: Mapping[str, RoleUsage], setting: RunSetting) -> str:
+    """What helps the role that sets the pace."""
+    others = [share.busy for name, share in shares.items() if name != slowest.name]
+    more = _more(slowest, setting, enough=1 / max(others) if setting.free and others and max(others) else math.inf)
+    if more:
+        return more
+    playing = next(role for role in setting.roles if role.plays)
+    if slowest.plays:
+        if setting.gpus and setting.free and "act" in slowest.kinds and "gradient" not in slowest.kinds:
+            return f"use --distribution decoupled --actors {playing.replicas}, which acts on the GPU"
+        return _run_free(setting) or "use a machine with more CPUs"
+    if not setting.free:
+        return _run_free(setting) or ("use a GPU" if not setting.gpus else NOTHING)
+    larger = f"use --envs {setting.envs * 2}, which makes every call larger"
+    busy = shares[playing.name].busy
+    if not slowest.learns and "act" in slowest.kinds:  # with fewer players its calls would only be smaller
+        return _traded(slowest, playing, busy, setting) or (larger if setting.gpus else "use a GPU")
+    return _fewer_players(playing, busy, setting) or (larger if setting.gpus else "use a GPU")
+
+
+def _more(role: Role, setting: RunSetting, enough: float = math.inf) -> str | None:
+    """More workers of a role, where there are CPUs and environments for them; not more than `enough` times as many."""
+    flag, spare = setting.flag(role), setting.spare()
+    if flag is None or spare < 1:
+        return None
+    now = setting.flags[flag]
+    if flag == "actors":
+        fits = [n for n in range(now + 1, now + spare + 1) if setting.allows(actors=n)]
+        chosen = _first(fits, lambda n: n >= now * enough) or (fits[-1] if fits else None)
+    else:
+        chosen = 2 * now if now <= spare and setting.allows(**{flag: 2 * now}) else None
+    return f"use --{flag} {chosen}" if chosen else None
+
+
+def _fewer_players(playing: Role, busy: float, setting: RunSetting) -> str | None:
+    """As many as would be busy all the time: the others take CPUs and make samples staler."""
+    if setting.flag(playing) != "actors":
+        return None
+    fits = range(max(1, math.ceil(playing.replicas * busy)), playing.replicas)
+    chosen = _first(fits, lambda n: setting.allows(actors=n))
+    return f"use --actors {chosen}, which would not be slower" if chosen else None
+
+
+def _traded(slowest: Role, playing: Role, busy: float, setting: RunSetting) -> str | None:
+    """More of who holds the run back, on the CPUs of players that wait anyway."""
+    flag = setting.flag(slowest)
+    if flag is None or setting.flag(playing) != "actors":
+        return None
+    now = setting.flags[flag]
+    fits = range(playing.replicas - now, math.ceil(playing.replicas * busy) - 1, -1)
+    chosen = _first(fits, lambda n: setting.allows(actors=n, **{flag: 2 * now}))
+    return f"use --actors {chosen} --{flag} {2 * now}" if chosen else None
+
+
+def _fit(setting: RunSetting) -> str:
+    """As many workers as there are CPUs, or a distribution that needs fewer."""
+    actors, wanted = setting.flags.get("actors"), setting.workers - setting.cpus
+    if actors is not None:
+        chosen = _first(range(actors - wanted, 0, -1), lambda n: setting.allows(actors=n))
+        if chosen:
+            return f"use --actors {chosen}"
+    learners = setting.flags.get("learners")
+    if learners is not None and learners > wanted:
+        chosen = _first(range(learners - wanted, 0, -1), lambda n: setting.allows(learners=n))
+        if chosen and (actors is not None or chosen > 1):
+            return f"use --learners {chosen}"
+    if setting.exchanges and setting.free and setting.cpus > 1:
+        return f"use --distribution async --actors {_divisor(setting.envs, setting.cpus - 1)}"
+    return f"use --distribution {_single(setting)}"
+
+
+def _single(setting: RunSetting) -> str:
+    """The distribution of one process."""
+    return "inline" if setting.host else "fused"
+
+
+def _overlap(setting: RunSetting) -> str:
+    """Other environments step while these wait for their actions."""
+    ring = setting.flags.get("ring")
+    if ring is not None and setting.allows(ring=2 * ring):
+        return f"use --set distribution.ring={2 * ring}"
+    if ring is not None and setting.envs // setting.flags.get("actors", 1) <= ring:
+        return f"use --envs {2 * setting.envs}"
+    actors = setting.flags.get("actors", 2)
+    return f"use --distribution {'async' if setting.free else 'coarse'} --actors {actors}"
+
+
+def _run_free(setting: RunSetting) -> str | None:
+    """Playing and learning at the same time, where the algorithm bears it."""
+    if setting.free or not setting.max_staleness or setting.cpus < 2:
+        return None
+    return f"use --distribution async --actors {_divisor(setting.envs, setting.cpus - 1)}"
+
+
+def _in_one_process(phases: Mapping[str, float], setting: RunSetting) -> str:
+    total = sum(phases.values())
+    slowest = max(phases, key=lambda name: phases[name])
+    if len(phases) == 1:
+        where = f"on {setting.gpus} GPUs" if setting.gpus > 1 else f"on the {'GPU' if setting.gpus else 'CPU'}"
+        more = f"use --envs {2 * setting.envs}, as long as steps per second grow" if setting.gpus else "use a GPU"
+        return f"everything is one XLA program {where}: {more}"
+    shares = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in phases.items())
+    return f"{slowest} ({shares} of the time): {_in_process_remedy(slowest, phases, setting)}"
+
+
+def _in_process_remedy(slowest: str, phases: Mapping[str, float], setting: RunSetting) -> str:
+    if not setting.host:
+        return "use --distribution fused"
+    if slowest == "act":
+        return f"use --envs {2 * setting.envs}, for which a call costs little more"
+    # Several actors share the steps of environments; acting costs a call a step however few they are of.
+    total, environment, act, learn = sum(phases.values()), phases["environment"], phases["act"], phases["learn"]
+    free, meeting = _divisor(setting.envs, setting.cpus - 1), _divisor(setting.envs, setting.cpus)
+    if _run_free(setting) and total >= WORTH * max(environment / free + act, learn):
+        return f"use --distribution async --actors {free}"
+    if slowest == "environment":
+        gains = meeting > 1 and total >= WORTH * (environment / meeting + act + learn)
+        return f"use --distribution coarse --actors {meeting}" if gains else NOTHING
+    return NOTHING if setting.gpus else "use a GPU"
+
+
+# Words
+
+
+def _busy(seen: Seen) -> str:
+    return ", ".join(f"{label(role.name, role.replicas)} {share.busy:.0%}" for role, share in seen) + " busy"
+
+
+def label(role: str, replicas: int) -> str:
+    return f"{role} x{replicas}" if replicas > 1 else role
+
+
+def _who(role: Role) -> str:
+    """`the learner`, `the 4 actors`, `the 2 environment workers`."""
+    noun = role.name if role.name.endswith(("er", "or", "replica")) else f"{role.name} worker"
+    return f"the {noun}" if role.replicas == 1 else f"the {role.replicas} {noun}s"
+
+
+def _are(role: Role) -> str:
+    return "is" if role.replicas == 1 else "are"
+
+
+def _wait(share: RoleUsage) -> str:
+    verb = "waits" if share.replicas == 1 else "wait"
+    return f"{verb} {1 - share.busy:.0%}" + (f" (for {share.cause})" if share.cause else "")
+
+
+def _first(numbers: Iterable[int], fits: Callable[[int], bool]) -> int | None:
+    return next((n for n in numbers if fits(n)), None)
+
+
+def _divisor(envs: int, most: int) -> int:
+    """The largest number of workers, up to `most`, that shares the environments evenly."""
+    return max((n for n in range(1, most + 1) if envs % n == 0), default=1)

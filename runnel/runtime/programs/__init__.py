@@ -1,0 +1,1 @@
+"""What a worker computes: traced functions over one explicit carry."""

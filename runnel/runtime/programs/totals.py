@@ -1,0 +1,122 @@
+"""What a stretch of training did, summed on the device and read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.ops import episodes as ops_episodes
+from runnel.runtime.programs.carry import Carry, Metrics
+from runnel.runtime.programs.finite import NonFiniteCounts
+from runnel.types import Array
+
+
+class Progress(NamedTuple):
+    """A stretch of training, as plain numbers."""
+
+    iterations: int
+    updates: int
+    episodes: int
+    mean_return: float | None  # over the newest 100 episodes; None before the first ends
+    mean_length: float | None
+    group_returns: dict[str, float]  # by group, over the newest 100 episodes
+    out: dict[str, float]  # means of what learning gave out
+    reached: bool  # the return that was asked for
+    env_steps: int | None = None  # None: iterations tell
+    staleness: tuple[float, int] = (0.0, 0)  # mean and most, in versions, since the program began
+    broken: Mapping[str, int] = MappingProxyType({})  # updates refused, by what was the first not to be finite
+
+
+def empty(metrics: Any) -> Metrics:
+    """Zeros of the types of `metrics`."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+
+
+def add(total: Metrics, metrics: Metrics) -> Metrics:
+    return jax.tree.map(jnp.add, total, metrics)
+
+
+def window_mean(carry: Carry) -> Array:
+    """[] the mean return of the newest 100 episodes; NaN before there are as many."""
+    assert isinstance(carry.window, ops_episodes.Window)
+    return window_mean_of(carry.window)
+
+
+def window_mean_of(window: ops_episodes.Window) -> Array:
+    return jnp.where(window.filled >= ops_episodes.WINDOW, ops_episodes.mean_return(window), jnp.nan)
+
+
+def read(iterations: int, total: Metrics, carry: Carry, stopped: bool) -> Progress:
+    """Waits for the device and brings the sums to the host."""
+    total, window = jax.device_get((total, carry.window))
+    filled = int(window.filled)
+    groups = {g: float(np.sum(r) / filled) for g, r in window.returns.items()} if filled else {}
+    out: dict[str, float] = {}
+    for node, sums in total.out.items():
+        times = int(total.updates[node])
+        prefix = node.rpartition("/")[0]
+        for name, value in sums.items():
+            if times:
+                out[f"{prefix}/{name}" if prefix else name] = float(value) / times
+    return Progress(
+        iterations=iterations,
+        updates=sum(int(n) + _times(total.broken.get(node)) for node, n in total.updates.items()),
+        episodes=int(total.episodes),
+        mean_return=float(np.mean(list(groups.values()))) if groups else None,
+        mean_length=float(np.sum(window.lengths) / filled) if filled else None,
+        group_returns=groups,
+        out=out,
+        reached=stopped,
+        broken=_broken(total.broken.values()),
+    )
+
+
+class Summed(NamedTuple):
+    """Metrics of a worker, as plain numbers that add up."""
+
+    episodes: int
+    updates: dict[str, int]  # by learning node: those that were made
+    out: dict[str, dict[str, float]]  # by learning node: sums over its updates
+    broken: dict[str, int]  # updates refused, by what was the first not to be finite
+
+
+def summed(metrics: Sequence[Metrics]) -> Summed:
+    """The sum of metrics that are on the host already; programs differ in the nodes they know of."""
+    total = Summed(0, {}, {}, {})
+    for each in metrics:
+        total = total._replace(episodes=total.episodes + int(each.episodes))
+        for node, times in each.updates.items():
+            total.updates[node] = total.updates.get(node, 0) + int(times)
+        for node, out in each.out.items():
+            sums = total.out.setdefault(node, {})
+            for name, value in out.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+    return total._replace(broken=_broken(tally for each in metrics for tally in each.broken.values()))
+
+
+def _broken(tallies: Iterable[NonFiniteCounts]) -> dict[str, int]:
+    """What broke, by readable name."""
+    found: dict[str, int] = {}
+    for tally in tallies:
+        for name, times in tally.read().items():
+            found[name] = found.get(name, 0) + times
+    return found
+
+
+def _times(tally: NonFiniteCounts | None) -> int:
+    return int(tally.counts.sum()) if tally is not None else 0
+
+
+def window_json(window: ops_episodes.Window) -> dict[str, Any]:
+    """Sums over the newest episodes, for whoever puts several windows together."""
+    filled = int(window.filled)
+    return {
+        "filled": filled,
+        "length": float(np.sum(window.lengths)),
+        "returns": {group: float(np.sum(ring)) for group, ring in window.returns.items()},
+    }

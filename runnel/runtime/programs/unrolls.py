@@ -1,0 +1,89 @@
+"""Unrolls as messages and as trajectories: what a block of environments sent, as learning sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from runnel.ops.episodes import Finished
+from runnel.planning.channels import group_types
+from runnel.planning.schemas import as_observation, parts, unroll_fields
+from runnel.runtime.programs import row_packing
+from runnel.runtime.programs.loop import Loop
+from runnel.types import Array, Trajectory
+
+COLUMNS_FIRST = ("memory", "discounted_sum")
+"""Parts of an unroll that have no time axis."""
+
+
+def assemble(
+    loop: Loop,
+    group: str,
+    blocks: Sequence[row_packing.Message],
+    starts: Array,
+    versions: Array,
+) -> tuple[Trajectory, Array, Array]:
+    """Blocks of one group side by side as one trajectory, with returns and lengths [T, E] of what ended in it.
+
+    Block k begins at environment `starts[k]` and was acted by `versions[k]`. All blocks are of one size.
+    """
+    graph = loop.graph
+    types, agents = group_types(graph)[group], graph.spec.groups[group].agents
+    arrays = [row_packing.apart(block) for block in blocks]
+    envs = arrays[0][-1].shape[1]
+    named = [parts(unroll_fields(types, graph.unroll, envs), block) for block in arrays]
+
+    def joined(name: str) -> list[Array]:
+        axis = 0 if name in COLUMNS_FIRST else 1
+        sides = [list(leaves) for leaves in zip(*(block[name] for block in named), strict=True)]
+        return [jnp.concatenate(side, axis) if len(side) > 1 else jnp.asarray(side[0]) for side in sides]
+
+    act = loop.node("act", group).output
+    space = graph.spec.groups[group].observation
+    each = jnp.arange(envs * agents, dtype=jnp.int32)
+    index = (starts[:, None] * agents + each).reshape(-1)
+    version = jnp.repeat(versions, envs * agents)
+    trajectory = loop.trajectory(
+        group,
+        memory=jax.tree.unflatten(jax.tree.structure(act.memory), joined("memory")),
+        discounted_sum=joined("discounted_sum")[0],
+        version=version,
+        index=index,
+        observation=as_observation(space, joined("observation")),
+        action=joined("action")[0],
+        extras=jax.tree.unflatten(jax.tree.structure(act.extras), joined("extras")),
+        reward=joined("reward")[0],
+        terminated=joined("terminated")[0],
+        truncated=joined("truncated")[0],
+        last_observation=as_observation(space, joined("last_observation")),
+        first=joined("first")[0],
+    )
+    return trajectory, joined("episode_return")[0], joined("episode_length")[0]
+
+
+def assemble_all(
+    loop: Loop, blocks: dict[str, Sequence[row_packing.Message]], starts: Array, versions: dict[str, Array],
+) -> tuple[dict[str, Trajectory], Finished]:  # fmt: skip
+    """Every group's blocks; all groups end their episodes together."""
+    trajectories, returns, lengths = {}, {}, jnp.zeros((0,), jnp.int32)
+    for group, own in blocks.items():
+        trajectories[group], returns[group], lengths = assemble(loop, group, own, starts, versions[group])
+    return trajectories, Finished(returns, lengths)
+
+
+def pack(trajectory: Trajectory, memory: Any, returns: Array, lengths: Array, agents: int) -> list[Any]:
+    """A compiled unroll of a worker as the arrays of a message; `memory` is that before the first step."""
+
+    def per_environment(flags: Array) -> Array:
+        return flags[:, ::agents]
+
+    leaves = jax.tree.leaves
+    return [
+        *leaves(trajectory.observation), trajectory.action, *leaves(trajectory.extras), trajectory.reward,
+        per_environment(trajectory.terminated), per_environment(trajectory.truncated),
+        *leaves(trajectory.last_observation), per_environment(trajectory.first), *leaves(memory),
+        trajectory.discounted_sum, returns, lengths,
+    ]  # fmt: skip

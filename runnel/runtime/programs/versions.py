@@ -1,0 +1,72 @@
+"""Which parameters made what is learnt from, and how old they are when it is learnt from. NumPy only.
+
+A version is counted in updates, by group. Unrolls carry the version that they were begun with, and values that are
+made of unrolls carry the versions of those, all the way to the learner, which alone can say how old they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from runnel.transport.parameter_store import StoreReader
+
+
+class Version(NamedTuple):
+    """The parameters that an unroll is begun with."""
+
+    iteration: int  # of their learner; the lowest where there are several
+    updates: Mapping[str, int]  # by group
+
+
+NO_VERSION = Version(0, {})
+
+
+def told(stores: Mapping[str, StoreReader], learnt: Mapping[str, int] | None = None) -> Version:
+    """What an unroll that begins now is acted with at least. `learnt`: the updates of what is learnt here."""
+    iteration = min((store.iteration() for store in stores.values()), default=0)
+    updates = {group: max(0, store.version()) for group, store in stores.items()}
+    return Version(max(0, iteration), {**(learnt or {}), **updates})
+
+
+def in_time(stores: Mapping[str, StoreReader], unroll: int, lead: int | None) -> bool:
+    """Whether the learners have published what an unroll waits for, where it may be `lead` iterations ahead of them."""
+    wanted = 0 if lead is None else max(0, unroll - lead)
+    return all(store.iteration() >= wanted for store in stores.values())
+
+
+class Acted(NamedTuple):
+    """The versions that acted in the unrolls of one group that a value was made from."""
+
+    oldest: int = 0
+    total: int = 0  # of the versions
+    unrolls: int = 0
+
+    @classmethod
+    def of(cls, versions: Iterable[int]) -> Acted:
+        found = [int(version) for version in versions]
+        return cls(min(found, default=0), sum(found), len(found))
+
+
+def together(parts: Iterable[Acted]) -> Acted:
+    """Of everything that a value was made from."""
+    known = [part for part in parts if part.unrolls]
+    oldest = min((part.oldest for part in known), default=0)
+    return Acted(oldest, sum(part.total for part in known), sum(part.unrolls for part in known))
+
+
+class Staleness:
+    """How many updates behind what was learnt from was: its mean over unrolls, and the most."""
+
+    def __init__(self) -> None:
+        self.total, self.count, self.most = 0, 0, 0
+
+    def add(self, updates: int, acted: Acted) -> None:
+        """An update that follows `updates` others learns from these unrolls."""
+        self.total += updates * acted.unrolls - acted.total
+        self.count += acted.unrolls
+        if acted.unrolls:
+            self.most = max(self.most, updates - acted.oldest)
+
+    def json(self) -> list[int]:
+        return [self.total, self.count, self.most]

@@ -1,0 +1,1 @@
+"""How a worker's state is saved, and how another worker takes over."""

@@ -1,0 +1,144 @@
+"""What it takes to go on with a block of host environments, as named arrays. NumPy only: see `worker_checkpoint.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from runnel.environment import Episode
+from runnel.recording.events import Tell
+from runnel.runtime.programs.episode_counter import EpisodeCounter
+from runnel.runtime.recovery import action_history
+from runnel.runtime.recovery.journal import Arrays, BlockMemory, Journal
+
+if TYPE_CHECKING:
+    from runnel.runtime.workers.player import BlockState
+
+
+def save_counter(number: int, counter: EpisodeCounter) -> Arrays:
+    saved: Arrays = {}
+    for group in counter.agents:
+        saved[f"block.{number}.length"] = counter.length
+        saved[f"block.{number}.reward.{group}"] = counter.reward[group]
+        saved[f"block.{number}.discounted.{group}"] = counter.discounted[group]
+    return saved
+
+
+def load_counter(number: int, counter: EpisodeCounter, saved: Arrays) -> None:
+    for group in counter.agents:
+        counter.length = saved[f"block.{number}.length"].copy()
+        counter.reward[group] = saved[f"block.{number}.reward.{group}"].copy()
+        counter.discounted[group] = saved[f"block.{number}.discounted.{group}"].copy()
+
+
+def save_host(number: int, block: BlockState) -> Arrays:
+    """Counters, and the episodes in progress as the actions that lead to them."""
+    episodes, cut = block.history.episodes(block.vector.episode_numbers().tolist())
+    packed = {**action_history.pack(episodes), "cut": np.asarray(cut)}
+    return save_counter(number, block.counter) | {
+        f"block.{number}.host.{name}": value for name, value in packed.items()
+    }
+
+
+def load_host(number: int, block: BlockState, saved: Arrays) -> None:
+    """Stands where it was saved, or at the beginning."""
+    if not saved:
+        block.reset()
+        return
+    load_counter(number, block.counter, saved)
+    host = f"block.{number}.host."
+    packed = {name.removeprefix(host): array for name, array in saved.items() if name.startswith(host)}
+    cut = packed.pop("cut")
+    block.restore(action_history.unpack(packed), cut, int(saved["iteration"]))
+
+
+# In a journal
+
+
+class BlockStart(NamedTuple):
+    """What a worker begins from."""
+
+    saved: Arrays = {}  # noqa: RUF012  (never changed) its part of a checkpoint, or nothing
+    rejoins: bool = False  # it takes the place of a worker that has died, and finds what it needs in its journal
+    suspect: bool = False  # which crashed or hung, and may do so again
+
+
+def tell_cut(blocks: Iterable[BlockState], tell: Tell) -> None:
+    """Tells of episodes that could not be replayed."""
+    cut = sum(block.cut for block in blocks)
+    if cut:
+        tell("cut", reason=f"{cut} episodes could not be replayed", action="the next ones were begun", episodes=cut)
+
+
+def entry(block: BlockState) -> Arrays:
+    """What a journal keeps of a block between two unrolls: what a checkpoint does, with the actions elsewhere."""
+    kept: Arrays = {"unrolls": np.asarray(block.unrolls), "first": block.first[-1], **save_counter(0, block.counter)}
+    if block.replays:
+        kept |= {
+            "numbers": block.vector.episode_numbers(),
+            "began": block.history.began,
+            "kept_from": np.asarray(block.history.kept_from),
+        }
+    return kept
+
+
+def open_journal(block: BlockState, memory: BlockMemory, kept: Callable[[], Arrays], new: bool) -> Journal:
+    """A block's journal; it is kept from now on. Where the block is `new`, whatever was in it is forgotten."""
+    state = {name: (array.shape, array.dtype) for name, array in kept().items()}
+    acted = {group: (lane.actions.shape, lane.actions.dtype) for group, lane in block.served.items()}
+    journal = Journal(memory, state, acted, block.rows())
+    if new:
+        journal.clear()
+    block.keep_in(journal, kept)
+    return journal
+
+
+def rejoin(block: BlockState, number: int, suspect: bool, load: Callable[[Arrays], None]) -> None:
+    """Takes the place of a worker that has died, from its journal; `load` stands the block where that says.
+
+    Where the other crashed or hung and may do so again (`suspect`), every environment is named in the journal before it
+    is stepped, until an unroll is complete. The one that was named there when the other ended has brought it down, and
+    its episode is not gone on with.
+    """
+    journal, vector = block.journal, block.vector
+    assert journal is not None
+    culprit = journal.watched() if suspect else None
+    if culprit is not None:
+        journal.condemn(*culprit, journal.replaying)
+
+    def watch(row: int) -> None:
+        journal.watch(row, int(vector.episode_numbers()[row]) if row >= 0 else -1)
+
+    journal.watch(-1)
+    if suspect and block.replays:
+        vector.watch = watch
+    journal.replaying = True
+    load(_taken_up(block, number))
+    block.redo()
+    journal.replaying = False
+    for row, episode, replayed in journal.condemned():
+        if not replayed:
+            vector.condemn(row, episode, "it brought its worker down, twice at the same place")
+
+
+def _taken_up(block: BlockState, number: int) -> Arrays:
+    """A block's journal as a checkpoint would have it, without the episodes that cannot be played again."""
+    assert block.journal is not None
+    found = block.journal.take_up(lambda unroll: all(lane.has(unroll) for lane in block.kept.values()))
+    unrolls = int(found["unrolls"])
+    saved = {name.replace("block.0.", f"block.{number}."): array for name, array in found.items()}
+    saved["iteration"] = np.asarray(unrolls)
+    if block.replays:
+        block.history.stand(unrolls * block.steps, found["began"], int(found["kept_from"]))
+        episodes, cut = block.history.episodes(found["numbers"].tolist())
+        for row, episode, replayed in block.journal.condemned():
+            if replayed and not cut[row] and episodes[row].number == episode:
+                cut[row] = True
+                none = {group: actions[:0] for group, actions in episodes[row].actions.items()}
+                episodes[row] = Episode(episode + 1, none)
+        block.cut += int(cut.sum())
+        packed = {**action_history.pack(episodes), "cut": cut}
+        saved |= {f"block.{number}.host.{name}": value for name, value in packed.items()}
+    return saved

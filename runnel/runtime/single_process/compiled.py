@@ -1,0 +1,150 @@
+"""A whole fragment as one XLA program: many iterations a call, buffers donated, columns sharded over devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from runnel.runtime.programs import finite, totals
+from runnel.runtime.programs.carry import Carry, Metrics
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.stage import Stage
+from runnel.runtime.programs.totals import Progress
+from runnel.runtime.usage import UsageReport, single_process_usage
+from runnel.types import Array, PyTree
+
+CALL_S = 0.25
+"""How long a call should take: long enough to hide its own cost, short enough to report and to stop."""
+
+CHUNK = 8
+"""How many steps are compiled side by side on a GPU, at most."""
+
+
+class CompiledProgram:
+    """Environments, acting and learning in a single program on one or many devices."""
+
+    def __init__(self, loop: Loop, devices: Sequence[Any], seed: int, name: str = "program"):
+        self.name, self.steps = name, 0
+        self.loop, self.stage, self.seed = loop, Stage(loop.graph), jnp.uint32(seed)
+        self.mesh = Mesh(list(devices), ("columns",))
+        self.iterations_per_call = 1
+        self._seconds = 0.0
+        self._shardings = self._sharding(jax.eval_shape(loop.init, self.seed))
+        self._many = jax.jit(self._iterate, donate_argnums=0, out_shardings=(self._shardings, None, None, None))
+        # Made on one device and then spread where there are several: partitioning an initialisation gains nothing.
+        self._init = jax.jit(loop.init, out_shardings=self._shardings if self.mesh.size == 1 else None)
+        self.carry = self.fresh()
+
+    def fresh(self) -> Carry:
+        """The carry before the first step."""
+        if self.mesh.size == 1:
+            return self._init(self.seed)
+        with jax.default_device(self.mesh.devices.flat[0]):
+            return jax.device_put(self._init(self.seed), self._shardings)
+
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+        """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
+        del seconds, stop  # a call cannot be interrupted; it is short instead
+        started = time.monotonic()
+        count = min(iterations, self.iterations_per_call)
+        self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(target))
+        # All devices, not only the one the totals are read from: a call that overtook the one before it could
+        # leave too few of the host's threads for both to meet in a collective.
+        jax.block_until_ready(self.carry)
+        progress = totals.read(int(done), total, self.carry, bool(reached))
+        spent = time.monotonic() - started
+        self._seconds += spent
+        if spent < CALL_S / 2 and progress.iterations == self.iterations_per_call:
+            self.iterations_per_call *= 2
+        return progress
+
+    def measure(self) -> None:
+        self._seconds = 0.0
+
+    def report(self, recent: bool = False) -> UsageReport:
+        """One program has one phase."""
+        del recent
+        return single_process_usage(self.name, {"program": self._seconds})
+
+    def save(self) -> dict[str, PyTree]:
+        return {"carry": self.carry, "host": {}}
+
+    def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
+        """Goes on from what `save` gave; nothing is lost, so 0 episodes are cut."""
+        del env_steps
+        assert saved is not None
+        self.carry = jax.device_put(saved["carry"], self._shardings)
+        return 0
+
+    def rest(self) -> None:
+        """Nobody else works here."""
+
+    def hurry(self) -> None:
+        """Nobody else is waited for."""
+
+    def close(self) -> None:
+        pass
+
+    def _iterate(self, carry: Carry, iterations: Array, target: Array) -> tuple[Carry, Metrics, Array, Array]:
+        """`iterations` iterations, or fewer where the target return is reached, or an update is refused, before."""
+
+        def once(carry: Carry) -> tuple[Carry, Metrics]:
+            carry, trajectories, finished = self.loop.unroll(carry, self._chunk())
+            return self.stage.iterate(carry, self._sharded(trajectories), finished)
+
+        def unfinished(now: tuple[Array, Array, Carry, Metrics]) -> Array:
+            i, reached, _, total = now
+            return (i < iterations) & ~reached & ~finite.any_refused(total.broken)
+
+        def body(now: tuple[Array, Array, Carry, Metrics]) -> tuple[Array, Array, Carry, Metrics]:
+            i, _, carry, total = now
+            carry, metrics = once(carry)
+            return i + 1, totals.window_mean(carry) >= target, carry, totals.add(total, metrics)
+
+        nothing = totals.empty(jax.eval_shape(once, carry)[1])
+        start = (jnp.int32(0), jnp.bool_(False), carry, nothing)
+        done, reached, carry, total = jax.lax.while_loop(unfinished, body, start)
+        return carry, total, done, reached
+
+    def _chunk(self) -> int:
+        """Launch-bound devices gain from steps compiled side by side; CPUs lose compile time and cache."""
+        most = 1 if self.mesh.devices.flat[0].platform == "cpu" else CHUNK
+        return max(k for k in range(1, most + 1) if self.loop.graph.unroll % k == 0)
+
+    def _sharding(self, carry: Carry) -> Carry:
+        """Columns are spread over the devices; what is learnt is on all of them."""
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        spread = NamedSharding(self.mesh, PartitionSpec("columns"))
+
+        def everywhere(tree: PyTree) -> PyTree:
+            return jax.tree.map(lambda _: whole, tree)
+
+        def columns(tree: PyTree) -> PyTree:
+            return jax.tree.map(lambda _: spread, tree)
+
+        return everywhere(carry)._replace(
+            actors=columns(carry.actors), running=columns(carry.running), environments=columns(carry.environments)
+        )
+
+    def _sharded(self, trajectories: PyTree) -> PyTree:
+        """Keeps every trajectory's columns where they were played."""
+        if self.mesh.size == 1:
+            return trajectories
+        time_major = NamedSharding(self.mesh, PartitionSpec(None, "columns"))
+        column_major = NamedSharding(self.mesh, PartitionSpec("columns"))
+        per_column = ("memory", "discounted_sum", "version", "index")
+
+        def keep(trajectory: Any) -> Any:
+            fields = {
+                name: jax.lax.with_sharding_constraint(value, column_major if name in per_column else time_major)
+                for name, value in trajectory._asdict().items()
+                if jax.tree.leaves(value)
+            }
+            return trajectory._replace(**fields)
+
+        return {group: keep(trajectory) for group, trajectory in trajectories.items()}

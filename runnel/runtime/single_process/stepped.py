@@ -1,0 +1,168 @@
+"""The whole loop in one process: environments step, `act` answers, and every other node is one compiled update."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.environment import HostVector
+from runnel.ops.episodes import Running
+from runnel.planning.channels import group_types
+from runnel.recording.events import Tell, nobody
+from runnel.runtime.programs import finite, totals
+from runnel.runtime.programs.acting import LocalPolicies
+from runnel.runtime.programs.carry import ActorStates, Carry, Metrics
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.stage import Stage
+from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.unrolls import assemble_all
+from runnel.runtime.programs.versions import NO_VERSION, Version
+from runnel.runtime.recovery import action_history
+from runnel.runtime.usage import UsageReport, single_process_usage
+from runnel.runtime.workers.lanes import LocalPolicyLane
+from runnel.runtime.workers.player import BlockState, Player
+from runnel.types import Array, PyTree
+
+
+class SteppedProgram:
+    """The whole loop in one process, on host environments, or on JAX environments unrolled in one call each."""
+
+    def __init__(self, loop: Loop, vector: HostVector | None, seed: int, name: str = "process", tell: Tell = nobody):
+        self.name, self.tell, self.steps = name, tell, 0
+        self.loop, self.stage = loop, Stage(loop.graph)
+        self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
+        self.player = self._player(vector, seed) if vector is not None else None
+        self._unroll_s, self._learn_s = 0.0, 0.0
+        self._nothing: Any = None  # what a stretch has done when it begins
+        self._unroll = jax.jit(loop.unroll, donate_argnums=0)
+        self._update = jax.jit(self._learn, donate_argnums=(0, 1))
+
+    def _player(self, vector: HostVector, seed: int) -> Player:
+        graph, types = self.loop.graph, group_types(self.loop.graph)
+        lanes: Any = {
+            group: LocalPolicyLane(types[group], group, graph.unroll, graph.envs, ()) for group in graph.spec.groups
+        }
+        discounts = {node.group: node.rollout.discount for node in graph.of_kind("rollout")}
+        self.policies = LocalPolicies(self.loop, list(lanes), self._parameters, seed)
+        block = BlockState(vector, range(graph.envs), graph.unroll, lanes, self.policies, discounts)
+        block.reset()
+        player = Player([block], lambda block: NO_VERSION, beat=self._stepped, tell=self.tell)
+        player.tell_failures(block)
+        return player
+
+    def _stepped(self, steps: int) -> None:
+        self.steps = steps
+
+    def _parameters(self, unroll: int) -> tuple[Version, dict[str, PyTree]]:
+        return NO_VERSION, {group: state.params for group, state in self.carry.states.items()}
+
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+        """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
+        started, done, reached, refused = time.monotonic(), 0, False, False
+        total = None
+        while done < iterations and not reached and not refused:
+            total, reached, refused = self._iterate(total, target)
+            done += 1
+            if stop() or time.monotonic() - started > seconds:
+                break
+        assert total is not None
+        return totals.read(done, total, self.carry, reached)
+
+    def measure(self) -> None:
+        self._unroll_s, self._learn_s = 0.0, 0.0
+        if self.player is not None:
+            self.player.environment_s, self.player.act_s = 0.0, 0.0
+
+    def report(self, recent: bool = False) -> UsageReport:
+        """One process waits for nobody; its time goes to phases."""
+        del recent
+        if self.player is None:
+            return single_process_usage(self.name, {"rollout": self._unroll_s, "learn": self._learn_s})
+        played = {"environment": self.player.environment_s, "act": self.player.act_s}
+        return single_process_usage(self.name, {**played, "learn": self._learn_s})
+
+    def save(self) -> dict[str, PyTree]:
+        if self.player is None:
+            return {"carry": self.carry, "host": {}}
+        (block,) = self.player.blocks
+        episodes, cut = block.history.episodes(block.vector.episode_numbers().tolist())
+        discounted = {group: jnp.asarray(total) for group, total in block.counter.discounted.items()}
+        carry = self.carry._replace(
+            actors=ActorStates(self.policies.memories, discounted),
+            running=Running(
+                {group: jnp.asarray(total) for group, total in block.counter.reward.items()},
+                jnp.asarray(block.counter.length),
+            ),
+        )
+        return {"carry": carry, "host": {**action_history.pack(episodes), "cut": np.asarray(cut)}}
+
+    def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
+        """Goes on from what `save` gave; says how many episodes could not be replayed and were cut."""
+        del env_steps  # iterations tell
+        assert saved is not None
+        self.carry = jax.device_put(saved["carry"])
+        if self.player is None:
+            return 0
+        (block,) = self.player.blocks
+        packed = dict(saved["host"])
+        cut = np.asarray(packed.pop("cut"))
+        assert isinstance(self.carry.actors, ActorStates)
+        assert isinstance(self.carry.running, Running)
+        self.policies.memories = self.carry.actors.memory
+        self.policies.seed = jnp.uint32(int(self.carry.seed))  # another one after a roll-back
+        counter = block.counter
+        counter.discounted = {g: np.array(total) for g, total in self.carry.actors.discounted_sum.items()}
+        counter.reward = {g: np.array(total) for g, total in self.carry.running.reward.items()}
+        counter.length = np.array(self.carry.running.length)
+        cut = block.restore(action_history.unpack(packed), cut, int(self.carry.iteration))
+        return int(cut.sum())
+
+    def rest(self) -> None:
+        """Nobody else works here."""
+
+    def hurry(self) -> None:
+        """Nobody else is waited for."""
+
+    def close(self) -> None:
+        if self.player is not None:
+            self.player.blocks[0].vector.close()
+
+    def _iterate(self, total: Metrics | None, target: float) -> tuple[Metrics, bool, bool]:
+        """One iteration; `total` with its metrics, whether the target is reached, and whether an update was refused."""
+        started = time.perf_counter()
+        if self.player is None:
+            self.carry, *seen = self._unroll(self.carry)
+            jax.block_until_ready(seen)
+        else:
+            self.player.unroll()
+            # The slot's own memory: the update must have finished reading it before the next unroll.
+            seen = {group: [lane.slot.arrays] for group, lane in self.player.blocks[0].kept.items()}
+        if self._nothing is None:
+            # As NumPy arrays, which a program does not use up: tracing for them anew takes as long as an update.
+            types = jax.eval_shape(self._learn, self.carry, None, seen)[1]
+            self._nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), types)
+        total = self._nothing if total is None else total
+        unrolled = time.perf_counter()
+        self.carry, summed, told = self._update(self.carry, total, seen)
+        mean, refused = np.asarray(told).tolist()
+        self._unroll_s += unrolled - started
+        self._learn_s += time.perf_counter() - unrolled
+        return summed, mean >= target, bool(refused)
+
+    def _learn(self, carry: Carry, total: Metrics | None, seen: Any) -> tuple[Carry, Metrics, Array]:
+        """Every node after the rollout, and [2] the mean return after it and whether an update was refused."""
+        if isinstance(seen, dict):
+            versions = {group: count[None] for group, count in carry.updates.items()}
+            trajectories, finished = assemble_all(self.loop, seen, jnp.zeros(1, jnp.int32), versions)
+        else:
+            trajectories, finished = seen
+        carry, metrics = self.stage.iterate(carry, trajectories, finished)
+        metrics = metrics if total is None else totals.add(total, metrics)
+        # As one array: each that leaves a program costs microseconds.
+        told = jnp.stack([totals.window_mean(carry), finite.any_refused(metrics.broken).astype(jnp.float32)])
+        return carry, metrics, told

@@ -1,0 +1,1 @@
+"""What a worker does: actors, inference servers and learners, and their ends of streams."""

@@ -1,0 +1,342 @@
+"""Making a worker's parts from its place in the topology: who plays, who acts for others, and what learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.environment import HostVector, JaxEnvironment
+from runnel.graph.flow import trace
+from runnel.graph.nodes import Graph, Kind, Node
+from runnel.ops import episodes as ops_episodes
+from runnel.planning.channels import EnvBlock, ParameterChannel, StreamSpec, Topology, WorkerSpec, group_types
+from runnel.planning.pace import gathers, lead, staleness_in_iterations
+from runnel.planning.plan import PlacedFragment, Plan, learns
+from runnel.runtime.programs.acting import LocalPolicies, Parameters
+from runnel.runtime.programs.carry import Carry
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.spmd import Spmd
+from runnel.runtime.programs.stage import Stage
+from runnel.runtime.programs.versions import Version
+from runnel.runtime.recovery import block_checkpoint, worker_checkpoint
+from runnel.runtime.recovery.block_checkpoint import BlockStart
+from runnel.runtime.recovery.journal import BlockMemory
+from runnel.runtime.workers.batch_collector import BatchCollector
+from runnel.runtime.workers.compiled_player import CompiledPlayer
+from runnel.runtime.workers.inference import AsyncInferenceServer, InferenceClient, InferenceServer
+from runnel.runtime.workers.lanes import LocalPolicyLane, RemotePolicyLane, RemoteRolloutLane
+from runnel.runtime.workers.player import BlockState
+from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
+from runnel.runtime.workers.trainer import Trainer, ValuePort
+from runnel.transport.parameter_store import StoreReader, StoreWriter
+from runnel.types import PyTree
+
+
+@dataclass(frozen=True)
+class StreamEnds:
+    """A worker's ends of streams and stores."""
+
+    links: dict[StreamSpec, InPort | OutPort]
+    readers: dict[str, tuple[ParameterChannel, StoreReader]]  # by group
+    writers: dict[str, tuple[ParameterChannel, StoreWriter]]
+
+    def outs(self, kind: str, **wanted: Any) -> list[OutPort]:
+        return [port for link, port in self.links.items() if isinstance(port, OutPort) and _is(link, kind, wanted)]
+
+    def ins(self, kind: str, **wanted: Any) -> list[InPort]:
+        return [port for link, port in self.links.items() if isinstance(port, InPort) and _is(link, kind, wanted)]
+
+
+def _is(link: StreamSpec, kind: str, wanted: dict[str, Any]) -> bool:
+    return link.kind == kind and all(getattr(link, name) == value for name, value in wanted.items())
+
+
+class PublishedParameters(NamedTuple):
+    """A learner's state as far as a store tells it."""
+
+    params: PyTree
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker is to do, and what it has for it."""
+
+    station: WorkerContext
+    whole: Graph  # of the run
+    plan: Plan
+    topology: Topology
+    post: WorkerSpec
+    ends: StreamEnds
+    seed: int
+    environment: JaxEnvironment | None  # None: a host environment
+    open_vector: Callable[[Sequence[int]], HostVector]
+    memory: BlockMemory  # of its journals
+    start: BlockStart
+    spmd: Spmd | None = None  # where it is one of several learners
+
+    @cached_property
+    def fragment(self) -> PlacedFragment:
+        return next(f for f in self.plan.fragments if f.name == self.post.fragment)
+
+    @cached_property
+    def limit(self) -> int:
+        """How many iterations an unroll may be behind; with 0, everybody waits for everybody."""
+        return staleness_in_iterations(self.plan, self.whole)
+
+    @property
+    def free(self) -> bool:
+        return self.limit > 0
+
+    @cached_property
+    def lead(self) -> int | None:
+        """By how many iterations unrolls may be ahead of what is published, where they are taken in order."""
+        return lead(self.plan, self.whole)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it may pause wherever it waits: of unrolls that are taken in order nothing is thrown away."""
+        return self.free and self.lead is not None
+
+    @property
+    def gathered(self) -> bool:
+        """What is made here of its own unrolls is taken as it comes."""
+        return self.free and bool(self.after) and gathers(self.fragment) and not self.learning
+
+    @cached_property
+    def learning(self) -> bool:
+        return learns(self.fragment, self.whole)
+
+    @property
+    def plays(self) -> bool:
+        return "environment" in self.fragment.nodes
+
+    @cached_property
+    def after(self) -> list[Node]:
+        """Its nodes after the rollout."""
+        return [node for node in self.whole.after_rollout() if node.name in self.fragment.nodes]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """That of the run; or, of workers that each compute from what they play alone, that of their share."""
+        if not (self.after and self.plays and self.fragment.replicas > 1) or self.learning:
+            return self.whole
+        start, stop = self.fragment.environments[self.post.replica]
+        return trace(self.whole.algorithm, self.whole.spec, stop - start)
+
+    @cached_property
+    def blocks(self) -> list[EnvBlock]:
+        return [block for block in self.topology.blocks if block.worker == self.post.name]
+
+    def groups(self, kind: Kind) -> list[str]:
+        """The groups whose node of a kind is here."""
+        return [node.group for node in self.whole.of_kind(kind) if node.name in self.fragment.nodes]
+
+    @cached_property
+    def taken(self) -> list[str]:
+        """The groups whose trajectories nodes here take."""
+        rollouts = {node.name: node.group for node in self.whole.of_kind("rollout")}
+        refs = [ref for name in self.fragment.nodes for ref in self.whole.nodes[name].inputs]
+        return list(dict.fromkeys(rollouts[ref.node] for ref in refs if ref.node in rollouts))
+
+    @cached_property
+    def counted(self) -> list[str]:
+        """The groups whose episodes are counted here: where their trajectories are taken first."""
+        first = {}
+        for node in self.whole.nodes.values():
+            for ref in node.inputs:
+                first.setdefault(ref.node, node.name)
+        rollouts = {node.group: node.name for node in self.whole.of_kind("rollout")}
+        return [group for group in self.taken if first[rollouts[group]] in self.fragment.nodes]
+
+    @cached_property
+    def foreign(self) -> list[str]:
+        """The groups that nodes here compute with and that are learnt elsewhere."""
+        return [group for group in dict.fromkeys(node.group for node in self.after) if group in self.ends.readers]
+
+    def known(self, group: str) -> PyTree:
+        """The types of a learner's state, as much of it as a store tells."""
+        state = self.whole.states[group]
+        whole = group in self.ends.readers and self.ends.readers[group][0].whole
+        return state if whole else PublishedParameters(state.params)
+
+
+# Playing
+
+
+def make_blocks(a: Assignment, parameters: Parameters) -> list[BlockState]:
+    """The worker's environments, stepped from the host."""
+    types, steps, acted, rolled = group_types(a.whole), a.whole.unroll, a.groups("act"), a.groups("rollout")
+    discounts = {node.group: node.rollout.discount for node in a.whole.of_kind("rollout")}
+    blocks = []
+    for place in a.blocks:
+        lanes: dict[str, Any] = {}
+        envs = len(place.envs)
+        for group in a.whole.spec.groups:
+            outs = a.ends.outs("unroll", group=group, block=place.number)
+            if group in acted:
+                lanes[group] = LocalPolicyLane(types[group], group, steps, envs, outs)
+                continue
+            (request,) = a.ends.outs("request", group=group, block=place.number)
+            (reply,) = a.ends.ins("reply", group=group, block=place.number)
+            if group in rolled:
+                lanes[group] = RemotePolicyLane(types[group], group, steps, envs, outs, request, reply)
+            else:
+                lanes[group] = RemoteRolloutLane(types[group], group, steps, envs, request, reply)
+        acting = LocalPolicies(Loop(a.graph, share=place.envs), acted, parameters, a.seed) if acted else None
+        block = BlockState(a.open_vector(place.envs), place.envs, steps, lanes, acting, discounts)
+        if not block.replays:
+            block.show()  # only then it is known what its state consists of
+        journal = block_checkpoint.open_journal(
+            block, a.memory, partial(worker_checkpoint.block_entry, block), new=not a.start.rejoins
+        )
+        if a.start.rejoins:
+            block_checkpoint.rejoin(
+                block, place.number, a.start.suspect, partial(worker_checkpoint.load_block, block, place)
+            )
+        else:
+            worker_checkpoint.load_block(block, place, a.start.saved)
+            journal.write(block.entry())
+        blocks.append(block)
+    block_checkpoint.tell_cut(blocks, a.station.tell)
+    return blocks
+
+
+def make_compiled_player(
+    a: Assignment, parameters: Parameters, gate: Callable[[Callable[[], bool], int], Version]
+) -> CompiledPlayer | None:
+    """Where environments and all policies can be traced and are here, unrolls are compiled whole; else None."""
+    groups = list(a.whole.spec.groups)
+    if a.environment is None or a.groups("act") != groups or a.groups("rollout") != groups:
+        return None
+    outs = {place.number: {g: a.ends.outs("unroll", group=g, block=place.number) for g in groups} for place in a.blocks}
+    return CompiledPlayer(
+        a.graph, a.environment, a.blocks, outs, parameters, a.seed, gate, a.station.bell.beat, a.memory, a.start,
+    )  # fmt: skip
+
+
+# Acting for others
+
+
+def make_servers(a: Assignment, parameters: Parameters) -> list[InferenceServer | AsyncInferenceServer]:
+    """One for each group whose policy is here and whose environments are not."""
+    servers: list[InferenceServer | AsyncInferenceServer] = []
+    for group in a.groups("act") if not a.plays else []:
+        rolled, types = group in a.groups("rollout"), group_types(a.whole)[group]
+        clients = []
+        for place in a.topology.blocks:
+            for request in a.ends.ins("request", group=group, block=place.number):
+                (reply,) = a.ends.outs("reply", group=group, block=place.number)
+                outs = a.ends.outs("unroll", group=group, block=place.number)
+                kept = LocalPolicyLane(types, group, a.whole.unroll, len(place.envs), outs) if rolled else None
+                client = InferenceClient(a.whole, group, place, request, reply, kept)
+                worker_checkpoint.load_client(client, a.start.saved)
+                clients.append(client)
+        if a.free and not rolled:
+            servers.append(AsyncInferenceServer(a.station, a.whole, clients, parameters, a.seed))
+        else:
+            servers.append(InferenceServer(a.whole, clients, parameters, a.seed))
+        worker_checkpoint.load_server(servers[-1], a.start.saved)
+    return servers
+
+
+# Everything after the rollout
+
+
+def make_trainer(a: Assignment) -> Trainer:
+    share = a.fragment.environments[a.post.replica][0] if a.graph is not a.whole else 0
+    stage = Stage(a.graph, a.fragment.nodes, key_offset=share)
+    incoming, outgoing = _valves(a)
+    trainer = Trainer(
+        a.station, a.graph, stage, Loop(a.graph), _carry(a, stage), incoming, outgoing, counts=bool(a.counted),
+        strict=not a.free, spmd=a.spmd,
+    )  # fmt: skip
+    for credit, rounds in zip(trainer.credits, trainer.plan.rounds, strict=True):
+        if rounds.samples:
+            worker_checkpoint.load_credit(credit, rounds.component, a.start.saved)
+    trainer.foreign, trainer.told = bool(a.foreign), trainer.iteration
+    trainer.pauses, trainer.gathered_from = a.pauses, a.gathered
+    if not a.learning and not a.plays:
+        trainer.turns = a.fragment.replicas
+    return trainer
+
+
+def _carry(a: Assignment, stage: Stage) -> Carry:
+    """What the nodes here carry on, as it was saved or from the beginning."""
+    loop = Loop(a.graph)
+    groups = list(dict.fromkeys(node.group for node in stage.nodes))
+    learnt = {node.group for node in stage.nodes if node.kind in ("learn", "apply")}
+
+    def begin(seed: Any) -> Carry:
+        return Carry(
+            seed=seed,
+            iteration=jnp.int32(0),
+            updates={group: jnp.int32(0) for group in groups},
+            states={group: loop.init_state(seed, group) for group in groups if group in learnt},
+            replays={node.name: loop.empty_replay(node) for node in stage.nodes if node.kind == "replay"},
+            window=ops_episodes.empty_window(a.counted) if a.counted else (),
+            actors=(),
+            running=(),
+            environments=(),
+        )
+
+    carry = worker_checkpoint.load_learning(jax.jit(begin)(jnp.uint32(a.seed)), a.start.saved)
+    iteration = int(carry.iteration)
+    if not a.learning and not a.plays:  # replicas take whole iterations in turn
+        iteration += (a.post.replica - iteration) % a.fragment.replicas
+    if a.spmd is not None:
+        carry = a.spmd.everywhere(carry)
+    for group in groups:
+        if group not in learnt:
+            carry.states[group] = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), a.known(group))
+    return carry._replace(iteration=np.int32(iteration))
+
+
+def _valves(a: Assignment) -> tuple[list[ValuePort], list[ValuePort]]:
+    """Values that come from nodes elsewhere, and those that go there."""
+    homes = {name: fragment for fragment in a.plan.fragments for name in fragment.workers()}
+    incoming: dict[str, list[InPort]] = {}
+    outgoing: dict[tuple[str, str], list[OutPort]] = {}
+    for link, port in a.ends.links.items():
+        if link.kind == "value" and isinstance(port, InPort):
+            incoming.setdefault(link.node, []).append(port)
+        elif link.kind == "value" and isinstance(port, OutPort):
+            outgoing.setdefault((link.node, homes[link.target].name), []).append(port)
+    by_name = {fragment.name: fragment for fragment in a.plan.fragments}
+    return (
+        [ValuePort(a.graph.nodes[node], a.fragment, ports) for node, ports in incoming.items()],
+        [ValuePort(a.graph.nodes[node], by_name[taker], ports) for (node, taker), ports in outgoing.items()],
+    )
+
+
+def make_unroll_intake(a: Assignment) -> tuple[BatchCollector | None, list[EnvBlock]]:
+    """Where unrolls come from other workers, and the blocks whose they are."""
+    sources, places = [], []
+    for place in a.topology.blocks:
+        ports = [port for group in a.taken for port in a.ends.ins("unroll", group=group, block=place.number)]
+        if ports:
+            sources.append(ports)
+            places.append(place)
+    limit = a.limit if a.free and a.lead is None else None
+    return (BatchCollector(a.station, sources, len(sources), limit, "unrolls") if sources else None), places
+
+
+def make_gradient_intake(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
+    """Where values come from workers that each compute from what they play, and the nodes whose they are.
+
+    They are taken one at a time, or at a barrier the mean of all.
+    """
+    plays = a.plan.home("environment")
+    found = [
+        (link.node, port) for link, port in a.ends.links.items()
+        if link.kind == "value" and isinstance(port, InPort) and link.source in plays.workers() and gathers(plays)
+    ]  # fmt: skip
+    if not found or a.taken:
+        return None, []
+    limit = a.limit if a.free else None
+    return BatchCollector(a.station, [[port] for _, port in found], 1, limit, "gradients"), [node for node, _ in found]

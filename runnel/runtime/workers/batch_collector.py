@@ -1,0 +1,92 @@
+"""Taking unrolls or gradients from many workers: all of them in order, or the oldest that have come. NumPy only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from runnel.runtime.workers.ports import InPort, WorkerContext
+from runnel.transport.stream import Message
+
+
+class Collected(NamedTuple):
+    """What one source gave: a message of each of its streams."""
+
+    source: int
+    version: int  # the iteration whose parameters it was begun with
+    messages: list[Message]
+
+
+class BatchCollector:
+    """Sources with one or more streams each, which give their messages together.
+
+    Without a limit, every source gives once in every iteration, in order. With a limit, whoever has something gives,
+    the oldest first, `take` at a time; and what would become older than `limit` iterations is waited for, in time for
+    all that are due to be taken. Sources have room for no more than can be taken within the limit: this is what bounds
+    staleness, however unequal the sources are.
+    """
+
+    def __init__(
+        self, station: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit: int | None, cause: str
+    ):
+        self.station, self.sources, self.take, self.limit, self.cause = station, sources, take, limit, cause
+        self._waiting: deque[Collected] = deque()
+
+    def collect(self, iteration: int) -> list[Collected]:
+        """What the iteration is to be made of."""
+        if self.limit is None:
+            return [self._receive(k) for k in range(len(self.sources))]
+        found = self._enough(iteration)
+        if found is None:
+            found = self.station.wait(lambda: self._enough(iteration), self.cause)
+        return found
+
+    def ready(self, iteration: int) -> bool:
+        """Whether `collect` would not wait."""
+        if self.limit is None:
+            return all(port.peek() for ports in self.sources for port in ports)
+        return self._enough(iteration, taking=False) is not None
+
+    def release(self, taken: Iterable[Collected]) -> None:
+        for each in taken:
+            for port, message in zip(self.sources[each.source], each.messages, strict=True):
+                port.release(message)
+
+    def drain(self) -> bool:
+        """Throws away what has come, if anything has."""
+        found = [bool(self._waiting)]
+        self.release(self._waiting)
+        self._waiting.clear()
+        found += [port.drain() for ports in self.sources for port in ports]
+        return any(found)
+
+    def _receive(self, k: int) -> Collected:
+        messages = [port.receive() for port in self.sources[k]]
+        return Collected(k, messages[0].version, messages)
+
+    def _enough(self, iteration: int, taking: bool = True) -> list[Collected] | None:
+        """The oldest that have come, if all others can still be taken in time; None where more must come first."""
+        assert self.limit is not None
+        begun = self._look()
+        if len(self._waiting) < self.take:
+            return None
+        oldest = sorted(self._waiting, key=lambda taken: (taken.version, taken.source))
+        rest = sorted([taken.version for taken in oldest[self.take :]] + begun)
+        # Those that are left are taken in later iterations, the oldest first, `take` at a time.
+        for k, version in enumerate(rest):
+            if begun and iteration + 1 + k // self.take - version > self.limit:
+                return None
+        if not taking:
+            return []
+        self._waiting = deque(oldest[self.take :])
+        return sorted(oldest[: self.take], key=lambda taken: (taken.source, taken.version))
+
+    def _look(self) -> list[int]:
+        """Takes in what has come; gives the versions of what is begun and has not."""
+        while True:
+            begun = [ports[0].reader.begun() for ports in self.sources]
+            came = [k for k, ports in enumerate(self.sources) if all(port.peek() for port in ports)]
+            if not came:  # asked after `begun`: so nothing was on its way in between
+                return [version for version in begun if version is not None]
+            self._waiting.extend(self._receive(k) for k in came)

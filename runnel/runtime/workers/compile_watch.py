@@ -1,0 +1,31 @@
+"""Tells the launcher when a worker compiles, wherever in its code that happens.
+
+A worker that compiles gives no sign of life, and is not to be taken for one that hangs. Nearly every call of a JAX
+function compiles the first time, and no event of JAX's says when that begins; so a thread looks where the main thread
+stands.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from runnel.runtime.workers.ports import Stopped, WorkerContext
+from runnel.system import stacks
+
+LOOK_S = 0.2
+"""How often: also the shortest `--hang-after` that compiling cannot exceed."""
+
+
+def watch_compiler(station: Callable[[], WorkerContext]) -> None:
+    """Watches this process's main thread for as long as the process lives."""
+    threading.Thread(target=_watch, args=(station,), name="compile-watch", daemon=True).start()
+
+
+def _watch(station: Callable[[], WorkerContext]) -> None:
+    pause = threading.Event()
+    while not pause.wait(LOOK_S):
+        try:
+            station().note_compiler(stacks.compiles(stacks.main_thread()))
+        except Stopped:
+            return

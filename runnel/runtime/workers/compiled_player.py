@@ -1,0 +1,222 @@
+"""Playing JAX environments whose policies are in the same worker: an unroll of a block is one compiled call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.environment import JaxEnvironment
+from runnel.graph.nodes import Graph
+from runnel.ops import episodes as ops_episodes
+from runnel.ops.episodes import Finished, Running
+from runnel.planning import channels
+from runnel.runtime.programs.acting import Parameters
+from runnel.runtime.programs.carry import ActorStates, Carry, EnvStates
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.unrolls import pack
+from runnel.runtime.programs.versions import Version
+from runnel.runtime.recovery.block_checkpoint import BlockStart
+from runnel.runtime.recovery.journal import Arrays, BlockMemory, Journal
+from runnel.runtime.workers.ports import OutPort
+from runnel.types import PyTree, Trajectory
+
+
+class CompiledActing(NamedTuple):
+    """A learner's state as far as acting needs it."""
+
+    params: PyTree
+
+
+class _Played:
+    """One block."""
+
+    def __init__(
+        self, graph: Graph, environment: JaxEnvironment, place: channels.EnvBlock, outs: dict[str, list[OutPort]]
+    ):
+        self.place, self.outs, self.envs = place, outs, place.envs
+        self.loop = Loop(graph, environment, share=place.envs)
+        self.unrolls = 0
+        self.unroll = jax.jit(self._unroll)
+        self.carry: Carry
+        self.journal: Journal | None = None
+
+    def _unroll(self, carry: Carry) -> tuple[Carry, dict[str, Trajectory], Finished]:
+        return self.loop.unroll(carry)
+
+    def takers(self, unroll: int) -> list[OutPort]:
+        """Who takes this unroll and has not got it."""
+        ports = [out for ports in self.outs.values() for out in ports]
+        return [out for out in ports if out.takes(unroll) and unroll > out.known]
+
+    def entry(self) -> Arrays:
+        """What the journal keeps of it between two unrolls."""
+        return {"unrolls": np.asarray(self.unrolls), **_saved(self.carry, "block.0")}
+
+
+class CompiledPlayer:
+    """All blocks of one worker. Does what `Player` does."""
+
+    between_unrolls = True
+
+    def __init__(
+        self,
+        graph: Graph,
+        environment: JaxEnvironment,
+        places: Sequence[channels.EnvBlock],
+        outs: dict[int, dict[str, list[OutPort]]],
+        parameters: Parameters,
+        seed: int,
+        gate: Callable[[Callable[[], bool], int], Version],
+        beat: Callable[[], None],
+        memory: BlockMemory,
+        start: BlockStart,
+    ):
+        self.graph, self.parameters, self.gate, self.seed = graph, parameters, gate, seed
+        self.groups = list(graph.spec.groups)
+        self.blocks = [_Played(graph, environment, place, outs[place.number]) for place in places]
+        self.beat = beat
+        for block in self.blocks:
+            block.carry = self._begin(block, start.saved)
+            block.unrolls = int(start.saved["iteration"]) if start.saved else 0
+            if any(outs[block.place.number].values()):  # else the nodes that take it are here, and share its fate
+                self._keep(block, memory, start.rejoins)
+        self._seen: list[tuple[dict[str, Trajectory], Finished]] = []
+
+    def _begin(self, block: _Played, saved: dict[str, np.ndarray]) -> Carry:
+        loop = block.loop
+
+        def begin(seed: Any) -> Carry:
+            return Carry(
+                seed=seed,
+                iteration=jnp.int32(0),
+                updates={group: jnp.int32(0) for group in self.groups},
+                states={},
+                replays={},
+                window=(),
+                actors=ActorStates(
+                    {group: loop.initial_memory(group) for group in self.groups},
+                    {group: jnp.zeros(loop.columns(group)) for group in self.groups},
+                ),
+                running=ops_episodes.begin(len(loop.envs), self.groups),
+                environments=loop.reset(seed),
+            )
+
+        carry: Carry = jax.jit(begin)(jnp.uint32(self.seed))
+        return _loaded(carry, f"block.{block.place.number}", saved) if saved else carry
+
+    def _keep(self, block: _Played, memory: BlockMemory, rejoins: bool) -> None:
+        entry = block.entry()
+        block.journal = Journal(memory, {name: (a.shape, a.dtype) for name, a in entry.items()}, {}, {})
+        if rejoins:
+            found = block.journal.take_up(lambda unroll: not block.takers(unroll))
+            block.carry, block.unrolls = _loaded(block.carry, "block.0", found), int(found["unrolls"])
+        else:
+            block.journal.clear()
+            block.journal.write(entry)
+
+    def unroll(self) -> None:
+        """One unroll of every block, handed over where others take it."""
+        self._seen = []
+        # All have played as many as each other, unless this worker replaces one that was between two of them.
+        behind = min(block.unrolls for block in self.blocks)
+        for block in [block for block in self.blocks if block.unrolls == behind]:
+            outs = block.takers(behind)
+            told = self.gate(lambda outs=outs: all(out.free() for out in outs), behind)
+            for out in outs:
+                out.claim(told.iteration)  # before parameters are read: these or newer ones will act
+            version, params = self.parameters(behind)
+            claimed = {id(out): out.claim(version.iteration) for out in outs}
+            before = block.carry.actors
+            assert isinstance(before, ActorStates)
+            carry = block.carry._replace(
+                iteration=np.int32(behind),
+                updates={g: np.int32(version.updates[g]) for g in self.groups},
+                states={g: CompiledActing(params[g]) for g in self.groups},
+            )
+            carry, trajectories, finished = block.unroll(carry)
+            block.carry = carry._replace(states={})
+            block.unrolls += 1
+            self.beat()
+            if block.journal is not None:
+                # Before it is handed over: the streams then tell which entry to go on from.
+                block.journal.write(block.entry())
+            if not outs:
+                self._seen.append((trajectories, finished))
+                continue
+            for group, ports in block.outs.items():
+                agents = self.graph.spec.groups[group].agents
+                arrays = pack(
+                    trajectories[group], before.memory[group], finished.returns[group], finished.lengths, agents
+                )
+                arrays = jax.device_get(arrays)
+                for out in ports:
+                    if id(out) in claimed:
+                        for to, value in zip(out.slots[claimed[id(out)]], arrays, strict=True):
+                            to[...] = value
+                        out.commit(tag=behind, rows=version.updates[group])
+
+    def unrolled(self) -> tuple[dict[str, Trajectory], Finished]:
+        """The unroll just played, for nodes in the same worker."""
+        (seen,) = self._seen
+        return seen
+
+    def save(self) -> dict[str, np.ndarray]:
+        saved: dict[str, np.ndarray] = {}
+        for block in self.blocks:
+            saved |= _saved(block.carry, f"block.{block.place.number}")
+        return saved
+
+
+def _named(carry: Carry) -> dict[str, PyTree]:
+    """The trees of what playing carries, by the names of a checkpoint's parts."""
+    actors, running, environments = carry.actors, carry.running, carry.environments
+    assert isinstance(actors, ActorStates)
+    assert isinstance(running, Running)
+    assert isinstance(environments, EnvStates)
+    return {
+        "environment": environments.state,
+        **{f"observation.{group}": seen for group, seen in environments.observation.items()},
+        **{f"memory.{group}": memory for group, memory in actors.memory.items()},
+    }
+
+
+def _saved(carry: Carry, prefix: str) -> dict[str, np.ndarray]:
+    actors, running, environments = jax.device_get((carry.actors, carry.running, carry.environments))
+    saved = {
+        f"{prefix}.{name}.{i}": np.asarray(leaf)
+        for name, tree in _named(carry).items()
+        for i, leaf in enumerate(jax.device_get(jax.tree.leaves(tree)))
+    }
+    saved[f"{prefix}.first"], saved[f"{prefix}.length"] = environments.first, running.length
+    for group in actors.memory:
+        saved[f"{prefix}.reward.{group}"] = running.reward[group]
+        saved[f"{prefix}.discounted.{group}"] = actors.discounted_sum[group]
+    return saved
+
+
+def _loaded(carry: Carry, prefix: str, saved: dict[str, np.ndarray]) -> Carry:
+    def tree(name: str, like: PyTree) -> PyTree:
+        leaves, structure = jax.tree.flatten(like)
+        return jax.tree.unflatten(structure, [saved[f"{prefix}.{name}.{i}"] for i in range(len(leaves))])
+
+    actors, running, environments = carry.actors, carry.running, carry.environments
+    assert isinstance(actors, ActorStates)
+    assert isinstance(running, Running)
+    assert isinstance(environments, EnvStates)
+    loaded = carry._replace(
+        actors=ActorStates(
+            {g: tree(f"memory.{g}", memory) for g, memory in actors.memory.items()},
+            {g: saved[f"{prefix}.discounted.{g}"].astype(s.dtype) for g, s in actors.discounted_sum.items()},
+        ),
+        running=Running({g: saved[f"{prefix}.reward.{g}"] for g in running.reward}, saved[f"{prefix}.length"]),
+        environments=EnvStates(
+            tree("environment", environments.state),
+            {g: tree(f"observation.{g}", seen) for g, seen in environments.observation.items()},
+            saved[f"{prefix}.first"],
+        ),
+    )
+    return jax.device_put(loaded)

@@ -1,0 +1,112 @@
+"""A worker that plays host environments and does nothing else. NumPy only: it never imports JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from runnel.environment import HostVector
+from runnel.planning.schemas import GroupTypes
+from runnel.runtime.programs.versions import Version, in_time, told
+from runnel.runtime.recovery.block_checkpoint import (
+    BlockStart,
+    entry,
+    load_host,
+    open_journal,
+    rejoin,
+    save_host,
+    tell_cut,
+)
+from runnel.runtime.recovery.journal import Arrays, BlockMemory
+from runnel.runtime.workers.lanes import RemotePolicyLane, RemoteRolloutLane
+from runnel.runtime.workers.player import BlockState, Player
+from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext, gate
+from runnel.transport.parameter_store import StoreReader
+
+
+class EnvWorker:
+    """Plays blocks whose actions come from elsewhere."""
+
+    def __init__(
+        self,
+        station: WorkerContext,
+        types: Mapping[str, GroupTypes],
+        rolled: Sequence[str],  # the groups whose trajectories are put together here
+        unroll: int,
+        discounts: dict[str, float | None],
+        blocks: Mapping[int, range],
+        ports: Callable[[str, str, int], list[Any]],  # of a kind, a group and a block
+        stores: Mapping[str, StoreReader],  # by group
+        open_vector: Callable[[Sequence[int]], HostVector],
+        free: bool,
+        lead: int | None,  # by how many iterations it may be ahead of what is published; see `pace.lead`
+        start: BlockStart,
+        memory: BlockMemory,
+    ):
+        self.station, self.stores, self.unroll, self.free, self.lead = station, stores, unroll, free, lead
+        self.blocks = {
+            number: self._block(number, envs, types, rolled, discounts, ports, open_vector)
+            for number, envs in blocks.items()
+        }
+        for number, block in self.blocks.items():
+            journal = open_journal(block, memory, partial(entry, block), new=not start.rejoins)
+            if start.rejoins:
+                rejoin(block, number, start.suspect, partial(load_host, number, block))
+            else:
+                load_host(number, block, start.saved)
+                journal.write(block.entry())
+        self.player = Player(
+            list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free and bool(rolled),
+            beat=station.bell.beat_at, tell=station.tell,
+        )  # fmt: skip
+        tell_cut(self.blocks.values(), station.tell)
+
+    def _block(
+        self, number: int, envs: range, types: Mapping[str, GroupTypes], rolled: Sequence[str],
+        discounts: dict[str, float | None], ports: Callable[[str, str, int], list[Any]],
+        open_vector: Callable[[Sequence[int]], HostVector],
+    ) -> BlockState:  # fmt: skip
+        lanes: dict[str, Any] = {}
+        for group, own in types.items():
+            request: OutPort = ports("request", group, number)[0]
+            reply: InPort = ports("reply", group, number)[0]
+            if group in rolled:
+                outs = ports("unroll", group, number)
+                lanes[group] = RemotePolicyLane(own, group, self.unroll, len(envs), outs, request, reply)
+            else:
+                lanes[group] = RemoteRolloutLane(own, group, self.unroll, len(envs), request, reply)
+        return BlockState(open_vector(envs), envs, self.unroll, lanes, None, discounts)
+
+    def run(self) -> None:
+        """Works until it is told to stop."""
+        station = self.station
+        station.save = self.save
+        station.enter("working")
+        steps = self.unroll * sum(len(block.envs) for block in self.blocks.values())
+        while True:
+            station.poll()
+            station.between = self.player.between_unrolls
+            if station.between and station.pausing:
+                station.pause()
+            self.player.unroll()
+            station.counts["env_steps"] += steps
+
+    def _started(self) -> None:
+        self.station.between = False
+
+    def save(self) -> Arrays:
+        saved: Arrays = {}
+        for number, block in self.blocks.items():
+            saved |= save_host(number, block)
+        return saved
+
+    def _gate(self, block: BlockState) -> Version:
+        """Waits until a block may begin an unroll; gives the parameters that it is acted with at least."""
+        gate(self.station, block.ready, self.stores, block.unrolls, self.lead)
+        return told(self.stores)
+
+    def _early(self, block: BlockState) -> Version | None:
+        asks = self.free and bool(block.kept) and not self.station.pausing
+        may = asks and block.ready() and in_time(self.stores, block.unrolls, self.lead)
+        return told(self.stores) if may else None

@@ -1,0 +1,373 @@
+"""Playing host environments: blocks of them step in turn, each while others wait for their actions. NumPy only.
+
+A block is a range of environments of one worker that step together. Each group of agents goes through a block in
+a *lane* (`runnel.runtime.workers.lanes`).
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from runnel.environment import Episode, HostStep, HostVector
+from runnel.errors import EnvironmentFailed
+from runnel.recording.events import Tell, nobody
+from runnel.runtime.programs.episode_counter import EpisodeCounter
+from runnel.runtime.programs.versions import NO_VERSION, Version
+from runnel.runtime.recovery.action_history import ActionHistory, PrivateBuffers, Row
+from runnel.runtime.recovery.journal import Journal
+from runnel.runtime.workers.lanes import Flags, Lane, LocalPolicyLane, RemoteRolloutLane, Unrolled
+from runnel.transport.stream import dtype_of
+from runnel.types import PyTree
+
+
+class Acting(Protocol):
+    """Actions computed in this process, for all groups that have their policy here."""
+
+    version: Version  # of the parameters taken last
+
+    def begin(self, unroll: int) -> None:
+        """An unroll begins: takes the parameters for it."""
+        ...
+
+    def memory(self) -> dict[str, list[Any]]:
+        """By group: the leaves of the memory before the next step."""
+        ...
+
+    def adopt(self, observation: dict[str, PyTree]) -> dict[str, PyTree]:
+        """What `act` is to be given for the observations that will lie in these arrays; made once for each."""
+        ...
+
+    def act(self, t: int, observation: dict[str, PyTree], first: np.ndarray) -> Sequence[Any]:
+        """The leaves of all actions, then of all extras, for the observations of step `t`."""
+        ...
+
+
+class Prepared(NamedTuple):
+    """Views by step, made once: making them costs more than a step of a small environment."""
+
+    seen: list[dict[str, PyTree]]  # by group: what those see that act here
+    acted: list[list[np.ndarray]]  # where their actions and extras go
+    first: list[np.ndarray]  # T + 1 of them
+    actions: list[dict[str, np.ndarray]]  # by group
+    outs: list[HostStep]  # empty where others act too
+
+
+class BlockState:
+    """Environments that step together."""
+
+    def __init__(
+        self, vector: HostVector, envs: range, steps: int, lanes: dict[str, Lane], acting: Acting | None,
+        discounts: dict[str, float | None],
+    ):  # fmt: skip
+        self.vector, self.envs, self.steps, self.lanes, self.acting = vector, envs, steps, lanes, acting
+        self.discounts = discounts
+        agents = {group: lane.types.agents.agents for group, lane in lanes.items()}
+        self.kept = {group: lane for group, lane in lanes.items() if isinstance(lane, LocalPolicyLane)}
+        self.served = {group: lane for group, lane in lanes.items() if isinstance(lane, RemoteRolloutLane)}
+        self.replays = not vector.stateful  # else it is kept as it is, without its actions
+        self.history = ActionHistory(len(envs), PrivateBuffers(self.rows(), steps))
+        real = next(iter(lanes.values())).types.real
+        self.counter = EpisodeCounter(len(envs), {group: agents[group] for group in self.kept}, real)
+        self.unrolls, self.begun = 0, False
+        self.at = 0  # the step at which the unroll in progress goes on: of a replacement that is not 0
+        self.terminated = np.zeros((steps, len(envs)), np.bool_)
+        self.truncated = np.zeros((steps, len(envs)), np.bool_)
+        self.first = np.ones((steps + 1, len(envs)), np.bool_)
+        self.journal: Journal | None = None
+        self.cut = 0  # episodes that could not be replayed
+        self.entry: Callable[[], dict[str, np.ndarray]] = dict  # what the journal keeps of it between two unrolls
+        self._local = [lane for lane in lanes.values() if not lane.asks]
+        self._views: dict[tuple[int, ...], Prepared] = {}
+        self._now = Prepared([], [], [], [], [])
+
+    def rows(self) -> dict[str, Row]:
+        """What its history keeps of a step, by group."""
+        found: dict[str, Row] = {}
+        for group, lane in self.lanes.items() if self.replays else ():
+            agents, action = lane.types.agents.agents, lane.types.action
+            each = (len(self.envs),) if agents == 1 else (len(self.envs), agents)
+            found[group] = ((*each, *action.shape), dtype_of(action))
+        return found
+
+    def keep_in(self, journal: Journal, entry: Callable[[], dict[str, np.ndarray]]) -> None:
+        """Keeps what a replacement would need in a journal from now on. To be called before it stands anywhere."""
+        self.journal, self.entry = journal, entry
+        self.history = ActionHistory(len(self.envs), journal, journal.room_number())
+        for lane in self.served.values():
+            lane.keep_in(journal)
+
+    def show(self) -> None:
+        """Begins episode 0 of every environment, and tells nobody."""
+        self.vector.reset(self._opening())
+
+    def reset(self) -> None:
+        """Stands at the beginning."""
+        self.show()
+        self._opened()
+
+    def restore(self, episodes: Sequence[Episode], cut: np.ndarray, unrolls: int) -> np.ndarray:
+        """Stands after so many unrolls with these episodes in progress; [E] which of them it had to begin anew."""
+        self.unrolls = unrolls
+        failed = self.vector.restore(episodes, self._opening())
+        self.cut += int(np.sum(failed & ~cut))
+        cut = cut | failed
+        numbers = self.vector.episode_numbers()
+        stands = [e if not c else Episode(int(n), {g: a[:0] for g, a in e.actions.items()})
+                  for e, c, n in zip(episodes, cut, numbers, strict=True)]  # fmt: skip
+        self.history.restore(stands, unrolls * self.steps)
+        self.first[-1] = self.history.began == self.history.end
+        self.counter.forget(cut)
+        self._opened()
+        return cut
+
+    def stand(self, unrolls: int, first: np.ndarray, show: Callable[[dict[str, PyTree]], None]) -> None:
+        """Stands after so many unrolls where `show` shows it; of environments that keep their own state."""
+        self.unrolls = unrolls
+        self.history.restore([Episode(0, {}) for _ in self.envs], unrolls * self.steps)
+        self.first[-1] = first
+        show(self._opening())
+        self._opened()
+
+    def redo(self) -> None:
+        """Takes the steps again that others were told of before this worker took over; they are not told again."""
+        told = min((lane.request.known for lane in self.served.values()), default=-1)
+        done = told - self.unrolls * self.steps
+        if done <= 0 or not self.served:
+            return
+        self.begin(NO_VERSION)
+        for t in range(done):
+            actions = {group: lane.actions[t] for group, lane in self.served.items()}
+            out = self._out(t)
+            self.vector.step(actions, out)
+            np.logical_or(out.terminated, out.truncated, self.first[t + 1])
+        self.at = done
+
+    def _opening(self) -> dict[str, PyTree]:
+        return {group: lane.results(-1).observation for group, lane in self.lanes.items()}
+
+    def _opened(self) -> None:
+        flags = Flags(self.first[-1], np.zeros_like(self.first[-1]), np.zeros_like(self.first[-1]))
+        for lane in self.lanes.values():
+            lane.observed(self.steps, self.unrolls * self.steps, flags)
+
+    def ready(self) -> bool:
+        return all(lane.ready(self.unrolls) for lane in self.lanes.values())
+
+    def begin(self, version: Version) -> None:
+        """An unroll begins, with the parameters of a version or newer ones."""
+        self.begun = True
+        self.first[0] = self.first[-1]
+        # Before parameters are read: whoever takes the unroll must not count on newer ones meanwhile.
+        for lane in self.lanes.values():
+            lane.begin(self.unrolls, version)
+        if self.acting is not None:
+            self.acting.begin(self.unrolls)
+            for lane in self.kept.values():
+                lane.acted_by(self.acting.version)
+            for group, memory in self.acting.memory().items():
+                self.kept[group].remember(memory)
+        self._now = self._prepared()
+        flags = Flags(self.first[0], self.first[0], self.first[0])
+        for lane in self.kept.values():
+            if lane.asks:
+                lane.observed(0, self.unrolls * self.steps, flags)
+
+    def act(self, t: int) -> dict[str, np.ndarray]:
+        """The actions of step `t`, by group."""
+        now = self._now
+        if self.acting is not None:
+            for row, value in zip(now.acted[t], self.acting.act(t, now.seen[t], now.first[t]), strict=True):
+                row[...] = value
+            if now.outs:
+                return now.actions[t]
+        step = self.unrolls * self.steps + t
+        return {group: lane.action(t, step) for group, lane in self.lanes.items()}
+
+    def step(self, t: int, actions: dict[str, np.ndarray]) -> None:
+        """Steps the environments and tells every lane."""
+        now = self._now
+        out = now.outs[t] if now.outs else self._out(t)
+        self.vector.step(actions, out)
+        np.logical_or(out.terminated, out.truncated, now.first[t + 1])
+        if not now.outs:
+            self._tell(t, out)
+
+    def _out(self, t: int) -> HostStep:
+        """Where step `t` writes."""
+        results = {group: lane.results(t) for group, lane in self.lanes.items()}
+        return HostStep(
+            observation={group: result.observation for group, result in results.items()},
+            reward={group: result.reward for group, result in results.items()},
+            terminated=self.terminated[t],
+            truncated=self.truncated[t],
+            last_observation={group: result.last_observation for group, result in results.items()},
+        )
+
+    def _tell(self, t: int, out: HostStep) -> None:
+        """Hands on what a step gave, to those who act elsewhere."""
+        flags = Flags(self.first[t + 1], out.terminated, out.truncated)
+        step = self.unrolls * self.steps + t + 1
+        for lane in self.lanes.values():
+            lane.observed(t + 1, step, flags)
+
+    def _prepared(self) -> Prepared:
+        """The views that the steps of an unroll read and write in the slots just taken; made once for each."""
+        slots = tuple(id(lane.slot) for lane in self.kept.values())
+        if slots not in self._views:
+            local = [self.kept[lane.group] for lane in self._local]
+            steps = range(self.steps)
+            seen = [{lane.group: lane.seen(t) for lane in local} for t in steps]
+            self._views[slots] = Prepared(
+                seen=[self.acting.adopt(each) for each in seen] if self.acting is not None else seen,
+                acted=[
+                    [*(lane.slot.action[t] for lane in local), *(row for lane in local for row in lane.slot.extras[t])]
+                    for t in steps
+                ],
+                first=list(self.first),
+                # Where all act here, nothing about a step depends on others.
+                actions=[{lane.group: lane.slot.action[t] for lane in local} for t in steps],
+                outs=[self._out(t) for t in steps] if len(local) == len(self.lanes) else [],
+            )
+        return self._views[slots]
+
+    def finish(self) -> None:
+        """The unroll is complete: counts it, keeps its actions, and hands it over."""
+        actions = {g: lane.slot.named["action"][0] for g, lane in self.kept.items()}
+        actions |= {g: lane.actions for g, lane in self.served.items()}
+        kept = {g: self._by_environment(action, g) for g, action in actions.items()} if self.replays else {}
+        self.history.add(kept, self.first[1:])
+        unroll = count(self.kept, self.counter, self.discounts, self.terminated, self.truncated, self.first)
+        self.unrolls += 1
+        self.begun, self.at = False, 0
+        if self.vector.watch is not None:
+            self._trust()
+        if self.journal is not None:
+            # Before it is handed over: where both entries are there, the streams tell which of them to go on from.
+            self.journal.write(self.entry())
+        for lane in self.kept.values():
+            lane.finish(unroll)
+
+    def _trust(self) -> None:
+        self.vector.watch = None
+        if self.journal is not None:
+            self.journal.trust()
+
+    def _by_environment(self, action: np.ndarray, group: str) -> np.ndarray:
+        agents = self.lanes[group].types.agents.agents
+        return action if agents == 1 else action.reshape(len(action), len(self.envs), agents, *action.shape[2:])
+
+
+def count(
+    kept: dict[str, LocalPolicyLane], counter: EpisodeCounter, discounts: dict[str, float | None],
+    terminated: np.ndarray, truncated: np.ndarray, first: np.ndarray,
+) -> Unrolled:  # fmt: skip
+    """Counts an unroll; `first` [T + 1, E] has a row for what comes after it."""
+    ended = first[1:]
+    rewards = {group: lane.slot.named["reward"][0] for group, lane in kept.items()}
+    before = {group: total.copy() for group, total in counter.discounted.items()}
+    returns, lengths = counter.unroll(rewards, ended)
+    for group, reward in rewards.items():
+        counter.discount(group, reward, ended, discounts.get(group))
+    return Unrolled(terminated, truncated, first[:-1], ended, before, returns, lengths)
+
+
+class Player:
+    """All blocks of one worker.
+
+    `gate` waits until a block may begin an unroll and gives the version to tell; `early` gives one where a block may
+    begin at once while others still play, else None. `started` is called once the state is no more that between two
+    unrolls: with the first action, or, where others act on what they are asked at once, with the first question.
+    `compiled` is called once all have acted: what takes long now is no compiler.
+    `beat` is called with the number of steps that a block has taken, so that whoever watches sees how it goes on, and
+    `tell` where environments failed.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[BlockState],
+        gate: Callable[[BlockState], Version],
+        early: Callable[[BlockState], Version | None] = lambda block: None,
+        started: Callable[[], None] = lambda: None,
+        asks_count: bool = False,
+        compiled: Callable[[], None] = lambda: None,
+        beat: Callable[[int], None] = lambda steps: None,
+        tell: Tell = nobody,
+    ):
+        self.blocks, self.gate, self.early = list(blocks), gate, early
+        self.started, self.asks_count, self.compiled = started, asks_count, compiled
+        self.beat, self.tell = beat, tell
+        self.environment_s, self.act_s = 0.0, 0.0
+
+    @property
+    def between_unrolls(self) -> bool:
+        return not any(block.begun for block in self.blocks)
+
+    def unroll(self) -> None:
+        """One unroll of every block, in turns of a step: while one waits for its actions, others step."""
+        collecting = gc.isenabled()
+        gc.disable()  # steps make many small objects; what garbage there is among them can wait for the unroll's end
+        try:
+            self._unroll()
+        except EnvironmentFailed:
+            for block in self.blocks:
+                self.tell_failures(block)
+            raise
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _unroll(self) -> None:
+        clock = time.perf_counter
+        # All have played as many unrolls as each other, unless this worker replaces one that was between two of them.
+        behind = min(block.unrolls for block in self.blocks)
+        blocks = [block for block in self.blocks if block.unrolls == behind]
+        steps = blocks[0].steps
+        for block in blocks:
+            if not block.begun:
+                version = self.gate(block)
+                if self.asks_count:
+                    self.started()
+                block.begin(version)
+        begin = min(block.at for block in blocks)
+        for t in range(begin, steps):
+            for block in blocks:
+                if t < block.at:
+                    continue
+                started = clock()
+                actions = block.act(t)
+                acted = clock()
+                if t == 0:
+                    self.started()
+                if t == begin and block is blocks[-1]:
+                    self.compiled()
+                block.step(t, actions)
+                self.act_s += acted - started
+                self.environment_s += clock() - acted
+                self.beat(behind * steps + t + 1)
+                if t + 1 == steps:
+                    self._finish(block)
+        for block in blocks:
+            if block.unrolls == behind:  # it had no step left to take
+                self._finish(block)
+
+    def _finish(self, block: BlockState) -> None:
+        block.finish()
+        self.tell_failures(block)
+        version = self.early(block)
+        if version is not None:
+            block.begin(version)
+
+    def tell_failures(self, block: BlockState) -> None:
+        """What went wrong in environments of a block since this was last asked."""
+        failures = block.vector.failures()
+        for what in dict.fromkeys(failure.what for failure in failures):
+            like = [failure for failure in failures if failure.what == what]
+            self.tell(
+                "environment", reason=f"environment {like[0].index}: {what}", times=len(like), episode=like[0].episode,
+                action="its episode was cut, and it was made anew", traceback=like[0].traceback,
+            )  # fmt: skip

@@ -1,0 +1,315 @@
+"""A worker's place in a run: its bell, its line to the launcher, and its ends of streams. NumPy only.
+
+All waits of a worker are here. Each ends when what is waited for comes, when the launcher says stop, or when the
+other end of the stream is gone; what they cost is kept by cause, which is how a run knows its bottleneck.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from runnel.runtime.programs.versions import in_time
+from runnel.transport.bell import Bell
+from runnel.transport.parameter_store import StoreReader
+from runnel.transport.stream import Message, Reader, Writer
+
+T = TypeVar("T")
+
+REPORT_S = 0.25
+"""How often a worker tells how it fares."""
+
+SLICE_S = 0.1
+"""How long a worker sleeps at most before it looks at its line to the launcher."""
+
+DRAIN_S = 1e-3
+"""The same in a pause, while others still have something to get rid of: they may have hundreds of batches."""
+
+SEND_S = 1.0
+"""How long a worker tries to say something before it shows that it lives, and tries again."""
+
+
+class Stopped(Exception):
+    """The launcher asks this worker to end."""
+
+
+class PauseRequested(Exception):
+    """The launcher asks this worker to forget what it is at, and to wait for what to begin from instead."""
+
+
+class ControlLine(Protocol):
+    """The worker's end of the line to the launcher."""
+
+    closed: bool
+
+    def send(self, value: dict[str, Any], *, timeout_s: float) -> None: ...
+
+    def send_arrays(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None: ...
+
+    def receive(self, timeout_s: float = 0) -> Any: ...
+
+
+class WorkerContext:
+    """What a worker has in common with its launcher.
+
+    The launcher may ask for a pause, and save the worker's part of a checkpoint during it. A worker pauses where its
+    state is that between two unrolls: where it says so by `between`, also while it waits there.
+    """
+
+    def __init__(self, name: str, bell: Bell, line: ControlLine):
+        self.name, self.bell, self.line = name, bell, line
+        self.waited: dict[str, float] = defaultdict(float)  # seconds, by cause
+        self.counts: dict[str, float] = defaultdict(float)  # whatever the worker counts
+        self.between = False
+        self.pausing = False
+        self.pause_at = 0  # the iteration not to pause before; learners in step with each other must pause at the same
+        self.iteration: Callable[[], int | None] = lambda: None  # of a learner
+        self.save: Callable[[], dict[str, np.ndarray]] = dict
+        # In a pause: throws away what others must get rid of to pause too, and says whether there was anything.
+        self.drain: Callable[[], bool] = lambda: False
+        self.on_pause: Callable[[], None] = lambda: None
+        self.on_go: Callable[[dict[str, Any]], None] = lambda message: None
+        self.phase = "starting"
+        self._compiler = False  # whether the main thread compiles, as `compile_watch` sees it
+        self._waits_for: str | None = None  # the cause, while it waits
+        self._told_wait = False
+        self._waits_since = self._began_to_wait = 0.0
+        self._reported = self.started = time.monotonic()
+
+    def wait(self, ready: Callable[[], T | None], cause: str) -> T:
+        """Waits until `ready` gives something."""
+        found = ready()
+        if found is not None:
+            return found
+        self._waits_for, self._waits_since = cause, time.monotonic()
+        self._began_to_wait = self._waits_since
+        try:
+            while True:
+                self.bell.beat()
+                found = self.bell.wait(ready, SLICE_S)
+                if found is not None:
+                    break
+                self.poll()
+                if self.pausing and self.between:
+                    self.pause()
+        finally:
+            self._count_wait()
+            self._waits_for = None
+        if self._told_wait:  # or it would seem to wait still, while it computes
+            self.report()
+        return found
+
+    def _count_wait(self) -> None:
+        """A wait that goes on counts as far as it has come: who waits for good would seem busy."""
+        if self._waits_for is not None:
+            now = time.monotonic()
+            self.waited[self._waits_for] += now - self._waits_since
+            self._waits_since = now
+
+    def poll(self) -> None:
+        """Looks at the line, and reports from time to time."""
+        self.bell.beat()
+        while (message := self.line.receive()) is not None:
+            self._take(message.value)
+        if self.line.closed:
+            raise Stopped  # there is nobody left to work for
+        now = time.monotonic()
+        if now - self._reported > REPORT_S:
+            self._reported = now
+            self.report()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message["do"]:
+            case "stop":
+                raise Stopped
+            case "rest":
+                raise PauseRequested
+            case "pause":
+                self.pausing, self.pause_at = True, message.get("at", 0)
+            case "go":
+                self.pausing, self.pause_at = False, 0
+                self.on_go(message)
+            case "save":
+                self.line.send_arrays({"saved": self.name}, self.save())
+
+    def pause(self) -> None:
+        """Says so, and waits to be told to go on; saves meanwhile if asked."""
+        self.pausing = True
+        self.on_pause()
+        self.report()
+        self.send({"paused": self.name, "iteration": self.iteration()})
+        drained = 0.0
+        while self.pausing and not self.too_early():
+            self.bell.beat()
+            if self.drain():
+                drained = time.monotonic()
+            goes_on = time.monotonic() < drained + SLICE_S  # whoever had something may have more, and wait for room
+            message = self.line.receive(DRAIN_S if goes_on else SLICE_S)
+            if message is not None:
+                self._take(message.value)
+            elif self.line.closed:
+                raise Stopped
+
+    def too_early(self) -> bool:
+        """Whether others have begun an iteration that they cannot finish without this learner."""
+        iteration = self.iteration()
+        return iteration is not None and iteration < self.pause_at
+
+    def send(self, value: dict[str, Any]) -> None:
+        """Says something to the launcher. Where that was stopped (Ctrl-Z) and takes nothing in, so is the worker."""
+        while True:
+            try:
+                return self.line.send(value, timeout_s=SEND_S)
+            except TimeoutError:
+                self.bell.beat()
+            except BrokenPipeError:
+                raise Stopped from None  # there is nobody left to work for
+
+    def tell(self, event: str, **told: Any) -> None:
+        """Something broke, and was mended here."""
+        self.send({"event": event, "told": told})
+
+    def report(self) -> None:
+        self._count_wait()
+        elapsed = time.monotonic() - self.started
+        waits = None if self._waits_for is None else (self._waits_for, time.monotonic() - self._began_to_wait)
+        self._told_wait = waits is not None
+        self.send({"status": {
+            "phase": self._phase_now(), "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts),
+            "waits": waits,
+        }})  # fmt: skip
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """What is compiled in the midst of work; its time counts as work all the same."""
+        phase, self.phase = self.phase, "compiling"
+        if phase != "compiling":
+            self.send({"phase": "compiling"})
+        try:
+            yield
+        finally:
+            self.phase = phase
+            if phase != "compiling":
+                self.bell.beat()
+                self.send({"phase": phase})
+
+    def note_compiler(self, runs: bool) -> None:
+        """Tells whether this worker compiles; called from another thread, several times a second."""
+        if runs or self._compiler:
+            self.bell.beat()
+        if runs != self._compiler:
+            self._compiler = runs
+            self.send({"phase": self._phase_now()})  # also where the compiler lets no other thread run for a while
+
+    def _phase_now(self) -> str:
+        return "compiling" if self._compiler else self.phase
+
+    def enter(self, phase: str) -> None:
+        """A phase of the worker's life: starting, compiling, working."""
+        if phase != self.phase:
+            self.phase = phase
+            self.restart()
+
+    def restart(self) -> None:
+        """What came before, compiling for instance, is told apart from what follows."""
+        self.started = time.monotonic()
+        self.waited.clear()
+        self.report()
+
+
+class OutPort:
+    """The writing end of a stream. Consumers with several replicas take turns, one whole iteration each."""
+
+    def __init__(self, station: WorkerContext, writer: Writer, name: str, turn: int = 0, turns: int = 1):
+        self.station, self.writer, self.name = station, writer, name
+        self.turn, self.turns = turn, turns
+        self.slots: Sequence[list[np.ndarray]] = writer.slots
+        told = writer.told()
+        self.known = -1 if told is None else told
+        """The tag of the last message of the worker that this one replaces; -1 where there is none."""
+
+    def takes(self, iteration: int) -> bool:
+        return iteration % self.turns == self.turn
+
+    def free(self) -> bool:
+        return self.writer.free()
+
+    def claim(self, version: int = 0) -> int:
+        """A slot to fill; waits while the reader has not caught up."""
+        if not self.writer.free():
+            self.station.wait(lambda: self.writer.free() or None, f"room in {self.name}")
+        claimed = self.writer.claim(version, 0.0)
+        assert claimed is not None
+        return claimed
+
+    def commit(self, tag: int = 0, rows: int = 1) -> None:
+        self.writer.commit(rows, tag)
+
+    def send(self, arrays: Sequence[Any], version: int = 0, tag: int = 0, rows: int = 1) -> None:
+        """A whole message at once."""
+        slot = self.slots[self.claim(version)]
+        for to, value in zip(slot, arrays, strict=True):
+            to[...] = np.asarray(value)
+        self.commit(tag, rows)
+
+
+class InPort:
+    """The reading end of a stream."""
+
+    def __init__(self, station: WorkerContext, reader: Reader, name: str, turn: int = 0, turns: int = 1):
+        self.station, self.reader, self.name = station, reader, name
+        self.turn, self.turns = turn, turns
+
+    def takes(self, iteration: int) -> bool:
+        return iteration % self.turns == self.turn
+
+    def peek(self) -> bool:
+        return self.reader.peek()
+
+    def receive(self) -> Message:
+        """The next message; waits for it."""
+        if not self.reader.peek():
+            self.station.wait(lambda: self.reader.peek() or None, self.name)
+        message = self.reader.receive(0.0)
+        assert message is not None
+        return message
+
+    def release(self, message: Message) -> None:
+        self.reader.release(message)
+
+    def drain(self) -> bool:
+        """Throws away what has come, if anything has."""
+        found = False
+        while self.reader.pending():
+            message = self.reader.receive(0.0)
+            if message is not None:
+                self.reader.release(message)
+                found = True
+        return found
+
+
+def first_of(station: WorkerContext, ports: Sequence[InPort], cause: str) -> list[InPort]:
+    """The ports that have something, once at least one has."""
+
+    def some() -> list[InPort] | None:
+        return [port for port in ports if port.peek()] or None
+
+    return station.wait(some, cause)
+
+
+def gate(
+    station: WorkerContext, ready: Callable[[], bool], stores: Mapping[str, StoreReader], unroll: int, lead: int | None
+) -> None:
+    """Waits until an unroll may begin: until whoever takes it has room, and learners have published what it waits for.
+
+    Who waits at a barrier waits for parameters; who is ahead of the learner by as much as it may be, for room.
+    """
+    if not ready():
+        station.wait(lambda: ready() or None, "room for unrolls")
+    if not in_time(stores, unroll, lead):
+        station.wait(lambda: in_time(stores, unroll, lead) or None, "room for unrolls" if lead else "parameters")

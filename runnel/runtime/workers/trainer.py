@@ -1,0 +1,382 @@
+"""Running a fragment's nodes after the rollout: takes what comes in, runs them, sends what others take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.graph.nodes import Graph, Node
+from runnel.ops.episodes import Finished
+from runnel.planning.channels import sent
+from runnel.runtime.programs.carry import Carry, Metrics
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.schedule import Credit, Rounds, Segment, schedule
+from runnel.runtime.programs.spmd import Spmd
+from runnel.runtime.programs.stage import Stage, Values
+from runnel.runtime.programs.unrolls import assemble_all
+from runnel.runtime.programs.versions import Acted, together
+from runnel.runtime.workers.ports import WorkerContext
+from runnel.transport.stream import Message
+from runnel.types import PyTree, Trajectory
+
+
+class TrainerBatch(NamedTuple):
+    """The unrolls of one iteration, as they came: blocks side by side, or trajectories of a compiled unroll."""
+
+    blocks: dict[str, list[Any]] | None  # by group: what each block sent, `pieces.Message`
+    starts: np.ndarray  # [K] the first environment of each block
+    versions: dict[str, np.ndarray]  # by group: [K] updates of the parameters that acted
+    release: Callable[[], None]  # the blocks have been read
+    acted: dict[str, Acted]  # by group: the versions of all of them
+    unrolled: tuple[dict[str, Trajectory], Finished] | None = None  # in place of blocks
+
+
+class ValuePort(NamedTuple):
+    """Values of one node on their way to, or from, the workers of another fragment."""
+
+    node: Node
+    taker: Any  # Placed: the fragment that takes
+    ports: Sequence[Any]  # In or Out
+
+
+class Trainer:
+    """The nodes after the rollout that one worker holds."""
+
+    def __init__(
+        self,
+        station: WorkerContext,
+        graph: Graph,
+        stage: Stage,
+        loop: Loop,
+        carry: Carry,
+        incoming: Sequence[ValuePort],
+        outgoing: Sequence[ValuePort],
+        *,
+        counts: bool,
+        strict: bool,
+        spmd: Spmd | None = None,
+    ):
+        self.station, self.graph, self.stage, self.loop = station, graph, stage, loop
+        self.incoming = {valve.node.name: valve for valve in incoming}
+        self.outgoing = list(outgoing)
+        self.counts, self.strict, self.spmd = counts, strict, spmd
+        self.carry = carry
+        self.plan = schedule(graph, stage)
+        self.credits = [Credit(rounds.component) for rounds in self.plan.rounds]
+        self.iteration = int(carry.iteration)
+        self.acted: dict[str, Acted] = {}  # by node elsewhere, or rollout: of what the present iteration is made from
+        self.metrics: list[Metrics] = []  # of every program that ran since they were last read
+        self.prepare: Callable[[], None] = lambda: None  # before each gradient, where the state lives elsewhere
+        self.covered = 0  # environment steps that what is sent next brings
+        self._programs: dict[Any, Any] = {}
+        self._late: list[tuple[Rounds, Values]] = []  # batches whose priorities have not come
+
+    def go_on(self, iteration: int) -> None:
+        """Takes up the work of one that has died, at an iteration."""
+        self.iteration = iteration
+        self.carry = self.carry._replace(iteration=np.int32(iteration))
+
+    # One iteration
+
+    def iterate(self, batch: TrainerBatch | None, steps: int) -> None:
+        """Runs every node once, and those of replays as often as they may."""
+        self.covered += steps
+        values: Values = {}
+        self.left = 1
+        rollouts = {node.group: node.name for node in self.graph.of_kind("rollout")}
+        self.acted = {rollouts[group]: acted for group, acted in batch.acted.items()} if batch is not None else {}
+        if self.spmd is not None:
+            assert batch is not None
+            batch = self._spread(batch)
+        for k, segment in enumerate(self.plan.segments):
+            values |= self._receive(segment)
+            values |= self._run(segment, values, batch if k == 0 else None, k)
+            self._send(segment, values)
+        if batch is not None:
+            self._read(batch)
+        for rounds, credit in zip(self.plan.rounds, self.credits, strict=True):
+            self._rounds(rounds, credit, values)
+        self.iteration += self.turns
+        self.carry = self.carry._replace(iteration=np.int32(self.iteration))
+
+    turns = 1
+    """Of how many workers that take whole iterations in turn this is one."""
+
+    pauses = False
+    """It may pause wherever it waits, and goes on there: what is on its way stays where it is."""
+
+    gathered_from = False
+    """Whoever takes what is made here takes it as it comes, a message at a time."""
+
+    def acted_in(self, group: str) -> Acted:
+        """The versions of the unrolls that the present iteration is made from."""
+        own = [acted for name, acted in self.acted.items() if self.graph.nodes[name].group == group]
+        return together(own or self.acted.values())
+
+    def _work(self) -> None:
+        """From here on the state is no more that between two iterations."""
+        if not self.pauses:
+            self.station.between = False
+
+    def gathered(self, valve: ValuePort, messages: Sequence[Message]) -> None:
+        """Runs the nodes that take a message of workers that have each their own: one, or the mean of several."""
+        real = [message.arrays[1:] for message in messages if message.rows]  # others only say that there is none
+        if real:
+            mean = real[0] if len(real) == 1 else [np.mean(leaves, axis=0) for leaves in zip(*real, strict=True)]
+            values = {valve.node.name: self.unpack(valve, mean)}
+            for k, segment in enumerate([*self.plan.segments, *(s for r in self.plan.rounds for s in r.segments)]):
+                values |= self._run(segment, values, None, ("gathered", k))
+                self._send(segment, values)
+        self.iteration += 1
+        self.carry = self.carry._replace(iteration=np.int32(self.iteration))
+
+    def _rounds(self, rounds: Rounds, credit: Credit, outside: Values) -> None:
+        """All batches of an iteration. Who samples tells with each how many are left; 0: there is none at all."""
+        if not rounds.samples:
+            self.left = 2
+            while self.left > 1:
+                self._round(rounds, outside)
+            return
+        self.left = credit.insert()
+        if not self.left:
+            self._pass(rounds)
+        while self.left:
+            self._round(rounds, outside)
+            self.left -= 1
+
+    def _pass(self, rounds: Rounds) -> None:
+        """An iteration without a batch: a word is sent all the same, so that nobody runs ahead."""
+        replays = {replay.name for replay in rounds.component.replays}
+        for valve in self.outgoing:
+            if valve.node.name in rounds.component.names and not replays & {*valve.taker.nodes}:  # who samples knows
+                for port in valve.ports:
+                    if port.takes(self.iteration):
+                        port.slots[port.claim(self.version_told)][0][...] = self.acted_in(valve.node.group)
+                        port.commit(tag=self.covered, rows=0)
+                self.covered = 0
+                self.told += 1
+
+    def _round(self, rounds: Rounds, outside: Values) -> None:
+        """One batch of a component that is cut."""
+        self.prepare()
+        if self.gathered_from:  # the batch is as old as the parameters that are known when it is drawn
+            self.acted = {n.name: Acted.of([self.carry.updates[n.group]]) for n in self.graph.of_kind("rollout")}
+        values = dict(outside)
+        if rounds.samples:
+            program = self._program(("sample", id(rounds)), lambda: partial(self._sampled, rounds))
+            self._work()
+            self.carry, drawn = program(self.carry)
+            values |= drawn
+            for replay in rounds.component.replays:
+                self._out(replay, values)
+        for segment in rounds.segments:
+            values |= self._receive(segment)
+            if not self.left:
+                self._pass(rounds)
+                return
+            values |= self._run(segment, values, None, (id(rounds), id(segment)))
+            self._send(segment, values)
+        if rounds.awaits_priorities:
+            self._late.append((rounds, values))
+            while self._late and (self.strict or self._told(self._late[0][0])):
+                self._prioritise(*self._late.pop(0))
+        if not self._learnt() and not self.foreign:
+            # Versions are counted here too: keys are made of them, the same as where learning is in the same place.
+            self.carry = self.carry._replace(
+                updates={group: np.int32(count + 1) for group, count in self.carry.updates.items()}
+            )
+
+    copied = False
+    """Unrolls were copied to the device: their memory is free while it works."""
+
+    foreign = False
+    """The learner's state is read from a parameter store."""
+
+    left = 0
+    """How many batches of the iteration are left, the present one included."""
+
+    def _learnt(self) -> set[str]:
+        return {node.group for node in self.stage.nodes if node.kind in ("learn", "apply")}
+
+    def _sampled(self, rounds: Rounds, carry: Carry) -> tuple[Carry, Values]:
+        return self.stage.sample(carry, rounds.component)
+
+    def _told(self, rounds: Rounds) -> bool:
+        return all(port.peek() for node in rounds.awaits_priorities for port in self.incoming[node].ports)
+
+    def _prioritise(self, rounds: Rounds, values: Values) -> None:
+        for node in rounds.awaits_priorities:
+            values = {**values, node: self._take(self.incoming[node])[0]}
+        program = self._program(
+            ("priorities", id(rounds)), lambda: lambda carry, v: self.stage.prioritise(carry, rounds.component, v)
+        )
+        needed = {*rounds.awaits_priorities, *(replay.name for replay in rounds.component.replays)}
+        self.carry = program(self.carry, {name: values[name] for name in needed})
+
+    # Programs
+
+    def _program(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._programs:
+            self._programs[key] = compiled = jax.jit(make(), donate_argnums=0)
+            return partial(self._first_call, compiled)
+        self.station.bell.beat()
+        return self._programs[key]
+
+    def _first_call(self, program: Callable[..., Any], *arguments: Any) -> Any:
+        """Says that it compiles while it does: that may take far longer than any work."""
+        with self.station.compiling():
+            return program(*arguments)
+
+    def _run(self, segment: Segment, values: Values, batch: TrainerBatch | None, key: Any) -> Values:
+        """Runs a segment; gives the values of its nodes that somebody takes later."""
+        given = {name: values[name] for name in segment.inputs if name in values}
+        wanted = self._wanted(segment)
+        arguments: list[Any] = [given]
+        if batch is not None:
+            arguments += [batch.blocks, batch.starts, batch.versions, batch.unrolled]
+        else:
+            arguments += [None, None, None, None]
+        program = self._program(("run", key), lambda: partial(self._segment, segment, wanted))
+        self._work()
+        self.carry, found, metrics = program(self.carry, *arguments)
+        self.metrics.append(metrics)
+        return found
+
+    def _segment(
+        self, segment: Segment, wanted: set[str], carry: Carry, values: Values, blocks: Any, starts: Any,
+        versions: Any, unrolled: Any,
+    ) -> tuple[Carry, Values, Metrics]:  # fmt: skip
+        metrics = Metrics(jnp.zeros((), jnp.int32), {}, {})
+        if blocks is not None or unrolled is not None:
+            if unrolled is None:
+                unrolled = assemble_all(self.loop, blocks, starts, versions)  # type: ignore[arg-type]
+            trajectories, finished = unrolled
+            values = {**values, **self._by_rollout(trajectories)}
+            if self.counts and self.spmd is None:
+                carry, metrics = self.stage.count(carry, finished)
+        carry, values, metrics = self.stage.run(carry, segment.nodes, values, metrics)
+        for component in segment.components:
+            carry, metrics = self.stage.replayed(carry, component, values, metrics)
+        return carry, {name: value for name, value in values.items() if name in wanted}, metrics
+
+    def _by_rollout(self, trajectories: dict[str, Trajectory]) -> Values:
+        names = {node.group: node.name for node in self.graph.of_kind("rollout")}
+        return {names[group]: trajectory for group, trajectory in trajectories.items()}
+
+    def _wanted(self, segment: Segment) -> set[str]:
+        """The nodes of a segment whose values leave it."""
+        own = {node.name for node in segment.nodes} | {node.name for node in self.graph.of_kind("rollout")}
+        later = [other for other in (*self.plan.segments, *(s for r in self.plan.rounds for s in r.segments))
+                 if other is not segment]  # fmt: skip
+        wanted = {valve.node.name for valve in self.outgoing}.union(*(other.inputs for other in later))
+        for rounds in self.plan.rounds:
+            wanted |= {r.priorities.node for r in rounds.component.replays if r.priorities is not None}
+        return own & wanted
+
+    # Learners in several processes
+
+    def _spread(self, batch: TrainerBatch) -> TrainerBatch:
+        """The unrolls of this worker as its part of what all learners have."""
+        assert self.spmd is not None
+        if batch.unrolled is None:
+            program = self._program("assemble", lambda: self._assembled)
+            unrolled = program(None, batch.blocks, batch.starts, batch.versions)
+        else:
+            unrolled = batch.unrolled
+        trajectories, finished = unrolled
+        spread = self.spmd.columns(trajectories), self.spmd.time_major(finished)
+        if self.counts:
+            self._count_spread(spread[1])
+        return batch._replace(blocks=None, unrolled=spread)
+
+    def _assembled(self, _: None, blocks: Any, starts: Any, versions: Any) -> Any:
+        return assemble_all(self.loop, blocks, starts, versions)
+
+    def _count_spread(self, finished: Finished) -> None:
+        """In a program of its own: what learning compiles to then has nothing but gradients to exchange."""
+        program = self._program("count", lambda: self.stage.count)
+        self.carry, metrics = program(self.carry, finished)
+        self.metrics.append(metrics)
+
+    def _read(self, batch: TrainerBatch) -> None:
+        """The unrolls have been read: their memory may be written again."""
+        if not self.copied and (batch.blocks is not None or self.spmd is not None):
+            jax.block_until_ready(self.carry)
+        batch.release()
+
+    # Values from and to other workers
+
+    def _receive(self, segment: Segment) -> Values:
+        values: Values = {}
+        for name in segment.receives:
+            values[name], self.acted[name] = self._take(self.incoming[name])
+        return values
+
+    def _take(self, valve: ValuePort) -> tuple[PyTree, Acted]:
+        """The value of a node elsewhere, or the parts of it that are used here; and what it was made from."""
+        (port,) = [port for port in valve.ports if port.takes(self.iteration)]
+        message = port.receive()
+        self._work()
+        if not self._samples(valve.node):
+            self.left = message.rows
+        acted, *arrays = message.arrays
+        value, made_from = self.unpack(valve, arrays), Acted(*acted.tolist())
+        port.release(message)
+        return value, made_from
+
+    def _samples(self, node: Node) -> bool:
+        """Whether a node runs for batches that are drawn here."""
+        return any(rounds.samples and node.name in rounds.component.names for rounds in self.plan.rounds)
+
+    def unpack(self, valve: ValuePort, arrays: Sequence[np.ndarray]) -> PyTree:
+        """A node's value with the parts that came; copies, for the slot is released."""
+        refs = sent(self.graph, valve.node, valve.taker)
+        rest, whole = list(arrays), TrainerParts()
+        for ref in refs:
+            leaves, structure = jax.tree.flatten(ref.type)
+            part = jax.tree.unflatten(structure, [np.array(rest.pop(0)) for _ in leaves])
+            if not ref.path:
+                return part
+            whole = whole.put(ref.path, part)
+        return whole.tree
+
+    def _send(self, segment: Segment, values: Values) -> None:
+        for node in segment.nodes:
+            if node.kind != "replay":  # of which an iteration's segment only inserts
+                self._out(node, values)
+
+    def _out(self, node: Node, values: Values) -> None:
+        for valve in self.outgoing:
+            if valve.node.name != node.name:
+                continue
+            refs = sent(self.graph, node, valve.taker)
+            arrays = jax.tree.leaves([ref.take(values[node.name]) for ref in refs])
+            for port in valve.ports:
+                if port.takes(self.iteration):
+                    message = [self.acted_in(node.group), *jax.device_get(arrays)]
+                    port.send(message, self.version_told, tag=self.covered, rows=self.left)
+            self.covered = 0
+            self.told += 1
+
+    told = 0
+    """How many messages were sent: of gradients, how many versions of the state they have led to."""
+
+    version_told = 0
+    """The iteration of the parameters that what is sent was made with."""
+
+
+class TrainerParts(NamedTuple):
+    """Nested dicts that grow by paths: a node's value of which only some parts are here."""
+
+    tree: Any = {}  # noqa: RUF012  (never changed: `put` gives a new one)
+
+    def put(self, path: tuple[str | int, ...], part: PyTree) -> TrainerParts:
+        if not path:
+            return TrainerParts(part)
+        inner = TrainerParts(self.tree.get(path[0], {})).put(path[1:], part).tree
+        return TrainerParts({**self.tree, path[0]: inner})

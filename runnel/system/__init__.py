@@ -1,0 +1,1 @@
+"""This process and the operating system: signals, exits, stacks, limits, the terminal."""

@@ -1,0 +1,77 @@
+"""Whether a stream's messages are compressed on their way: only where that was measured to bring them there earlier."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from time import perf_counter
+from typing import Any
+
+from runnel.transport.wire import Parts
+
+SMALL_BYTES = 4 * 1024
+"""Messages smaller than this are sent as they are."""
+
+TRIALS, TRIAL_EVERY = (0, 1, 2, 10, 100), 1000
+"""These messages are tried, and then one in so many: the rate of the wire is not known at first, and things change."""
+
+
+def _lz4() -> Any:
+    try:
+        return import_module("lz4.block")
+    except ImportError:
+        return None  # an extra: without it nothing is compressed
+
+
+class Compressor:
+    """What was decided for one stream, whose messages have `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.pays = False
+        self.ratio = 1.0
+        """How many times smaller the message tried last became."""
+        self._lz4: Any = _lz4() if size >= SMALL_BYTES else None
+        self._messages = 0
+
+    def pack(self, payload: bytes, bytes_per_s: float) -> bytes | None:
+        """The payload in fewer bytes, to be sent at a rate of `bytes_per_s`; None where it had better be left alone."""
+        if self._lz4 is None:
+            return None
+        number, self._messages = self._messages, self._messages + 1
+        if number in TRIALS or number % TRIAL_EVERY == 0:
+            packed = self._try(payload, bytes_per_s)
+        elif self.pays:
+            packed = self._compress(payload)
+        else:
+            return None
+        return packed if self.pays and len(packed) < len(payload) else None
+
+    def _compress(self, payload: bytes) -> bytes:
+        return self._lz4.compress(payload, mode="fast", store_size=False)
+
+    def _try(self, payload: bytes, bytes_per_s: float) -> bytes:
+        started = perf_counter()
+        packed = self._compress(payload)
+        if len(packed) < len(payload):  # else it never pays
+            self._lz4.decompress(packed, uncompressed_size=len(payload))
+        spent_s = perf_counter() - started
+        self.ratio = len(payload) / max(1, len(packed))
+        self.pays = spent_s + len(packed) / bytes_per_s < len(payload) / bytes_per_s
+        return packed
+
+
+def unpacks() -> bool:
+    """Whether this process can read what is compressed."""
+    return _lz4() is not None
+
+
+def unpack(packed: Parts, size: int) -> Parts:
+    """What was packed; nothing where these are not `size` bytes that were."""
+    lz4 = _lz4()
+    if lz4 is None:
+        return []
+    try:
+        payload = lz4.decompress(b"".join(packed), uncompressed_size=size)
+    except lz4.LZ4BlockError:
+        return []
+    return [memoryview(payload)] if len(payload) == size else []

@@ -1,0 +1,149 @@
+"""Algorithms and distributions written to a run directory and read back."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from paths import ROOT
+
+from runnel.config import serialization
+from runnel.errors import UserError
+
+
+class Thing:
+    """Stands for `Algorithm`."""
+
+
+class Network(NamedTuple):
+    init: Any
+    apply: Any
+
+
+class Opaque:
+    """An object with no fields that JSON could hold."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    capacity: int
+
+
+@dataclass(frozen=True)
+class Example(Thing):
+    rate: float = 0.5
+    sizes: tuple[int, ...] = (64, 64)
+    limit: float = math.inf
+    extra: Any = None
+
+
+def initial(key: Any) -> Any:
+    return key
+
+
+def applied(params: Any) -> Any:
+    return params
+
+
+OPAQUE = Opaque()
+CLOSURES = Network(lambda key: key, lambda params: params)
+
+
+def there_and_back(instance: Any) -> Any:
+    text = json.dumps(serialization.to_json(instance), allow_nan=False)
+    return serialization.from_json(json.loads(text), Thing)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        None,
+        True,
+        "text",
+        (1, (2.5, None)),
+        [1, 2],
+        {"a": (1,)},
+        Buffer(10),
+        initial,
+        Network(initial, applied),
+        Opaque,
+    ],
+)
+def test_settings_come_back_as_they_were(extra: Any) -> None:
+    instance = Example(rate=0.1, sizes=(1, 2), extra=extra)
+    assert there_and_back(instance) == instance
+    assert type(there_and_back(instance).extra) is type(extra)
+
+
+@pytest.mark.parametrize("extra", [OPAQUE, CLOSURES])
+def test_an_object_comes_back_by_its_name_in_a_module(extra: Any) -> None:
+    assert there_and_back(Example(extra=extra)).extra is extra
+
+
+@pytest.mark.parametrize("extra", [Opaque(), lambda x: x, Network(lambda key: key, applied)])
+def test_an_object_without_a_name_can_be_written_but_not_read(extra: Any) -> None:
+    data = json.loads(json.dumps(serialization.to_json(Example(extra=extra))))
+    assert "cannot be resumed" in (serialization.reason(data) or "")
+    with pytest.raises(UserError, match="cannot be resumed"):
+        serialization.from_json(data, Thing)
+
+
+def test_a_local_class_can_be_written_but_not_read() -> None:
+    @dataclass(frozen=True)
+    class Local(Thing):
+        rate: float = 0.5
+
+    with pytest.raises(UserError, match=r"class .*Local.* cannot be resumed"):
+        serialization.from_json(serialization.to_json(Local()), Thing)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"class": "os:system", "settings": {}}, "'os:system' of Python's standard library"),
+        ({"class": f"{__name__}:Buffer", "settings": {"capacity": 1}}, "is no Thing"),
+        ({"class": f"{__name__}:Exampel", "settings": {}}, "did you mean 'Example'"),
+        ({"class": "nowhere.at_all:Example", "settings": {}}, "there is no module 'nowhere.at_all'"),
+        ({"class": "Example", "settings": {}}, "wanted package.module:name"),
+        ({"class": f"{__name__}:Example", "settings": {"rat": 1}}, "has no setting 'rat'"),
+        ({"class": "/nowhere/file.py:Example", "settings": {}}, "there is no file '/nowhere/file.py'"),
+        (
+            {"class": f"{__name__}:Example", "settings": {"extra": {"class": "numpy:zeros", "settings": {}}}},
+            "no dataclass",
+        ),
+        ({}, "wanted a Thing"),
+        (None, "wanted a Thing"),
+    ],
+)
+def test_what_is_not_wanted_is_refused(data: Any, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        serialization.from_json(data, Thing)
+    assert message in str(error.value)
+
+
+def test_a_class_of_a_script_is_found_again_through_its_file(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import json, sys\n"
+        "from dataclasses import dataclass\n"
+        "from runnel.config import serialization\n"
+        "@dataclass(frozen=True)\n"
+        "class Own:\n"
+        "    rate: float = 0.5\n"
+        "if __name__ == '__main__':\n"
+        "    data = serialization.to_json(Own(0.25))\n"
+        "    assert serialization.from_json(data, Own) == Own(0.25)\n"
+        "    print(json.dumps(data))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    printed = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    data = json.loads(printed)
+    assert data["class"] == f"{script}:Own"
+    assert serialization.from_json(data, object).rate == 0.25  # type: ignore[attr-defined]

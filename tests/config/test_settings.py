@@ -1,0 +1,134 @@
+"""Settings from text: what is taken, and what is said of what is not."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from runnel.config import settings
+from runnel.errors import UserError
+
+
+@dataclass(frozen=True)
+class Base:
+    """Something with settings."""
+
+    kind: ClassVar[str] = "not a setting"
+
+    learning_rate: float = 3e-4  # of Adam
+    unroll: int = 128
+    """Steps between
+    updates."""
+
+
+@dataclass(frozen=True)
+class Example(Base):
+    """More of them."""
+
+    normalise: bool = True
+    hidden: tuple[int, ...] = (64, 64)
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float | None = None
+    schedule: Literal["constant", "linear"] = "constant"
+    name: str = "x"
+    network: Any = None  # init and apply
+    tags: tuple[str, ...] = field(default_factory=tuple)
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [
+        ("learning_rate=1e-3", 1e-3),
+        ("learning_rate=1", 1.0),
+        ("unroll=1_000", 1000),
+        ("unroll=1e3", 1000),
+        ("normalise=false", False),
+        ("normalise=Yes", True),
+        ("hidden=256,128", (256, 128)),
+        ("hidden=(256, 128)", (256, 128)),
+        ("hidden=32", (32,)),
+        ("hidden=()", ()),
+        ("betas=0.5,0.9", (0.5, 0.9)),
+        ("clip=0.5", 0.5),
+        ("clip=none", None),
+        ("schedule=linear", "linear"),
+        ("name=a=b", "a=b"),
+        ("tags=a,b", ("a", "b")),
+        ("network=math:sqrt", __import__("math").sqrt),
+    ],
+)
+def test_text_becomes_a_value_of_the_fields_type(pair: str, value: Any) -> None:
+    (found,) = settings.parse(Example, [pair]).values()
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("learning_rate=fast", "learning_rate=fast: found text 'fast', wanted a number"),
+        ("learning_rate=inf", "learning_rate=inf: found inf, wanted a finite number"),
+        ("learning_rate=nan", "learning_rate=nan: found nan, wanted a finite number"),
+        ("learning_rate=", "learning_rate=: found nothing, wanted a number"),
+        ("unroll=2.5", "unroll=2.5: found 2.5, wanted a whole number"),
+        ("unroll=inf", "unroll=inf: found inf, wanted a whole number"),
+        ("normalise=2", "normalise=2: found 2, wanted true or false"),
+        ("hidden=64,x", "hidden=64,x: found text '64,x', wanted a list such as 64,64, each a whole number"),
+        ("betas=0.9", "betas=0.9: found 0.9, wanted a list of 2"),
+        ("clip=off", "clip=off: found text 'off', wanted a number or none"),
+        ("schedule=cosine", "schedule=cosine: found text 'cosine', wanted constant or linear"),
+        ("learning_rat=1", "Example has no setting 'learning_rat'; did you mean 'learning_rate'?"),
+        ("kind=a", "Example has no setting 'kind'"),
+        ("unroll", "found 'unroll', wanted key=value"),
+        ("=3", "found '=3', wanted key=value"),
+        ("network=mlp", "network=mlp: found text 'mlp', wanted an object's import path"),
+        ("network=nowhere:mlp", "there is no module 'nowhere'"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(pair: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        settings.parse(Example, [pair])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_last_value_of_a_key_wins() -> None:
+    assert settings.parse(Example, ["unroll=1", "unroll=2"]) == {"unroll": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3", 3), ("0.5", 0.5), ("true", True), ("none", None), ("(1, 2)", (1, 2)), ("ansi", "ansi"), ("", "")],
+)
+def test_a_setting_of_unknown_type_is_what_it_looks_like(text: str, value: Any) -> None:
+    assert settings.literal(text) == value
+    assert type(settings.literal(text)) is type(value)
+
+
+def test_settings_given_in_python_are_checked_too() -> None:
+    settings.check(Example(learning_rate=1, clip=0.5, network=object()))
+    for wrong, wanted in [
+        ({"learning_rate": "fast"}, "Example(learning_rate='fast'): found text 'fast', wanted a number"),
+        ({"learning_rate": float("nan")}, "wanted a finite number"),
+        ({"unroll": 2.5}, "wanted a whole number"),
+        ({"unroll": True}, "wanted a whole number"),
+        ({"normalise": 1}, "wanted True or False"),
+        ({"hidden": [64]}, "wanted a tuple"),
+        ({"hidden": (64, 0.5)}, "wanted a tuple, each a whole number"),
+        ({"clip": "x"}, "wanted a number or None"),
+        ({"schedule": "cosine"}, "wanted 'constant' or 'linear'"),
+    ]:
+        with pytest.raises(UserError) as error:
+            settings.check(Example(**wrong))
+        assert wanted in str(error.value)
+
+
+def test_fields_are_described_by_what_stands_beside_them() -> None:
+    rows = {row.name: row for row in settings.describe(Example)}
+    assert rows["learning_rate"] == ("learning_rate", "float", "0.0003", "of Adam")
+    assert rows["unroll"].doc == "Steps between updates."
+    assert rows["hidden"][1:3] == ("tuple[int, ...]", "64,64")
+    assert rows["clip"][1:3] == ("float | none", "none")
+    assert rows["schedule"][1:3] == ("constant | linear", "constant")
+    assert rows["network"].doc == "init and apply"
+    assert "kind" not in rows

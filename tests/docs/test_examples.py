@@ -1,0 +1,92 @@
+"""What the documentation shows works."""
+
+import contextlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from paths import EXAMPLES, ROOT
+
+import runnel
+from runnel.cli import main as cli
+from runnel.planning.machine import Machine
+
+
+@pytest.mark.parametrize("distribution", ["inline", "fused"])
+@pytest.mark.parametrize("algorithm", ["reinforce:Reinforce"])
+def test_the_algorithm_of_the_documentation_trains(algorithm, distribution, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    run = runnel.train(
+        algorithm, "gymnax:CartPole-v1", distribution, steps=20_000, run_dir=tmp_path / "run", quiet=True
+    )
+    assert run.result["status"] == "finished"
+    assert run.result["mean_return"] > 20
+    sys.modules.pop("reinforce", None)
+
+
+def test_the_algorithm_of_the_documentation_is_short():
+    assert len((EXAMPLES / "reinforce.py").read_text().splitlines()) <= 90
+
+
+@pytest.mark.parametrize(("distribution", "workers"), [("staged:Staged", 4), ("staged:FusedOnOne", 1)])
+def test_the_distributions_of_the_documentation_can_be_planned(distribution, workers, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    environment = "corridor:Corridor" if workers == 1 else "CartPole-v1"
+    assert runnel.build("q_learning:QLearning", environment, distribution, envs=8).plan.workers == workers
+    for module in ("staged", "q_learning", "corridor"):
+        sys.modules.pop(module, None)
+
+
+def test_a_distribution_of_the_documentation_trains(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    run = runnel.train(
+        "q_learning:QLearning", "CartPole-v1", "staged:Staged", steps=2_000, run_dir=tmp_path / "run", quiet=True
+    )
+    assert run.result["status"] == "finished"
+    for module in ("staged", "q_learning"):
+        sys.modules.pop(module, None)
+
+
+SHOWN = [
+    (page.name, command, shown)
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for command, shown in re.findall(r"^\$ runnel ([^\n]*)\n(.*?)(?=^\$|^```)", page.read_text(), re.M | re.S)
+    if shown and (command.startswith("plan ") or shown.startswith("runnel "))
+]
+
+
+@pytest.mark.parametrize(("page", "command", "shown"), SHOWN)
+def test_plans_and_errors_of_the_documentation_are_as_shown(page, command, shown, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(Machine, "here", lambda: Machine(64, ("cpu:0",)))
+    with contextlib.suppress(SystemExit):
+        cli.main(command.split())
+    printed = capsys.readouterr()
+    assert (printed.out or printed.err).strip() == shown.strip()
+
+
+def test_the_picture_of_the_documentation_is_that_of_its_plan(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(Machine, "here", lambda: Machine(64, ("cpu:0",)))
+    words = "plan q_learning:QLearning CartPole-v1 --distribution staged:Staged --actors 4 --format svg"
+    cli.main(words.split())
+    assert capsys.readouterr().out == (ROOT / "docs" / "images" / "staged.svg").read_text()
+
+
+def test_pages_show_the_examples_as_they_are(tmp_path):
+    spec = importlib.util.spec_from_file_location("embed", ROOT / "tools" / "embed.py")
+    assert spec is not None
+    assert spec.loader is not None
+    embed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(embed)
+    pages = {page: page.read_text() for page in (ROOT / "docs").glob("*.md")}
+    shown = [block["file"] for text in pages.values() for block in embed.BLOCK.finditer(text)]
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {Path(name).name for name in shown}
+    for page, text in pages.items():
+        assert embed.embedded(text, ROOT / "docs") == text, f"{page.name} is stale: run `make format`"
+        assert "--8<--" not in text
+    stale = "<!-- the file a.py -->\n```python\nold\n```\n\n```python\nnot of a file\n```\n"
+    (tmp_path / "a.py").write_text("new = 1\n")
+    assert embed.embedded(stale, tmp_path) == stale.replace("old\n", "new = 1\n")

@@ -1,0 +1,225 @@
+"""Playing what was trained: which episodes count, how the policy acts, and films of it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from paths import SUPPORT
+
+from runnel.algorithm import Algorithm
+from runnel.errors import UserError
+from runnel.evaluation.evaluate import AT_A_TIME, SEED_OFFSET, evaluate
+from runnel.execution.training import train
+from runnel.types import Act, Discrete
+
+
+class Lasting(gymnasium.Env):
+    """Episodes of 1 to 9 steps, by their seed; the reward is 1 for the action that alternates, 0 first."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.length, self.clock = int(self.np_random.integers(1, 10)), 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        reward = float(action == self.clock % 2)
+        self.clock += 1
+        return np.zeros(1, np.float32), reward, self.clock == self.length, False, {}
+
+    def render(self) -> Any:
+        return np.full((33, 47, 3), 20 * self.clock, np.uint8)
+
+
+class Blind(Lasting):
+    """Cannot be drawn."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class State(NamedTuple):
+    params: Any
+
+
+@dataclass(frozen=True)
+class Alternates(Algorithm):
+    """Remembers how many steps it has taken, and does the right thing unless it explores."""
+
+    actions = (Discrete,)
+
+    def init(self, key: Any, spec: Any) -> State:
+        return State(jnp.zeros(3))
+
+    def initial_memory(self, spec: Any) -> Any:
+        return jnp.int32(0)
+
+    def act(self, params: Any, observation: Any, memory: Any, key: Any, explore: bool) -> Act:
+        right = memory % 2
+        return Act(1 - right if explore else right, memory + 1)
+
+    def learn(self, state: State, batch: Any, key: Any) -> Any:
+        return State(state.params + 1), {"reward": batch.reward.mean()}
+
+    def loop(self, flow: Any) -> None:
+        flow.learn(self.learn, flow.rollout(self.act, steps=4))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_on(f"{__name__}:Lasting", tmp_path_factory.mktemp("run"))
+
+
+def train_on(environment: str, run_dir: Path, algorithm: Any = None, envs: int = 2, steps: int = 16) -> Path:
+    algorithm = algorithm or Alternates()
+    return train(algorithm, environment, envs=envs, steps=steps, seed=3, run_dir=run_dir, quiet=True).run_dir
+
+
+def lengths_of(seed: int, count: int) -> list[int]:
+    """What the environment itself says of the first episode of each environment."""
+    from runnel.environment import episode_seed
+
+    environment, lengths = Lasting(), []
+    for index in range(count):
+        environment.reset(seed=episode_seed(seed, index, 0))
+        lengths.append(environment.length)
+    return lengths
+
+
+def frames_of(film: Path, height: int, width: int) -> np.ndarray:
+    """[N, H, W, 3] as a player would show them."""
+    ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    command = [ffmpeg, "-i", film, "-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]
+    raw = subprocess.run(command, capture_output=True, check=True).stdout
+    return np.frombuffer(raw, np.uint8).reshape(-1, height, width, 3)
+
+
+def test_episode_i_is_the_first_of_environment_i(run: Path) -> None:
+    found = evaluate(run, episodes=12, seed=5)
+    assert found["lengths"] == lengths_of(5, 12)
+    assert len(set(found["lengths"])) > 3
+    assert found["mean_length"] == np.mean(found["lengths"])
+
+
+def test_memory_is_kept_and_nothing_is_explored(run: Path) -> None:
+    found = evaluate(run, episodes=12, seed=5)
+    assert found["returns"] == found["lengths"]
+    assert found["mean_return"] == np.mean(found["returns"])
+    assert (found["min_return"], found["max_return"]) == (min(found["returns"]), max(found["returns"]))
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_many_episodes_are_played_in_parts(run: Path) -> None:
+    count = 2 * AT_A_TIME + 1
+    assert evaluate(run, episodes=count, seed=5)["lengths"] == lengths_of(5, count)
+
+
+def test_without_a_seed_the_episodes_are_not_those_of_training(run: Path) -> None:
+    found = evaluate(run, episodes=3)
+    assert found["seed"] == 3 + SEED_OFFSET
+    assert found["lengths"] == lengths_of(found["seed"], 3)
+
+
+def test_it_says_which_checkpoint_it_played(run: Path) -> None:
+    found = evaluate(run, episodes=1)
+    assert found["checkpoint"] == (run / "checkpoints" / "latest").resolve().name
+    assert (found["algorithm"], found["environment"]) == ("alternates", f"{__name__}:Lasting")
+
+
+@pytest.mark.parametrize("kind", ["mp4", "gif"])
+def test_a_film_shows_the_first_episode(run: Path, kind: str, tmp_path: Path) -> None:
+    film = tmp_path / f"episode.{kind}"
+    found = evaluate(run, episodes=3, seed=5, video=film)
+    assert found["lengths"] == lengths_of(5, 3)
+    frames = frames_of(film, 32, 46)
+    assert len(frames) == found["lengths"][0]
+    assert np.all(np.diff(frames.mean((1, 2, 3))) > 5)  # time passes
+    assert [path.name for path in tmp_path.iterdir()] == [film.name]
+
+
+def test_registered_environments_can_be_filmed(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    run = train_on("CartPole-v1", tmp_path / "run")
+    evaluate(run, episodes=1, video=tmp_path / "episode.mp4")
+    assert (tmp_path / "episode.mp4").stat().st_size > 1000
+
+
+def test_jax_environments_are_played_step_by_step(tmp_path: Path) -> None:
+    from toys import Reinforce
+
+    run = train_on("toys:Corridor", tmp_path / "run", Reinforce(), envs=8)  # 8: it trains on any number of devices
+    found = evaluate(run, episodes=5, seed=1)
+    assert all(1 <= length <= 20 for length in found["lengths"])
+    assert len(set(found["returns"])) > 1
+    with pytest.raises(UserError, match="corridor gives no pictures"):
+        evaluate(run, video=tmp_path / "film.mp4")
+    assert not list(tmp_path.glob("*film*"))
+
+
+def test_a_script_named_from_where_one_stood_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SUPPORT)
+    train(
+        "reinforce", "toys.py:Corridor", envs=2, steps=64, run_dir=tmp_path / "run", settings={"unroll": 8}, quiet=True
+    )
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(tmp_path / "run", episodes=2)["episodes"] == 2
+
+
+def test_groups_of_agents_have_returns_of_their_own(tmp_path: Path) -> None:
+    from toys import Drift
+
+    run_dir = train_on("toys:Tag", tmp_path / "run", Drift(), envs=8, steps=160)
+    told = json.loads((run_dir / "result.json").read_text())
+    assert told["mean_return"] == pytest.approx(np.mean(list(told["group_returns"].values())))
+    found = evaluate(run_dir, episodes=3)
+    assert set(found["group_returns"]) == set(told["group_returns"]) == {"hunter", "runners"}
+    assert found["lengths"] == [10, 10, 10]
+    assert found["mean_return"] == pytest.approx(np.mean(list(found["group_returns"].values())))
+
+
+@pytest.fixture
+def blind(tmp_path: Path) -> Iterator[Path]:
+    yield train_on(f"{__name__}:Blind", tmp_path / "blind")
+    assert [path.name for path in tmp_path.iterdir()] == ["blind"]
+
+
+def test_mistakes_are_told_before_anything_is_played(blind: Path, tmp_path: Path) -> None:
+    for arguments, message in [
+        ({"episodes": 0}, "--episodes 0"),
+        ({"video": tmp_path / "film.avi"}, "found ending '.avi', wanted .mp4 or .gif"),
+        ({"video": tmp_path / "nowhere" / "film.mp4"}, "cannot write into"),
+        ({"video": tmp_path / "film.mp4"}, "gives no pictures"),
+    ]:
+        with pytest.raises(UserError) as error:
+            evaluate(blind, **arguments)
+        assert message in str(error.value)
+
+
+def test_a_directory_without_a_run_or_a_checkpoint_is_refused(tmp_path: Path, run: Path) -> None:
+    with pytest.raises(UserError, match="holds no run"):
+        evaluate(tmp_path)
+    (tmp_path / "config.json").write_text((run / "config.json").read_text())
+    with pytest.raises(UserError, match="has no checkpoint"):
+        evaluate(tmp_path)
+
+
+def test_missing_ffmpeg_is_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(UserError, match=r"pip install 'runnel\[video\]'"):
+        evaluate(run, video=tmp_path / "film.mp4")

@@ -1,0 +1,88 @@
+"""A worker that compiles says so, wherever it does; one that only computes or waits does not."""
+
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from runnel.runtime.workers import compile_watch
+from runnel.runtime.workers.ports import Stopped, WorkerContext
+from runnel.system import stacks
+from runnel.transport import in_process
+
+
+def program(calls, offset):
+    """Something that takes a while to trace, to lower and to compile."""
+
+    def function(x):
+        for i in range(calls):
+            x = jnp.sin(x) * (i + offset)
+        return x
+
+    return function
+
+
+def test_tracing_lowering_and_compiling_are_all_seen():
+    """By the names that JAX has for them: where it renames one, this fails."""
+    seen, over = set(), threading.Event()
+
+    def look():
+        while not over.wait(0.001):
+            for file, name in stacks.COMPILER.items():
+                stack = stacks.main_thread()
+                if any(frame.file.endswith(file) and frame.function.startswith(name) for frame in stack):
+                    assert stacks.compiles(stack)
+                    seen.add(file)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    jax.jit(program(150, time.time()))(jnp.float32(0)).block_until_ready()
+    over.set()
+    thread.join()
+    assert seen == set(stacks.COMPILER)
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    monkeypatch.setattr(compile_watch, "LOOK_S", 0.01)
+    said, over = [], threading.Event()
+    line = SimpleNamespace(send=lambda value, timeout_s: said.append(value), closed=False)
+    station = WorkerContext("learner", in_process.InProcessBell(), line)
+    station.phase = "working"
+
+    def current():
+        if over.is_set():
+            raise Stopped
+        return station
+
+    compile_watch.watch_compiler(current)
+    yield SimpleNamespace(said=said, bell=station.bell)
+    over.set()
+
+
+def test_a_worker_says_that_it_compiles_and_gives_signs_of_life(watched):
+    before = watched.bell.beats()
+    jax.jit(program(100, time.time()))(jnp.float32(0)).block_until_ready()
+    deadline = time.monotonic() + 30
+    while watched.said[-1:] != [{"phase": "working"}] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert {"phase": "compiling"} in watched.said
+    assert watched.said[-1] == {"phase": "working"}
+    assert watched.bell.beats() > before
+
+
+def test_what_is_called_from_a_program_or_waits_is_no_compiler(watched):
+    looked = []
+
+    def slow(x):
+        time.sleep(0.1)
+        looked.append(stacks.compiles(stacks.of(sys._getframe())) or stacks.compiles(stacks.main_thread()))
+        return x
+
+    call = jax.jit(lambda x: jax.pure_callback(slow, jax.ShapeDtypeStruct((), jnp.float32), x))
+    call(jnp.float32(0)).block_until_ready()
+    assert looked == [False]

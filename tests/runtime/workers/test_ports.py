@@ -1,0 +1,68 @@
+"""What a worker does in a pause: it says so, throws away what keeps others from pausing, and goes on when told to."""
+
+import time
+from types import SimpleNamespace
+
+from runnel.runtime.workers.ports import DRAIN_S, REPORT_S, SLICE_S, InPort, OutPort, WorkerContext
+from runnel.transport import in_process
+from runnel.transport.stream import Field
+
+
+class Line:
+    """A launcher that says `go` as soon as the worker has time; meanwhile somebody `works`."""
+
+    closed = False
+
+    def __init__(self, works=lambda: None):
+        self.works, self.said, self.timeouts = works, [], []
+
+    def send(self, value, *, timeout_s):
+        self.said.append(value)
+
+    def receive(self, timeout_s=0.0):
+        self.timeouts.append(timeout_s)
+        self.works()
+        return SimpleNamespace(value={"do": "go"}) if timeout_s == SLICE_S else None
+
+
+def test_who_pauses_says_so_and_goes_on_when_told():
+    line = Line()
+    station = WorkerContext("learner", in_process.InProcessBell(), line)
+    station.pause()
+    assert {"paused": "learner", "iteration": None} in line.said
+    assert line.timeouts == [SLICE_S]
+    assert not station.pausing
+
+
+def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each():
+    bell = in_process.InProcessBell()
+    ring = in_process.create((Field((1,), "<f4"),), 2)
+    left, line = [300], Line()
+    station = WorkerContext("learner", bell, line)
+    out, port = OutPort(station, ring.writer(bell, bell), "batch"), InPort(station, ring.reader(bell, bell), "batch")
+
+    def works():
+        while left[0] and out.free():
+            out.claim(0)
+            out.commit()
+            left[0] -= 1
+
+    line.works = works
+    works()
+    station.drain = port.drain
+    station.pause()
+    assert left == [0]
+    assert line.timeouts[:149] == [DRAIN_S] * 149
+    assert line.timeouts[-1] == SLICE_S
+    assert not port.drain()
+
+
+def test_a_wait_that_was_told_of_is_told_to_be_over():
+    """Else a worker that computes for long seems to wait, and a run in which all seem to is ended."""
+    line, comes = Line(), time.monotonic() + 1.5 * SLICE_S
+    station = WorkerContext("actor", in_process.InProcessBell(), line)
+    station._reported -= REPORT_S  # the first look at the line reports
+    assert station.wait(lambda: time.monotonic() > comes or None, "parameters")
+    first, *_, last = [said["status"]["waits"] for said in line.said if "status" in said]
+    assert first[0] == "parameters"
+    assert last is None

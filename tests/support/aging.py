@@ -1,0 +1,133 @@
+"""An algorithm that measures the staleness of what it learns from, where it learns, and layouts to put in between."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from runnel.algorithm import Algorithm
+from runnel.graph.nodes import Graph
+from runnel.planning.plan import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout
+from runnel.replay import UniformReplay
+from runnel.types import Act, Array
+
+ITEMS = 4
+
+
+class State(NamedTuple):
+    params: dict[str, Array]
+    updates: Array  # [] calls of `learn`
+    oldest: Array  # [] the highest staleness of what it learnt from
+    total: Array  # [] the sum of the mean staleness of every update
+
+
+@dataclass(frozen=True)
+class Ages(Algorithm):
+    """Learns nothing but how old its trajectories are."""
+
+    unroll: int = 2
+    bound: int = 4
+    maps: int = 0  # stages between the rollout and learning, in a chain
+    replayed: int = 0  # updates an iteration from a replay of the newest iteration; 0: without a replay
+    work: int = 20_000  # how long an update takes
+    learns: int = 1  # calls of `flow.learn`
+
+    @property
+    def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
+        return self.bound
+
+    def init(self, key, spec):
+        return State({"x": jnp.zeros(())}, jnp.int32(0), jnp.int32(0), jnp.zeros(()))
+
+    def act(self, params, observation, memory, key, explore):
+        return Act(jax.random.bernoulli(key).astype(jnp.int32))
+
+    def stage(self, trajectory):
+        return trajectory._replace(reward=trajectory.reward + 1)
+
+    def items(self, trajectory):
+        """What a replay keeps of an iteration: how old the oldest unroll is."""
+        return trajectory._replace(version=jnp.repeat(trajectory.version.min(), ITEMS)).version
+
+    def learn(self, state, trajectory, key):
+        version = trajectory if self.replayed else trajectory.version
+        age = state.updates - version
+        slow = jax.lax.fori_loop(0, self.work, lambda i, x: jnp.sin(x + 1e-3 * i), state.params["x"])
+        oldest = jnp.maximum(state.oldest, age.max())
+        return State({"x": slow}, state.updates + 1, oldest, state.total + age.mean()), {"age": age.max()}
+
+    def loop(self, flow):
+        trajectory = flow.rollout(self.act, steps=self.unroll)
+        for _ in range(self.maps):
+            trajectory = flow.map(self.stage, trajectory)
+        if self.replayed:
+            replay = flow.replay(UniformReplay(ITEMS))
+            replay.insert(flow.map(self.items, trajectory))
+            trajectory = replay.sample(ITEMS, samples_per_insert=self.replayed)
+        for _ in range(self.learns):
+            flow.learn(self.learn, trajectory)
+
+
+@dataclass(frozen=True)
+class TeamAges(Ages):
+    """The same for the two groups of `toys.Tag`."""
+
+    def act(self, params, observation, memory, key, explore):
+        hunter = observation.shape == (3,)
+        drawn = jax.random.bernoulli(key)
+        return Act(drawn.astype(jnp.int32) if hunter else drawn.astype(jnp.float32)[None])
+
+
+@dataclass(frozen=True)
+class Between(Distribution):
+    """Actors, a fragment for each map with so many replicas, a replay where it is said, and a learner for each group.
+
+    `acts`: where actions are computed and trajectories put together.
+    """
+
+    actors: int = 2
+    acts: Literal["actor", "inference", "server"] = "actor"
+    mappers: tuple[int, ...] = ()
+    stores: bool = False  # the replay has a worker of its own
+    bound: int = 4
+    ring: int = 1
+    sync: bool = False
+
+    def layout(self, graph: Graph) -> Layout:
+        several = len(graph.spec.groups) > 1
+        maps = [node.name for node in graph.of_kind("map")][:: len(graph.spec.groups)]
+        stages = [
+            Fragment(f"mapper{k}", self._nodes(graph, k), replicas=replicas) for k, replicas in enumerate(self.mappers)
+        ]
+        rest = [name for k in range(len(self.mappers), len(maps)) for name in self._nodes(graph, k)]
+        if self.stores:
+            stages.append(Fragment("store", (*rest, "replay")))
+            rest = []
+        learns = graph.of_kind("learn")
+        learners = [
+            Fragment(f"{group}-learner", tuple(node.name for node in learns if node.group == group))
+            for group in (graph.spec.groups if several else ())
+        ]
+        learner = Fragment("learner", ("learn", *rest) if self.stores else ("learn", "replay", *rest))
+        if not self.stores and not graph.of_kind("replay"):
+            learner = Fragment("learner", ("learn", *rest))
+        synchronisation = Barrier() if self.sync else BoundedStaleness(self.bound)
+        return Layout((*self._playing(), *stages, *(learners or [learner])), synchronisation)
+
+    def _nodes(self, graph: Graph, k: int) -> tuple[str, ...]:
+        """The k-th map of every group. The first is named as its kind is, so it goes where nothing else is named."""
+        groups = graph.spec.groups
+        if len(groups) > 1:
+            return tuple(f"{group}/map{k + 1 if k else ''}" for group in groups)
+        return (f"map{k + 1}",) if k else (REST,)
+
+    def _playing(self) -> tuple[Fragment, ...]:
+        if self.acts == "actor":
+            return (Fragment("actor", ("environment", "act", "rollout"), replicas=self.actors, ring=self.ring),)
+        at = ("environment", "rollout") if self.acts == "inference" else ("environment",)
+        serves = ("act",) if self.acts == "inference" else ("act", "rollout")
+        return (
+            Fragment("environment", at, replicas=self.actors, ring=self.ring),
+            Fragment("inference", serves),
+        )

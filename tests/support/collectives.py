@@ -1,0 +1,66 @@
+"""Prints, as JSON, what crosses between the devices of a learner: the kind and the bytes of every collective.
+
+A script, because the number of host devices must be set before JAX starts:
+
+    python tests/support/collectives.py
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.algorithms.a2c import A2C
+from runnel.algorithms.impala import IMPALA
+from runnel.algorithms.ppo import PPO
+from runnel.envs import make
+from runnel.graph.flow import trace
+from runnel.graph.nodes import tree_bytes
+from runnel.runtime.programs.carry import Metrics
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.spmd import Spmd
+from runnel.runtime.programs.stage import Stage
+
+COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-\w+|reduce-scatter)(?:-start)?\(")
+ARRAY = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
+
+
+def array_bytes(text: str) -> int:
+    """The bytes of all arrays that a piece of HLO names: `f32[64,4]`."""
+    sizes = [
+        int(np.prod([int(n) for n in shape.split(",") if n])) * max(1, int(bits or 8) // 8)
+        for _, bits, shape in ARRAY.findall(text)
+    ]
+    return sum(sizes)
+
+
+def main() -> None:
+    found = {}
+    for algorithm in (PPO(), PPO(memory="gru"), A2C(), IMPALA()):
+        graph = trace(algorithm, make("CartPole-v1").spec, 16)
+        loop, stage, spmd = Loop(graph), Stage(graph), Spmd(4)
+        carry = spmd.everywhere(jax.jit(loop.init)(jnp.uint32(0)))
+        unroll = graph.nodes["rollout"].output
+        trajectory = spmd.columns({"agent": jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), unroll)})["agent"]
+
+        def learn(carry, trajectory, stage=stage):
+            return stage.run(carry, stage.nodes, {"rollout": trajectory}, Metrics(jnp.int32(0), {}, {}))
+
+        text = jax.jit(learn).lower(carry, trajectory).compile().as_text()
+        crossing = [(kind, array_bytes(what)) for what, kind in COLLECTIVE.findall(text)]
+        name = f"{type(algorithm).__name__} {getattr(algorithm, 'memory', '')}"
+        parameters = tree_bytes(graph.states["agent"].params)
+        found[name] = {"crossing": crossing, "parameters": parameters, "memory": tree_bytes(unroll.memory)}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
