@@ -1,18 +1,15 @@
 """When a run of one process is given up: looked at with a clock and stacks of the test's own."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import runnel
 from runnel.execution.hang_watch import END_S, SHOWN_S, HangWatch
 from runnel.recording import checkpoint
-from runnel.runtime.single_process import stepped
+from runnel.runtime.single_process import program, stepped
 from runnel.runtime.workers import player
 from runnel.system.stacks import COMPILER, Frame
 
-OURS = Path(runnel.__file__).parent
 STEP = [
     Frame("/me/env.py", 7, "step"),
     Frame("/x/runnel/envs/gymnasium_vector.py", 60, "step"),
@@ -87,7 +84,7 @@ def test_before_the_first_update_it_knows_what_it_waits_for(run):
     assert held(STEP) == STEP[0]
     assert held(RESET) == RESET[0]
     assert held([Frame("/y/site-packages/game.py", 1, "step"), *STEP[1:]]).function == "step"
-    making = [Frame("/me/env.py", 1, "__init__"), Frame(f"{OURS}/runtime/program.py", 9, "make_program")]
+    making = [Frame("/me/env.py", 1, "__init__"), Frame(program.__file__, 9, "make_program")]
     assert held(making) == making[0]
     assert held(STEP, steps=1) is held(UPDATE) is held(COMPILING) is held(making[1:]) is None
 
