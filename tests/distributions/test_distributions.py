@@ -216,17 +216,81 @@ COVERING = [
 ]
 
 
+# What each distribution must make of an algorithm: its fragments with their replicas and nodes, and the edges between
+# them. LEARNING and the like stand for the nodes that the algorithm has there.
+
+STEP = ("observation", "first", "reward", "terminated", "truncated", "last_observation")
+PLANS = {
+    "inline": ({"process": (1, "environment act rollout LEARNING")}, ()),
+    "fused": ({"program": (1, "environment act rollout LEARNING")}, ()),
+    "coarse": (
+        {"actor": (2, "environment act rollout"), "learner": (1, "LEARNING")},
+        (("actor", "learner", ("trajectory",), "gather"), ("learner", "actor", ("params",), "broadcast")),
+    ),
+    "fine": (
+        {"environment": (2, "environment"), "learner": (1, "act rollout LEARNING")},
+        (("environment", "learner", STEP, "gather"), ("learner", "environment", ("action",), "scatter")),
+    ),
+    "replicated": (
+        {"replica": (2, "environment act rollout LEARNING")},
+        (("replica", "replica", ("gradients",), "all-reduce"),),
+    ),
+    "environments": (
+        {"environment": (2, "environment"), "agent": (1, "act rollout LEARNING")},
+        (("environment", "agent", STEP, "gather"), ("agent", "environment", ("action",), "scatter")),
+    ),
+    "central": (
+        {"worker": (2, "environment act rollout GRADIENTS"), "server": (1, "apply")},
+        (("worker", "server", ("gradients",), "gather"), ("server", "worker", ("state",), "broadcast")),
+    ),
+    "async": (
+        {"actor": (2, "environment act rollout"), "learner": (1, "LEARNING")},
+        (("actor", "learner", ("trajectory",), "gather"), ("learner", "actor", ("params",), "broadcast")),
+    ),
+    "decoupled": (
+        {"environment": (2, "environment rollout"), "inference": (1, "act"), "learner": (1, "LEARNING")},
+        (
+            ("environment", "inference", ("observation", "first"), "gather"),
+            ("inference", "environment", ("action", "extras"), "scatter"),
+            ("environment", "learner", ("trajectory",), "gather"),
+            ("learner", "inference", ("params",), "send"),
+        ),
+    ),
+}
+GRADIENTS = {
+    "a2c": "gradient",
+    "impala": "gradient",
+    "reinforce": "gradient",
+    **dict.fromkeys(("dqn", "c51", "ddpg", "td3", "sac", "vdn", "qmix"), "map replay gradient"),
+}
+LEARNING = {
+    algorithm: f"{GRADIENTS[algorithm]} apply" if algorithm in GRADIENTS else "learn" for algorithm in ALGORITHMS
+}
+
+
+def test_the_tables_speak_of_every_distribution_and_algorithm():
+    assert list(PLANS) == list(distributions.names())
+    assert {algorithm for algorithm, name in TRAINS if name == "central"} == set(GRADIENTS)
+
+
 @pytest.mark.parametrize(("algorithm", "name"), PRODUCT)
-def test_every_plan_is_built_or_refused_in_words(algorithm, name):
+def test_every_plan_is_built_as_written_or_refused_in_words(algorithm, name):
     if (algorithm, name) not in TRAINS:
         what = f"distribution {name} needs .*, which {type(ALGORITHMS[algorithm]).__name__} does not have"
         with pytest.raises(UserError, match=what):
             build(ALGORITHMS[algorithm], environment_of(name, algorithm), distribution_of(name), 8)
         return
     plan = build(ALGORITHMS[algorithm], environment_of(name, algorithm), distribution_of(name), 8).plan
-    assert plan.workers == (1 if name in ("inline", "fused") else 2 if name == "replicated" else plan.workers)
+    fragments, edges = PLANS[name]
+    here = {"LEARNING": LEARNING[algorithm], "GRADIENTS": GRADIENTS.get(algorithm, "")}
+    assert {each.name: (each.replicas, each.nodes) for each in plan.fragments} == {
+        fragment: (replicas, tuple(" ".join(here.get(node, node) for node in nodes.split()).split()))
+        for fragment, (replicas, nodes) in fragments.items()
+    }
+    assert tuple((cut.source, cut.target, cut.what, cut.pattern) for cut in plan.cuts) == edges
+    assert plan.workers == sum(replicas for replicas, _ in fragments.values())
+    assert [each.compiled for each in plan.fragments] == [name == "fused"] * len(fragments)
     assert json.loads(json.dumps(plan.json()))["distribution"] == name
-    assert bool(plan.cuts) == (plan.workers > 1)
 
 
 def test_the_covering_set_covers():
