@@ -67,20 +67,18 @@ def test_plans_and_errors_of_the_documentation_are_as_shown(page, command, shown
     assert (printed.out or printed.err).strip() == shown.strip()
 
 
-def test_the_picture_of_the_documentation_is_that_of_its_plan(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.setattr(Machine, "here", lambda: Machine(64, ("cpu:0",)))
-    words = "plan q_learning:QLearning CartPole-v1 --distribution staged:Staged --actors 4 --format svg"
-    cli.main(words.split())
-    assert capsys.readouterr().out == (ROOT / "docs" / "images" / "staged.svg").read_text()
+def test_the_pictures_of_plans_are_what_runnel_plan_draws():
+    tool = _tool("plan_pictures")
+    assert set(tool.PICTURES) == {path.name for path in (ROOT / "docs" / "images").glob("*.svg")}
+    for picture in tool.PICTURES:
+        shown = (ROOT / "docs" / "images" / picture).read_text()
+        assert tool.drawn(picture) == shown, f"{picture} is stale: run `python tools/plan_pictures.py`"
+    sys.modules.pop("staged", None)
+    sys.modules.pop("q_learning", None)
 
 
 def test_pages_show_the_examples_as_they_are(tmp_path):
-    spec = importlib.util.spec_from_file_location("embed", ROOT / "tools" / "embed.py")
-    assert spec is not None
-    assert spec.loader is not None
-    embed = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(embed)
+    embed = _tool("embed")
     pages = {page: page.read_text() for page in (ROOT / "docs").glob("*.md")}
     shown = [block["file"] for text in pages.values() for block in embed.BLOCK.finditer(text)]
     assert {path.name for path in EXAMPLES.glob("*.py")} == {Path(name).name for name in shown}
@@ -90,3 +88,13 @@ def test_pages_show_the_examples_as_they_are(tmp_path):
     stale = "<!-- the file a.py -->\n```python\nold\n```\n\n```python\nnot of a file\n```\n"
     (tmp_path / "a.py").write_text("new = 1\n")
     assert embed.embedded(stale, tmp_path) == stale.replace("old\n", "new = 1\n")
+
+
+def _tool(name):
+    """A module of tools/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
