@@ -232,7 +232,7 @@ def test_shaping_needs_something_to_shape_with():
 def test_only_what_is_asked_for_is_imported():
     """Importing JaxMARL as a whole prints, and takes Brax, MuJoCo, SciPy and Matplotlib along."""
     code = (
-        "import sys; from runnel.envs.jaxmarl_catalog import _import; _import('hanabi.hanabi:HanabiEnv');"
+        "import sys; from runnel.envs.jaxmarl_catalog import make; make('hanabi', 'hanabi', {});"
         "print([name for name in ('brax', 'mujoco', 'matplotlib', 'jaxmarl') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
