@@ -44,6 +44,7 @@ from runnel.planning.plan import Machine, learns
 from runnel.recording.events import Tell, nobody
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.totals import Progress
+from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.single_process.program import carry_types
 from runnel.runtime.usage import UsageReport
@@ -181,7 +182,7 @@ class DistributedProgram:
             self._until(self._all_paused, max(PAUSE_S, 1.5 * self.standstill.most_s), "pause")
         self._saved, self._asked_to_save = {}, set()
         self._until(self._all_saved, PAUSE_S, "save")
-        arrays: worker_checkpoint.Arrays = {"seed": np.asarray(self.config["seed"], np.uint32)}
+        arrays: worker_checkpoint.Arrays = {names.SEED: np.asarray(self.config["seed"], np.uint32)}
         for name in sorted(self._saved, key=lambda name: name in self.learners):  # what learners say counts
             arrays |= self._saved[name]
         saved = worker_checkpoint.join(
@@ -253,9 +254,9 @@ class DistributedProgram:
             agents = {group: spec.agents for group, spec in self.graph.spec.groups.items()}
             arrays = worker_checkpoint.split(saved, self.topology, agents)
             cut = int(np.sum(saved["host"]["cut"])) if saved["host"] else 0
-            arrays["env_steps"] = np.asarray(env_steps)
-            versions = sum(int(count) for name, count in arrays.items() if name.startswith("updates."))
-            self.told.begin(env_steps, int(arrays["iteration"]), versions)
+            arrays[names.ENV_STEPS] = np.asarray(env_steps)
+            versions = sum(int(count) for name, count in arrays.items() if names.counts_updates(name))
+            self.told.begin(env_steps, int(arrays[names.ITERATION]), versions)
         for post in self.topology.posts:
             self._give(post, self._part(post, arrays), rejoins=False)
         return cut
@@ -274,12 +275,12 @@ class DistributedProgram:
         blocks = {b.number for b in self.topology.blocks if b.worker == post.name} | {link.block for link in links}
 
         def wanted(name: str) -> bool:
-            kind, _, rest = name.partition(".")
-            if kind == "block":
-                return int(rest.partition(".")[0]) in blocks
-            if kind == "replays":
-                return rest.rpartition(".")[0] in fragment.nodes
-            return bool(after) or kind in ("iteration", "env_steps")
+            block, node = names.block_number(name), names.replay_node(name)
+            if block is not None:
+                return block in blocks
+            if node is not None:
+                return node in fragment.nodes
+            return bool(after) or name in (names.ITERATION, names.ENV_STEPS)
 
         return {name: np.asarray(array) for name, array in arrays.items() if wanted(name)}
 

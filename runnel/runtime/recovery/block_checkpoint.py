@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from runnel.environment import Episode
 from runnel.recording.events import Tell
 from runnel.runtime.programs.episode_counter import EpisodeCounter
 from runnel.runtime.recovery import action_history
+from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.journal import Arrays, BlockMemory, Journal
 
 if TYPE_CHECKING:
@@ -20,26 +21,28 @@ if TYPE_CHECKING:
 def save_counter(number: int, counter: EpisodeCounter) -> Arrays:
     saved: Arrays = {}
     for group in counter.agents:
-        saved[f"block.{number}.length"] = counter.length
-        saved[f"block.{number}.reward.{group}"] = counter.reward[group]
-        saved[f"block.{number}.discounted.{group}"] = counter.discounted[group]
+        saved[names.block(number, names.LENGTH)] = counter.length
+        saved[names.block(number, names.reward(group))] = counter.reward[group]
+        saved[names.block(number, names.discounted(group))] = counter.discounted[group]
     return saved
 
 
 def load_counter(number: int, counter: EpisodeCounter, saved: Arrays) -> None:
     for group in counter.agents:
-        counter.length = saved[f"block.{number}.length"].copy()
-        counter.reward[group] = saved[f"block.{number}.reward.{group}"].copy()
-        counter.discounted[group] = saved[f"block.{number}.discounted.{group}"].copy()
+        counter.length = saved[names.block(number, names.LENGTH)].copy()
+        counter.reward[group] = saved[names.block(number, names.reward(group))].copy()
+        counter.discounted[group] = saved[names.block(number, names.discounted(group))].copy()
 
 
 def save_host(number: int, block: BlockState) -> Arrays:
     """Counters, and the episodes in progress as the actions that lead to them."""
     episodes, cut = block.history.episodes(block.vector.episode_numbers().tolist())
+    return save_counter(number, block.counter) | _host_arrays(number, episodes, cut)
+
+
+def _host_arrays(number: int, episodes: Sequence[Episode], cut: np.ndarray) -> Arrays:
     packed = {**action_history.pack(episodes), "cut": np.asarray(cut)}
-    return save_counter(number, block.counter) | {
-        f"block.{number}.host.{name}": value for name, value in packed.items()
-    }
+    return {names.block(number, names.host(name)): value for name, value in packed.items()}
 
 
 def load_host(number: int, block: BlockState, saved: Arrays) -> None:
@@ -48,10 +51,10 @@ def load_host(number: int, block: BlockState, saved: Arrays) -> None:
         block.reset()
         return
     load_counter(number, block.counter, saved)
-    host = f"block.{number}.host."
-    packed = {name.removeprefix(host): array for name, array in saved.items() if name.startswith(host)}
+    own = {name: array for name, array in saved.items() if names.block_number(name) == number}
+    packed = {host: array for name, array in own.items() if (host := names.host_name(name)) is not None}
     cut = packed.pop("cut")
-    block.restore(action_history.unpack(packed), cut, int(saved["iteration"]))
+    block.restore(action_history.unpack(packed), cut, int(saved[names.ITERATION]))
 
 
 # In a journal
@@ -74,7 +77,11 @@ def tell_cut(blocks: Iterable[BlockState], tell: Tell) -> None:
 
 def entry(block: BlockState) -> Arrays:
     """What a journal keeps of a block between two unrolls: what a checkpoint does, with the actions elsewhere."""
-    kept: Arrays = {"unrolls": np.asarray(block.unrolls), "first": block.first[-1], **save_counter(0, block.counter)}
+    kept: Arrays = {
+        names.UNROLLS: np.asarray(block.unrolls),
+        "first": block.first[-1],
+        **save_counter(0, block.counter),
+    }
     if block.replays:
         kept |= {
             "numbers": block.vector.episode_numbers(),
@@ -127,9 +134,9 @@ def _taken_up(block: BlockState, number: int) -> Arrays:
     """A block's journal as a checkpoint would have it, without the episodes that cannot be played again."""
     assert block.journal is not None
     found = block.journal.take_up(lambda unroll: all(lane.has(unroll) for lane in block.kept.values()))
-    unrolls = int(found["unrolls"])
-    saved = {name.replace("block.0.", f"block.{number}."): array for name, array in found.items()}
-    saved["iteration"] = np.asarray(unrolls)
+    unrolls = int(found[names.UNROLLS])
+    saved = {names.in_block(name, number): array for name, array in found.items()}
+    saved[names.ITERATION] = np.asarray(unrolls)
     if block.replays:
         block.history.stand(unrolls * block.steps, found["began"], int(found["kept_from"]))
         episodes, cut = block.history.episodes(found["numbers"].tolist())
@@ -139,6 +146,5 @@ def _taken_up(block: BlockState, number: int) -> Arrays:
                 none = {group: actions[:0] for group, actions in episodes[row].actions.items()}
                 episodes[row] = Episode(episode + 1, none)
         block.cut += int(cut.sum())
-        packed = {**action_history.pack(episodes), "cut": cut}
-        saved |= {f"block.{number}.host.{name}": value for name, value in packed.items()}
+        saved |= _host_arrays(number, episodes, cut)
     return saved

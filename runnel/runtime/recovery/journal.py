@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.action_history import ActionBuffer, Row, row_bytes
 from runnel.transport.memory import ALIGNMENT, aligned, order
 
@@ -108,8 +109,8 @@ class Journal:
         if not newest:
             raise ValueError("the journal has no entry: the worker ended before it was ready to play")
         last, before = self._entries[newest - 1], self._entries[2 - newest]
-        unroll = int(last["unrolls"]) - 1
-        if int(before["unrolls"]) == unroll and not handed_over(unroll):
+        unroll = int(last[names.UNROLLS]) - 1
+        if int(before[names.UNROLLS]) == unroll and not handed_over(unroll):
             self._words[_NEWEST] = 3 - newest
             last = before
         return {name: array.copy() for name, array in last.items()}

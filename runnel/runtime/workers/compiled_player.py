@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from runnel.runtime.programs.carry import ActorStates, Carry, EnvStates
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.unrolls import pack
 from runnel.runtime.programs.versions import Version
+from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import Arrays, BlockMemory, Journal
 from runnel.runtime.workers.ports import OutPort
@@ -54,7 +56,8 @@ class _Played:
 
     def entry(self) -> Arrays:
         """What the journal keeps of it between two unrolls."""
-        return {"unrolls": np.asarray(self.unrolls), **_saved(self.carry, "block.0")}
+        saved = {names.journal_field(field): array for field, array in _fields(self.carry).items()}
+        return {names.UNROLLS: np.asarray(self.unrolls), **saved}
 
 
 class CompiledPlayer:
@@ -81,7 +84,7 @@ class CompiledPlayer:
         self.beat = beat
         for block in self.blocks:
             block.carry = self._begin(block, start.saved)
-            block.unrolls = int(start.saved["iteration"]) if start.saved else 0
+            block.unrolls = int(start.saved[names.ITERATION]) if start.saved else 0
             if any(outs[block.place.number].values()):  # else the nodes that take it are here, and share its fate
                 self._keep(block, memory, start.rejoins)
         self._seen: list[tuple[dict[str, Trajectory], Finished]] = []
@@ -106,14 +109,15 @@ class CompiledPlayer:
             )
 
         carry: Carry = jax.jit(begin)(jnp.uint32(self.seed))
-        return _loaded(carry, f"block.{block.place.number}", saved) if saved else carry
+        return _loaded(carry, partial(names.block, block.place.number), saved) if saved else carry
 
     def _keep(self, block: _Played, memory: BlockMemory, rejoins: bool) -> None:
         entry = block.entry()
         block.journal = Journal(memory, {name: (a.shape, a.dtype) for name, a in entry.items()}, {}, {})
         if rejoins:
             found = block.journal.take_up(lambda unroll: not block.takers(unroll))
-            block.carry, block.unrolls = _loaded(block.carry, "block.0", found), int(found["unrolls"])
+            block.carry = _loaded(block.carry, names.journal_field, found)
+            block.unrolls = int(found[names.UNROLLS])
         else:
             block.journal.clear()
             block.journal.write(entry)
@@ -167,41 +171,48 @@ class CompiledPlayer:
     def save(self) -> dict[str, np.ndarray]:
         saved: dict[str, np.ndarray] = {}
         for block in self.blocks:
-            saved |= _saved(block.carry, f"block.{block.place.number}")
+            number = block.place.number
+            saved |= {names.block(number, field): array for field, array in _fields(block.carry).items()}
         return saved
 
 
 def _named(carry: Carry) -> dict[str, PyTree]:
-    """The trees of what playing carries, by the names of a checkpoint's parts."""
+    """The trees that a block carries from unroll to unroll, by field of a checkpoint's block."""
     actors, running, environments = carry.actors, carry.running, carry.environments
     assert isinstance(actors, ActorStates)
     assert isinstance(running, Running)
     assert isinstance(environments, EnvStates)
     return {
-        "environment": environments.state,
-        **{f"observation.{group}": seen for group, seen in environments.observation.items()},
-        **{f"memory.{group}": memory for group, memory in actors.memory.items()},
+        names.ENVIRONMENT: environments.state,
+        **{names.observation(group): seen for group, seen in environments.observation.items()},
+        **{names.memory(group): memory for group, memory in actors.memory.items()},
     }
 
 
-def _saved(carry: Carry, prefix: str) -> dict[str, np.ndarray]:
+def _fields(carry: Carry) -> dict[str, np.ndarray]:
+    """The arrays that a block carries from unroll to unroll, by field of a checkpoint's block."""
     actors, running, environments = jax.device_get((carry.actors, carry.running, carry.environments))
     saved = {
-        f"{prefix}.{name}.{i}": np.asarray(leaf)
-        for name, tree in _named(carry).items()
+        names.leaf(field, i): np.asarray(leaf)
+        for field, tree in _named(carry).items()
         for i, leaf in enumerate(jax.device_get(jax.tree.leaves(tree)))
     }
-    saved[f"{prefix}.first"], saved[f"{prefix}.length"] = environments.first, running.length
+    saved[names.FIRST], saved[names.LENGTH] = environments.first, running.length
     for group in actors.memory:
-        saved[f"{prefix}.reward.{group}"] = running.reward[group]
-        saved[f"{prefix}.discounted.{group}"] = actors.discounted_sum[group]
+        saved[names.reward(group)] = running.reward[group]
+        saved[names.discounted(group)] = actors.discounted_sum[group]
     return saved
 
 
-def _loaded(carry: Carry, prefix: str, saved: dict[str, np.ndarray]) -> Carry:
-    def tree(name: str, like: PyTree) -> PyTree:
+def _loaded(carry: Carry, name_of: Callable[[str], str], saved: dict[str, np.ndarray]) -> Carry:
+    """The carry with a block's saved fields; `name_of` maps a field to its name in `saved`."""
+
+    def array(field: str) -> np.ndarray:
+        return saved[name_of(field)]
+
+    def tree(field: str, like: PyTree) -> PyTree:
         leaves, structure = jax.tree.flatten(like)
-        return jax.tree.unflatten(structure, [saved[f"{prefix}.{name}.{i}"] for i in range(len(leaves))])
+        return jax.tree.unflatten(structure, [array(names.leaf(field, i)) for i in range(len(leaves))])
 
     actors, running, environments = carry.actors, carry.running, carry.environments
     assert isinstance(actors, ActorStates)
@@ -209,14 +220,14 @@ def _loaded(carry: Carry, prefix: str, saved: dict[str, np.ndarray]) -> Carry:
     assert isinstance(environments, EnvStates)
     loaded = carry._replace(
         actors=ActorStates(
-            {g: tree(f"memory.{g}", memory) for g, memory in actors.memory.items()},
-            {g: saved[f"{prefix}.discounted.{g}"].astype(s.dtype) for g, s in actors.discounted_sum.items()},
+            {g: tree(names.memory(g), memory) for g, memory in actors.memory.items()},
+            {g: array(names.discounted(g)).astype(s.dtype) for g, s in actors.discounted_sum.items()},
         ),
-        running=Running({g: saved[f"{prefix}.reward.{g}"] for g in running.reward}, saved[f"{prefix}.length"]),
+        running=Running({g: array(names.reward(g)) for g in running.reward}, array(names.LENGTH)),
         environments=EnvStates(
-            tree("environment", environments.state),
-            {g: tree(f"observation.{g}", seen) for g, seen in environments.observation.items()},
-            saved[f"{prefix}.first"],
+            tree(names.ENVIRONMENT, environments.state),
+            {g: tree(names.observation(g), seen) for g, seen in environments.observation.items()},
+            array(names.FIRST),
         ),
     )
     return jax.device_put(loaded)

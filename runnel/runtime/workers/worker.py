@@ -17,6 +17,7 @@ import numpy as np
 
 from runnel.runtime.programs import row_packing, totals
 from runnel.runtime.programs.versions import Acted, Staleness, Version, in_time, told
+from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.workers import assembly
 from runnel.runtime.workers.assembly import Assignment
@@ -40,7 +41,7 @@ class Worker:
         self.read_at: dict[str, int] = {}  # by group: the iteration of what was read last, and its version
         self.versions: dict[str, int] = {}
         self.until, self.target, self.reached = 0, float("inf"), False
-        self.env_steps, self.episodes = int(a.start.saved.get("env_steps", 0)), 0
+        self.env_steps, self.episodes = int(a.start.saved.get(names.ENV_STEPS, 0)), 0
         self.staleness = Staleness()
         self.stores = {group: reader for group, (_, reader) in a.ends.readers.items()}
         self.read: list[Callable[[], None]] = []  # unrolls that were learnt from, to be released
@@ -431,7 +432,7 @@ class Worker:
         saved: worker_checkpoint.Arrays = {}
         if self.trainer is not None:
             saved |= worker_checkpoint.save_learning(self.trainer.carry, self.a.foreign)
-            saved["env_steps"] = np.asarray(self.env_steps)
+            saved[names.ENV_STEPS] = np.asarray(self.env_steps)
         if isinstance(self.player, CompiledPlayer):
             saved |= self.player.save()
         elif self.player is not None:
