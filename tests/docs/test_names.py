@@ -1,0 +1,90 @@
+"""Files, tests, classes and functions that the documentation names exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+from definitions import definitions
+from paths import ROOT
+
+import runnel
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PACKAGE = ROOT / "runnel"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {stem: [file for file in FILES if file.stem == stem] for stem in {file.stem for file in FILES}}
+CLASSES = {name for file in FILES for name in definitions(file) if name[0].isupper()}
+SUFFIXES = ("py", "md", "json", "jsonl", "toml", "txt", "svg", "png", "mp4", "pt", "log", "sh", "yml", "yaml", "html")
+LIBRARIES = ("brax", "envpool", "gymnasium", "gymnax", "jaxmarl", "pettingzoo")
+"""Adapters that are named like the library that they adapt."""
+PLACES = ("runnel", "tests", "benchmarks", "docs", "tools", *(path.name for path in PACKAGE.iterdir() if path.is_dir()))
+"""With what a path in a page begins: a folder of the repository, or a package."""
+
+
+def words(page):
+    """What a page says between backticks, outside code blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S))
+
+
+def missing_file(word):
+    """The file that a word names and that does not exist."""
+    path = word.partition("::")[0]
+    if not re.fullmatch(r"\w+(/\w+)+\.py", path) or path.partition("/")[0] not in PLACES:
+        return None
+    return None if any((base / path).is_file() for base in (ROOT, PACKAGE, ROOT / "tests", ROOT / "docs")) else path
+
+
+def missing_name(word):
+    """The function, class or member, as `module.name` or `Class.member`, that a word names and nobody defines."""
+    found = re.fullmatch(r"(?:runnel\.)?(\w+)\.(\w+(?:\.\w+)?)(?:\(.*\))?", word)
+    if found is None or found[2].rpartition(".")[2] in SUFFIXES:
+        return None
+    owner, name = found.groups()
+    if owner == "runnel":
+        return None if name in runnel.__all__ or name in MODULES or (PACKAGE / name).exists() else word
+    if owner in CLASSES:
+        return None if any(f"{owner}.{name}" in definitions(file) for file in FILES) else word
+    if owner in MODULES and owner not in LIBRARIES:
+        has = {known for file in MODULES[owner] for known in definitions(file)}
+        return None if name in has or any(known.endswith(f".{name}") for known in has) else word
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_files_and_names_of_a_page_exist(page):
+    missing = [word for word in words(page) if missing_file(word) or missing_name(word)]
+    assert not missing, f"{page.name} names what does not exist: {', '.join(missing)}"
+
+
+def test_what_does_not_exist_is_found():
+    assert missing_file("planning/plan.py") is None
+    assert missing_file("planning/plans.py")
+    assert missing_file("tests/planning/test_nothing.py")
+    assert missing_name("plan.build_plan") is None
+    assert missing_name("plan.no_such_function")
+    assert missing_name("Plan.text") is None
+    assert missing_name("Plan.no_such_method")
+    assert missing_name("runnel.train") is None
+    assert missing_name("runnel.no_such_name")
+    assert missing_name("config.json") is None
+
+
+TABLE = (ROOT / "docs" / "faults.md").read_text().partition("| what | what the run does | test |")[2]
+FAULTS = [row for row in TABLE.splitlines() if row.startswith("| ")]
+
+
+@pytest.mark.parametrize("row", FAULTS, ids=[row.split(" | ")[0].strip("| ")[:60] for row in FAULTS])
+def test_the_tests_of_a_fault_exist(row):
+    """`file::test` or `file`; a test alone is of the file before it."""
+    tests = re.findall(r"`([^`]+)`", row.split(" | ")[2])
+    file = None
+    for name in tests:
+        path, _, test = name.partition("::")
+        if path.endswith(".py"):
+            file = ROOT / "tests" / path
+            assert file.is_file(), f"there is no tests/{path}"
+        elif path.startswith("test_"):
+            test = path
+        assert isinstance(file, Path), f"{name} follows no file"
+        assert not test or test in definitions(file), f"{file.relative_to(ROOT)} has no {test}"
+    assert file, "names no test"
