@@ -151,13 +151,13 @@ def alone(built: BuiltRun, fragment: str, seconds: float) -> dict[str, float]:
     topology = derive_channels(built.plan, built.graph, host=True)
     post = next(post for post in topology.posts if post.fragment == fragment)
     line = _Line(seconds)
-    station = WorkerContext(post.name, in_process.InProcessBell(), line)  # type: ignore[arg-type]
+    context = WorkerContext(post.name, in_process.InProcessBell(), line)  # type: ignore[arg-type]
     links, boards = topology.of(post.name)
     world = built.environment
-    ends = _ends(station, links, boards)
+    ends = _ends(context, links, boards)
     worker = Worker(
         Assignment(
-            station,
+            context,
             built.graph,
             built.plan,
             topology,
@@ -173,20 +173,20 @@ def alone(built: BuiltRun, fragment: str, seconds: float) -> dict[str, float]:
     try:
         worker.run()
     except Stopped:
-        station.report()
+        context.report()
     before, after = line.first, line.status
     assert before is not None
     elapsed = after["elapsed"] - before["elapsed"]
     return {name: (value - before["counts"].get(name, 0.0)) / elapsed for name, value in after["counts"].items()}
 
 
-def _ends(station: WorkerContext, links: Sequence[StreamSpec], boards: Sequence[ParameterChannel]) -> StreamEnds:
+def _ends(context: WorkerContext, links: Sequence[StreamSpec], boards: Sequence[ParameterChannel]) -> StreamEnds:
     ports: dict[StreamSpec, InPort | OutPort] = {}
     for link in links:
-        if link.source == station.name:
-            ports[link] = OutPort(station, _Writer(link.schema, link.slots), link.name, link.turn, link.turns)  # type: ignore[arg-type]
+        if link.source == context.name:
+            ports[link] = OutPort(context, _Writer(link.schema, link.slots), link.name, link.turn, link.turns)  # type: ignore[arg-type]
         else:
-            ports[link] = InPort(station, _Reader(link.schema), link.name, link.source_turn, link.source_turns)  # type: ignore[arg-type]
-    readers = {b.group: (b, _Store(b.schema)) for b in boards if b.source != station.name}
-    writers = {b.group: (b, in_process.InProcessStore(b.schema).writer()) for b in boards if b.source == station.name}
+            ports[link] = InPort(context, _Reader(link.schema), link.name, link.source_turn, link.source_turns)  # type: ignore[arg-type]
+    readers = {b.group: (b, _Store(b.schema)) for b in boards if b.source != context.name}
+    writers = {b.group: (b, in_process.InProcessStore(b.schema).writer()) for b in boards if b.source == context.name}
     return StreamEnds(ports, readers, writers)  # type: ignore[arg-type]

@@ -67,11 +67,11 @@ class PublishedParameters(NamedTuple):
 class Assignment:
     """What a worker is to do, and what it has for it."""
 
-    station: WorkerContext
-    whole: Graph  # of the run
+    context: WorkerContext
+    run_graph: Graph  # of the run
     plan: Plan
     topology: Topology
-    post: WorkerSpec
+    spec: WorkerSpec
     ends: StreamEnds
     seed: int
     environment: JaxEnvironment | None  # None: a host environment
@@ -82,12 +82,12 @@ class Assignment:
 
     @cached_property
     def fragment(self) -> PlacedFragment:
-        return next(f for f in self.plan.fragments if f.name == self.post.fragment)
+        return next(f for f in self.plan.fragments if f.name == self.spec.fragment)
 
     @cached_property
     def limit(self) -> int:
         """How many iterations an unroll may be behind; with 0, everybody waits for everybody."""
-        return staleness_in_iterations(self.plan, self.whole)
+        return staleness_in_iterations(self.plan, self.run_graph)
 
     @property
     def free(self) -> bool:
@@ -96,7 +96,7 @@ class Assignment:
     @cached_property
     def lead(self) -> int | None:
         """By how many iterations unrolls may be ahead of what is published, where they are taken in order."""
-        return lead(self.plan, self.whole)
+        return lead(self.plan, self.run_graph)
 
     @property
     def pauses(self) -> bool:
@@ -106,62 +106,64 @@ class Assignment:
     @property
     def gathered(self) -> bool:
         """What is made here of its own unrolls is taken as it comes."""
-        return self.free and bool(self.after) and gathers(self.fragment) and not self.learning
+        return self.free and bool(self.training_nodes) and gathers(self.fragment) and not self.learns
 
     @cached_property
-    def learning(self) -> bool:
-        return learns(self.fragment, self.whole)
+    def learns(self) -> bool:
+        return learns(self.fragment, self.run_graph)
 
     @property
-    def plays(self) -> bool:
+    def steps_envs(self) -> bool:
         return "environment" in self.fragment.nodes
 
     @cached_property
-    def after(self) -> list[Node]:
+    def training_nodes(self) -> list[Node]:
         """Its nodes after the rollout."""
-        return [node for node in self.whole.after_rollout() if node.name in self.fragment.nodes]
+        return [node for node in self.run_graph.after_rollout() if node.name in self.fragment.nodes]
 
     @cached_property
     def graph(self) -> Graph:
         """That of the run; or, of workers that each compute from what they play alone, that of their share."""
-        if not (self.after and self.plays and self.fragment.replicas > 1) or self.learning:
-            return self.whole
-        start, stop = self.fragment.environments[self.post.replica]
-        return trace(self.whole.algorithm, self.whole.spec, stop - start)
+        if not (self.training_nodes and self.steps_envs and self.fragment.replicas > 1) or self.learns:
+            return self.run_graph
+        start, stop = self.fragment.environments[self.spec.replica]
+        return trace(self.run_graph.algorithm, self.run_graph.spec, stop - start)
 
     @cached_property
     def blocks(self) -> list[EnvBlock]:
-        return [block for block in self.topology.blocks if block.worker == self.post.name]
+        return [block for block in self.topology.blocks if block.worker == self.spec.name]
 
     def groups(self, kind: Kind) -> list[str]:
         """The groups whose node of a kind is here."""
-        return [node.group for node in self.whole.of_kind(kind) if node.name in self.fragment.nodes]
+        return [node.group for node in self.run_graph.of_kind(kind) if node.name in self.fragment.nodes]
 
     @cached_property
-    def taken(self) -> list[str]:
+    def consumed_groups(self) -> list[str]:
         """The groups whose trajectories nodes here take."""
-        rollouts = {node.name: node.group for node in self.whole.of_kind("rollout")}
-        refs = [ref for name in self.fragment.nodes for ref in self.whole.nodes[name].inputs]
+        rollouts = {node.name: node.group for node in self.run_graph.of_kind("rollout")}
+        refs = [ref for name in self.fragment.nodes for ref in self.run_graph.nodes[name].inputs]
         return list(dict.fromkeys(rollouts[ref.node] for ref in refs if ref.node in rollouts))
 
     @cached_property
-    def counted(self) -> list[str]:
+    def counted_groups(self) -> list[str]:
         """The groups whose episodes are counted here: where their trajectories are taken first."""
         first = {}
-        for node in self.whole.nodes.values():
+        for node in self.run_graph.nodes.values():
             for ref in node.inputs:
                 first.setdefault(ref.node, node.name)
-        rollouts = {node.group: node.name for node in self.whole.of_kind("rollout")}
-        return [group for group in self.taken if first[rollouts[group]] in self.fragment.nodes]
+        rollouts = {node.group: node.name for node in self.run_graph.of_kind("rollout")}
+        return [group for group in self.consumed_groups if first[rollouts[group]] in self.fragment.nodes]
 
     @cached_property
-    def foreign(self) -> list[str]:
+    def remote_groups(self) -> list[str]:
         """The groups that nodes here compute with and that are learnt elsewhere."""
-        return [group for group in dict.fromkeys(node.group for node in self.after) if group in self.ends.readers]
+        return [
+            group for group in dict.fromkeys(node.group for node in self.training_nodes) if group in self.ends.readers
+        ]
 
     def known(self, group: str) -> PyTree:
         """The types of a learner's state, as much of it as a store tells."""
-        state = self.whole.states[group]
+        state = self.run_graph.states[group]
         whole = group in self.ends.readers and self.ends.readers[group][0].whole
         return state if whole else PublishedParameters(state.params)
 
@@ -171,13 +173,13 @@ class Assignment:
 
 def make_blocks(a: Assignment, parameters: Parameters) -> list[BlockState]:
     """The worker's environments, stepped from the host."""
-    types, steps, acted, rolled = group_types(a.whole), a.whole.unroll, a.groups("act"), a.groups("rollout")
-    discounts = {node.group: node.rollout.discount for node in a.whole.of_kind("rollout")}
+    types, steps, acted, rolled = group_types(a.run_graph), a.run_graph.unroll, a.groups("act"), a.groups("rollout")
+    discounts = {node.group: node.rollout.discount for node in a.run_graph.of_kind("rollout")}
     blocks = []
     for place in a.blocks:
         lanes: dict[str, Any] = {}
         envs = len(place.envs)
-        for group in a.whole.spec.groups:
+        for group in a.run_graph.spec.groups:
             outs = a.ends.outs("unroll", group=group, block=place.number)
             if group in acted:
                 lanes[group] = LocalPolicyLane(types[group], group, steps, envs, outs)
@@ -203,7 +205,7 @@ def make_blocks(a: Assignment, parameters: Parameters) -> list[BlockState]:
             worker_checkpoint.load_block(block, place, a.start.saved)
             journal.write(block.entry())
         blocks.append(block)
-    block_checkpoint.tell_cut(blocks, a.station.tell)
+    block_checkpoint.tell_cut(blocks, a.context.tell)
     return blocks
 
 
@@ -211,12 +213,12 @@ def make_compiled_player(
     a: Assignment, parameters: Parameters, gate: Callable[[Callable[[], bool], int], Version]
 ) -> CompiledPlayer | None:
     """Where environments and all policies can be traced and are here, unrolls are compiled whole; else None."""
-    groups = list(a.whole.spec.groups)
+    groups = list(a.run_graph.spec.groups)
     if a.environment is None or a.groups("act") != groups or a.groups("rollout") != groups:
         return None
     outs = {place.number: {g: a.ends.outs("unroll", group=g, block=place.number) for g in groups} for place in a.blocks}
     return CompiledPlayer(
-        a.graph, a.environment, a.blocks, outs, parameters, a.seed, gate, a.station.bell.beat, a.memory, a.start,
+        a.graph, a.environment, a.blocks, outs, parameters, a.seed, gate, a.context.bell.beat, a.memory, a.start,
     )  # fmt: skip
 
 
@@ -226,21 +228,21 @@ def make_compiled_player(
 def make_servers(a: Assignment, parameters: Parameters) -> list[InferenceServer | AsyncInferenceServer]:
     """One for each group whose policy is here and whose environments are not."""
     servers: list[InferenceServer | AsyncInferenceServer] = []
-    for group in a.groups("act") if not a.plays else []:
-        rolled, types = group in a.groups("rollout"), group_types(a.whole)[group]
+    for group in a.groups("act") if not a.steps_envs else []:
+        rolled, types = group in a.groups("rollout"), group_types(a.run_graph)[group]
         clients = []
         for place in a.topology.blocks:
             for request in a.ends.ins("request", group=group, block=place.number):
                 (reply,) = a.ends.outs("reply", group=group, block=place.number)
                 outs = a.ends.outs("unroll", group=group, block=place.number)
-                kept = LocalPolicyLane(types, group, a.whole.unroll, len(place.envs), outs) if rolled else None
-                client = InferenceClient(a.whole, group, place, request, reply, kept)
+                kept = LocalPolicyLane(types, group, a.run_graph.unroll, len(place.envs), outs) if rolled else None
+                client = InferenceClient(a.run_graph, group, place, request, reply, kept)
                 worker_checkpoint.load_client(client, a.start.saved)
                 clients.append(client)
         if a.free and not rolled:
-            servers.append(AsyncInferenceServer(a.station, a.whole, clients, parameters, a.seed))
+            servers.append(AsyncInferenceServer(a.context, a.run_graph, clients, parameters, a.seed))
         else:
-            servers.append(InferenceServer(a.whole, clients, parameters, a.seed))
+            servers.append(InferenceServer(a.run_graph, clients, parameters, a.seed))
         worker_checkpoint.load_server(servers[-1], a.start.saved)
     return servers
 
@@ -249,19 +251,19 @@ def make_servers(a: Assignment, parameters: Parameters) -> list[InferenceServer 
 
 
 def make_trainer(a: Assignment) -> Trainer:
-    share = a.fragment.environments[a.post.replica][0] if a.graph is not a.whole else 0
+    share = a.fragment.environments[a.spec.replica][0] if a.graph is not a.run_graph else 0
     stage = Stage(a.graph, a.fragment.nodes, key_offset=share)
     incoming, outgoing = _valves(a)
     trainer = Trainer(
-        a.station, a.graph, stage, Loop(a.graph), _carry(a, stage), incoming, outgoing, counts=bool(a.counted),
+        a.context, a.graph, stage, Loop(a.graph), _carry(a, stage), incoming, outgoing, counts=bool(a.counted_groups),
         strict=not a.free, spmd=a.spmd,
     )  # fmt: skip
     for credit, rounds in zip(trainer.credits, trainer.plan.rounds, strict=True):
         if rounds.samples:
             worker_checkpoint.load_credit(credit, rounds.component, a.start.saved)
-    trainer.foreign, trainer.told = bool(a.foreign), trainer.iteration
+    trainer.foreign, trainer.told = bool(a.remote_groups), trainer.iteration
     trainer.pauses, trainer.gathered_from = a.pauses, a.gathered
-    if not a.learning and not a.plays:
+    if not a.learns and not a.steps_envs:
         trainer.turns = a.fragment.replicas
     return trainer
 
@@ -279,7 +281,7 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
             updates={group: jnp.int32(0) for group in groups},
             states={group: loop.init_state(seed, group) for group in groups if group in learnt},
             replays={node.name: loop.empty_replay(node) for node in stage.nodes if node.kind == "replay"},
-            window=ops_episodes.empty_window(a.counted) if a.counted else (),
+            window=ops_episodes.empty_window(a.counted_groups) if a.counted_groups else (),
             actors=(),
             running=(),
             environments=(),
@@ -287,8 +289,8 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
 
     carry = worker_checkpoint.load_learning(jax.jit(begin)(jnp.uint32(a.seed)), a.start.saved)
     iteration = int(carry.iteration)
-    if not a.learning and not a.plays:  # replicas take whole iterations in turn
-        iteration += (a.post.replica - iteration) % a.fragment.replicas
+    if not a.learns and not a.steps_envs:  # replicas take whole iterations in turn
+        iteration += (a.spec.replica - iteration) % a.fragment.replicas
     if a.spmd is not None:
         carry = a.spmd.everywhere(carry)
     for group in groups:
@@ -318,12 +320,12 @@ def make_unroll_intake(a: Assignment) -> tuple[BatchCollector | None, list[EnvBl
     """Where unrolls come from other workers, and the blocks whose they are."""
     sources, places = [], []
     for place in a.topology.blocks:
-        ports = [port for group in a.taken for port in a.ends.ins("unroll", group=group, block=place.number)]
+        ports = [port for group in a.consumed_groups for port in a.ends.ins("unroll", group=group, block=place.number)]
         if ports:
             sources.append(ports)
             places.append(place)
     limit = a.limit if a.free and a.lead is None else None
-    return (BatchCollector(a.station, sources, len(sources), limit, "unrolls") if sources else None), places
+    return (BatchCollector(a.context, sources, len(sources), limit, "unrolls") if sources else None), places
 
 
 def make_gradient_intake(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
@@ -336,7 +338,7 @@ def make_gradient_intake(a: Assignment) -> tuple[BatchCollector | None, list[str
         (link.node, port) for link, port in a.ends.links.items()
         if link.kind == "value" and isinstance(port, InPort) and link.source in plays.workers() and gathers(plays)
     ]  # fmt: skip
-    if not found or a.taken:
+    if not found or a.consumed_groups:
         return None, []
     limit = a.limit if a.free else None
-    return BatchCollector(a.station, [[port] for _, port in found], 1, limit, "gradients"), [node for node, _ in found]
+    return BatchCollector(a.context, [[port] for _, port in found], 1, limit, "gradients"), [node for node, _ in found]

@@ -28,9 +28,9 @@ class BatchCollector:
     """
 
     def __init__(
-        self, station: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit: int | None, cause: str
+        self, context: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit: int | None, cause: str
     ):
-        self.station, self.sources, self.take, self.limit, self.cause = station, sources, take, limit, cause
+        self.context, self.sources, self.take, self.limit, self.cause = context, sources, take, limit, cause
         self._waiting: deque[Collected] = deque()
 
     def collect(self, iteration: int) -> list[Collected]:
@@ -39,7 +39,7 @@ class BatchCollector:
             return [self._receive(k) for k in range(len(self.sources))]
         found = self._enough(iteration)
         if found is None:
-            found = self.station.wait(lambda: self._enough(iteration), self.cause)
+            found = self.context.wait(lambda: self._enough(iteration), self.cause)
         return found
 
     def ready(self, iteration: int) -> bool:

@@ -17,15 +17,15 @@ LOOK_S = 0.2
 """How often: also the shortest `--hang-after` that compiling cannot exceed."""
 
 
-def watch_compiler(station: Callable[[], WorkerContext]) -> None:
+def watch_compiler(context: Callable[[], WorkerContext]) -> None:
     """Watches this process's main thread for as long as the process lives."""
-    threading.Thread(target=_watch, args=(station,), name="compile-watch", daemon=True).start()
+    threading.Thread(target=_watch, args=(context,), name="compile-watch", daemon=True).start()
 
 
-def _watch(station: Callable[[], WorkerContext]) -> None:
+def _watch(context: Callable[[], WorkerContext]) -> None:
     pause = threading.Event()
     while not pause.wait(LOOK_S):
         try:
-            station().note_compiler(stacks.compiles(stacks.main_thread()))
+            context().note_compiler(stacks.compiles(stacks.main_thread()))
         except Stopped:
             return

@@ -30,7 +30,7 @@ class EnvWorker:
 
     def __init__(
         self,
-        station: WorkerContext,
+        context: WorkerContext,
         types: Mapping[str, GroupTypes],
         rolled: Sequence[str],  # the groups whose trajectories are put together here
         unroll: int,
@@ -44,7 +44,7 @@ class EnvWorker:
         start: BlockStart,
         memory: BlockMemory,
     ):
-        self.station, self.stores, self.unroll, self.free, self.lead = station, stores, unroll, free, lead
+        self.context, self.stores, self.unroll, self.free, self.lead = context, stores, unroll, free, lead
         self.blocks = {
             number: self._block(number, envs, types, rolled, discounts, ports, open_vector)
             for number, envs in blocks.items()
@@ -58,9 +58,9 @@ class EnvWorker:
                 journal.write(block.entry())
         self.player = Player(
             list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free and bool(rolled),
-            beat=station.bell.beat_at, tell=station.tell,
+            beat=context.bell.beat_at, tell=context.tell,
         )  # fmt: skip
-        tell_cut(self.blocks.values(), station.tell)
+        tell_cut(self.blocks.values(), context.tell)
 
     def _block(
         self, number: int, envs: range, types: Mapping[str, GroupTypes], rolled: Sequence[str],
@@ -80,20 +80,20 @@ class EnvWorker:
 
     def run(self) -> None:
         """Works until it is told to stop."""
-        station = self.station
-        station.save = self.save
-        station.enter("working")
+        context = self.context
+        context.save = self.save
+        context.enter("working")
         steps = self.unroll * sum(len(block.envs) for block in self.blocks.values())
         while True:
-            station.poll()
-            station.between = self.player.between_unrolls
-            if station.between and station.pausing:
-                station.pause()
+            context.poll()
+            context.between = self.player.between_unrolls
+            if context.between and context.pausing:
+                context.pause()
             self.player.unroll()
-            station.counts["env_steps"] += steps
+            context.counts["env_steps"] += steps
 
     def _started(self) -> None:
-        self.station.between = False
+        self.context.between = False
 
     def save(self) -> Arrays:
         saved: Arrays = {}
@@ -103,10 +103,10 @@ class EnvWorker:
 
     def _gate(self, block: BlockState) -> Version:
         """Waits until a block may begin an unroll; gives the parameters that it is acted with at least."""
-        gate(self.station, block.ready, self.stores, block.unrolls, self.lead)
+        gate(self.context, block.ready, self.stores, block.unrolls, self.lead)
         return told(self.stores)
 
     def _early(self, block: BlockState) -> Version | None:
-        asks = self.free and bool(block.kept) and not self.station.pausing
+        asks = self.free and bool(block.kept) and not self.context.pausing
         may = asks and block.ready() and in_time(self.stores, block.unrolls, self.lead)
         return told(self.stores) if may else None

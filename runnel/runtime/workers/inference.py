@@ -232,13 +232,13 @@ class AsyncInferenceServer:
 
     def __init__(
         self,
-        station: WorkerContext,
+        context: WorkerContext,
         graph: Graph,
         clients: Sequence[InferenceClient],
         parameters: Parameters,
         seed: int,
     ):
-        self.station, self.graph, self.clients, self.parameters = station, graph, list(clients), parameters
+        self.context, self.graph, self.clients, self.parameters = context, graph, list(clients), parameters
         self.group = clients[0].group
         self.loop = Loop(graph)
         self.envs, self.agents = len(clients[0].block.envs), graph.spec.groups[self.group].agents
@@ -305,8 +305,8 @@ class AsyncInferenceServer:
         for k, (client, t) in enumerate(zip(clients, steps, strict=True)):
             span = slice(k * self.rows, (k + 1) * self.rows)
             client.answer(t, action[span], [leaf[span] for leaf in extras], [leaf[span] for leaf in memory])
-        self.station.counts["env_steps"] += len(clients) * self.envs
-        self.station.counts["batches"] += 1
+        self.context.counts["env_steps"] += len(clients) * self.envs
+        self.context.counts["batches"] += 1
 
     def _depart(self, clients: list[InferenceClient]) -> InferenceFlight:
         """Begins to act for some blocks."""

@@ -225,8 +225,8 @@ class WorkerContext:
 class OutPort:
     """The writing end of a stream. Consumers with several replicas take turns, one whole iteration each."""
 
-    def __init__(self, station: WorkerContext, writer: Writer, name: str, turn: int = 0, turns: int = 1):
-        self.station, self.writer, self.name = station, writer, name
+    def __init__(self, context: WorkerContext, writer: Writer, name: str, turn: int = 0, turns: int = 1):
+        self.context, self.writer, self.name = context, writer, name
         self.turn, self.turns = turn, turns
         self.slots: Sequence[list[np.ndarray]] = writer.slots
         told = writer.told()
@@ -242,7 +242,7 @@ class OutPort:
     def claim(self, version: int = 0) -> int:
         """A slot to fill; waits while the reader has not caught up."""
         if not self.writer.free():
-            self.station.wait(lambda: self.writer.free() or None, f"room in {self.name}")
+            self.context.wait(lambda: self.writer.free() or None, f"room in {self.name}")
         claimed = self.writer.claim(version, 0.0)
         assert claimed is not None
         return claimed
@@ -261,8 +261,8 @@ class OutPort:
 class InPort:
     """The reading end of a stream."""
 
-    def __init__(self, station: WorkerContext, reader: Reader, name: str, turn: int = 0, turns: int = 1):
-        self.station, self.reader, self.name = station, reader, name
+    def __init__(self, context: WorkerContext, reader: Reader, name: str, turn: int = 0, turns: int = 1):
+        self.context, self.reader, self.name = context, reader, name
         self.turn, self.turns = turn, turns
 
     def takes(self, iteration: int) -> bool:
@@ -274,7 +274,7 @@ class InPort:
     def receive(self) -> Message:
         """The next message; waits for it."""
         if not self.reader.peek():
-            self.station.wait(lambda: self.reader.peek() or None, self.name)
+            self.context.wait(lambda: self.reader.peek() or None, self.name)
         message = self.reader.receive(0.0)
         assert message is not None
         return message
@@ -293,23 +293,23 @@ class InPort:
         return found
 
 
-def first_of(station: WorkerContext, ports: Sequence[InPort], cause: str) -> list[InPort]:
+def first_of(context: WorkerContext, ports: Sequence[InPort], cause: str) -> list[InPort]:
     """The ports that have something, once at least one has."""
 
     def some() -> list[InPort] | None:
         return [port for port in ports if port.peek()] or None
 
-    return station.wait(some, cause)
+    return context.wait(some, cause)
 
 
 def gate(
-    station: WorkerContext, ready: Callable[[], bool], stores: Mapping[str, StoreReader], unroll: int, lead: int | None
+    context: WorkerContext, ready: Callable[[], bool], stores: Mapping[str, StoreReader], unroll: int, lead: int | None
 ) -> None:
     """Waits until an unroll may begin: until whoever takes it has room, and learners have published what it waits for.
 
     Who waits at a barrier waits for parameters; who is ahead of the learner by as much as it may be, for room.
     """
     if not ready():
-        station.wait(lambda: ready() or None, "room for unrolls")
+        context.wait(lambda: ready() or None, "room for unrolls")
     if not in_time(stores, unroll, lead):
-        station.wait(lambda: in_time(stores, unroll, lead) or None, "room for unrolls" if lead else "parameters")
+        context.wait(lambda: in_time(stores, unroll, lead) or None, "room for unrolls" if lead else "parameters")

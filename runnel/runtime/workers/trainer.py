@@ -49,7 +49,7 @@ class Trainer:
 
     def __init__(
         self,
-        station: WorkerContext,
+        context: WorkerContext,
         graph: Graph,
         stage: Stage,
         loop: Loop,
@@ -61,7 +61,7 @@ class Trainer:
         strict: bool,
         spmd: Spmd | None = None,
     ):
-        self.station, self.graph, self.stage, self.loop = station, graph, stage, loop
+        self.context, self.graph, self.stage, self.loop = context, graph, stage, loop
         self.incoming = {valve.node.name: valve for valve in incoming}
         self.outgoing = list(outgoing)
         self.counts, self.strict, self.spmd = counts, strict, spmd
@@ -121,7 +121,7 @@ class Trainer:
     def _work(self) -> None:
         """From here on the state is no more that between two iterations."""
         if not self.pauses:
-            self.station.between = False
+            self.context.between = False
 
     def gathered(self, valve: ValuePort, messages: Sequence[Message]) -> None:
         """Runs the nodes that take a message of workers that have each their own: one, or the mean of several."""
@@ -224,12 +224,12 @@ class Trainer:
         if key not in self._programs:
             self._programs[key] = compiled = jax.jit(make(), donate_argnums=0)
             return partial(self._first_call, compiled)
-        self.station.bell.beat()
+        self.context.bell.beat()
         return self._programs[key]
 
     def _first_call(self, program: Callable[..., Any], *arguments: Any) -> Any:
         """Says that it compiles while it does: that may take far longer than any work."""
-        with self.station.compiling():
+        with self.context.compiling():
             return program(*arguments)
 
     def _run(self, segment: Segment, values: Values, batch: TrainerBatch | None, key: Any) -> Values:

@@ -36,7 +36,7 @@ class Worker:
 
     def __init__(self, assignment: Assignment):
         a = self.a = assignment
-        self.station, self.ends = a.station, a.ends
+        self.context, self.ends = a.context, a.ends
         self.held: dict[str, PyTree] = {}  # by group: params to act with, as read from a store
         self.read_at: dict[str, int] = {}  # by group: the iteration of what was read last, and its version
         self.versions: dict[str, int] = {}
@@ -47,16 +47,16 @@ class Worker:
         self.read: list[Callable[[], None]] = []  # unrolls that were learnt from, to be released
         self.ahead: TrainerBatch | None = None  # the next batch, where it was taken while the device was at work
         self.copies = jax.default_backend() != "cpu"  # what goes to the device is copied; the CPU reads slots in place
-        self.trainer = assembly.make_trainer(a) if a.after else None
+        self.trainer = assembly.make_trainer(a) if a.training_nodes else None
         self.intake, self.sources = assembly.make_unroll_intake(a)
         self.gradients, self.gradient_nodes = assembly.make_gradient_intake(a)
         self.servers = assembly.make_servers(a, self._parameters)
         self.player: Player | CompiledPlayer | None = None
-        if a.plays:
+        if a.steps_envs:
             self.player = assembly.make_compiled_player(a, self._parameters, self._enter) or Player(
                 assembly.make_blocks(a, self._parameters), self._gate, self._early, self._started,
                 asks_count=a.free and bool(a.groups("rollout")),
-                compiled=partial(a.station.enter, "working"), beat=a.station.bell.beat_at, tell=a.station.tell,
+                compiled=partial(a.context.enter, "working"), beat=a.context.bell.beat_at, tell=a.context.tell,
             )  # fmt: skip
             if self.trainer is not None and a.start.rejoins:
                 self.trainer.go_on(min(block.unrolls for block in self.player.blocks))
@@ -71,7 +71,7 @@ class Worker:
 
     def _parameters(self, unroll: int) -> tuple[Version, dict[str, PyTree]]:
         """The parameters to act with: those of the iteration, or the newest where staleness is allowed."""
-        if self.trainer is not None and (self.a.learning or self.a.foreign):
+        if self.trainer is not None and (self.a.learns or self.a.remote_groups):
             params = {g: state.params for g, state in self.trainer.carry.states.items()}
             return Version(self.trainer.iteration, {**self.updates, **self.versions}), params
         for group in self.ends.readers:
@@ -88,7 +88,7 @@ class Worker:
         """A learner's state where it is newer than what was read last; waits for that of iteration `wanted`."""
         _, reader = self.ends.readers[group]
         if reader.iteration() < wanted:
-            self.station.wait(lambda: reader.iteration() >= wanted or None, "parameters")
+            self.context.wait(lambda: reader.iteration() >= wanted or None, "parameters")
         if self.read_at.get(group) == reader.iteration():
             return None
         newest = reader.read()
@@ -99,12 +99,12 @@ class Worker:
         """Takes the newest state of what is learnt elsewhere, having told which that is."""
         trainer = self.trainer
         assert trainer is not None
-        for group in self.a.foreign:
+        for group in self.a.remote_groups:
             board, reader = self.ends.readers[group]
             # At a barrier each gradient leads to a new state; others are one an iteration.
             wanted = self._wanted(trainer.told if board.whole and not self.a.free else trainer.iteration)
             if reader.iteration() < wanted:
-                self.station.wait(lambda r=reader, w=wanted: r.iteration() >= w or None, "parameters")
+                self.context.wait(lambda r=reader, w=wanted: r.iteration() >= w or None, "parameters")
             if board.whole or self.a.gathered:
                 for port in (port for valve in trainer.outgoing for port in valve.ports):
                     port.claim(reader.iteration())
@@ -115,7 +115,7 @@ class Worker:
             trainer.version_told = self.read_at[group]
 
     def _publish(self) -> None:
-        if self.a.spmd is not None and self.a.post.replica:
+        if self.a.spmd is not None and self.a.spec.replica:
             return  # all learners have the same
         assert self.trainer is not None
         carry = self.trainer.carry
@@ -128,11 +128,11 @@ class Worker:
 
     def _started(self) -> None:
         """From here on the state is no more that between two unrolls."""
-        self.station.between = False
+        self.context.between = False
 
     def _enter(self, ready: Callable[[], bool], unroll: int) -> Version:
         """Waits until an unroll may begin; gives what it is acted with, or something newer is."""
-        gate(self.station, ready, self.stores, unroll, self.a.lead)
+        gate(self.context, ready, self.stores, unroll, self.a.lead)
         return self._told()
 
     def _gate(self, block: BlockState) -> Version:
@@ -141,7 +141,7 @@ class Worker:
     def _early(self, block: BlockState) -> Version | None:
         """A block that asks others for its actions may begin while its neighbours still play."""
         asks = self.a.free and self.trainer is None and block.acting is None and bool(block.kept)
-        may = asks and not self.station.pausing and block.ready() and in_time(self.stores, block.unrolls, self.a.lead)
+        may = asks and not self.context.pausing and block.ready() and in_time(self.stores, block.unrolls, self.a.lead)
         return self._told() if may else None
 
     def _told(self) -> Version:
@@ -151,17 +151,17 @@ class Worker:
 
     def run(self) -> None:
         """Works until it is told to stop."""
-        station = self.station
-        station.save, station.on_go = self.save, self._on_go
-        if self.a.learning and self.a.free and not self.a.pauses:
-            station.drain = self._drain
+        context = self.context
+        context.save, context.on_go = self.save, self._on_go
+        if self.a.learns and self.a.free and not self.a.pauses:
+            context.drain = self._drain
         if self.trainer is not None:
-            station.on_pause = self._report
-            if self.a.learning:
-                station.iteration = self._iteration
-            if self.a.foreign:
+            context.on_pause = self._report
+            if self.a.learns:
+                context.iteration = self._iteration
+            if self.a.remote_groups:
                 self.trainer.prepare = self._prepare
-        station.enter("compiling")
+        context.enter("compiling")
         for server in self.servers:
             if isinstance(server, InferenceServer):
                 server.open()
@@ -170,8 +170,8 @@ class Worker:
         turn = self._turn()
         self._boundary()
         turn()  # the first compiles what it needs
-        station.enter("working")
-        station.restart()
+        context.enter("working")
+        context.restart()
         while True:
             self._boundary()
             turn()
@@ -188,7 +188,7 @@ class Worker:
     def _play(self) -> None:
         assert self.player is not None
         self.player.unroll()
-        self.station.counts["env_steps"] += self.a.graph.unroll * sum(len(place.envs) for place in self.a.blocks)
+        self.context.counts["env_steps"] += self.a.graph.unroll * sum(len(place.envs) for place in self.a.blocks)
 
     def _serve(self) -> None:
         """One unroll of everybody, in step."""
@@ -197,7 +197,7 @@ class Worker:
         for server in servers:
             server.begin(unroll)
         self._started()
-        for t in range(self.a.whole.unroll):
+        for t in range(self.a.run_graph.unroll):
             for ring in range(len(servers[0].sets)):
                 for server in servers:
                     server.turn(t, ring)
@@ -208,7 +208,7 @@ class Worker:
         """Acts once for whoever has asked."""
         servers = self._free_servers()
         if not any(server.flight for server in servers):
-            first_of(self.station, [client.request for server in servers for client in server.clients], "observations")
+            first_of(self.context, [client.request for server in servers for client in server.clients], "observations")
         self._started()
         for server in servers:
             server.serve()
@@ -223,13 +223,13 @@ class Worker:
         trainer.prepare()
         if self.player is not None:
             self._play()
-            self.station.between |= self.a.pauses and self.player.between_unrolls
+            self.context.between |= self.a.pauses and self.player.between_unrolls
         if self.servers:
             self._serve()
         batch, self.ahead = self.ahead or self._batch(), None
         trainer.iterate(batch, graph.steps_per_iteration)
         self._measure()
-        if graph is self.a.whole:
+        if graph is self.a.run_graph:
             self.env_steps = trainer.iteration * graph.steps_per_iteration
         else:
             self.env_steps += graph.steps_per_iteration
@@ -280,7 +280,7 @@ class Worker:
     def _tell_versions(self) -> None:
         assert self.trainer is not None
         learners = [node for node in self.trainer.stage.nodes if node.kind in ("learn", "apply")]
-        self.station.counts["updates"] = sum(self.updates[group] for group in {node.group for node in learners})
+        self.context.counts["updates"] = sum(self.updates[group] for group in {node.group for node in learners})
 
     # The unrolls of an iteration
 
@@ -292,21 +292,21 @@ class Worker:
         # What is played here is played with what is known here.
         now = {**self.updates, **self.versions}
         if isinstance(self.player, CompiledPlayer):
-            acted = {group: Acted.of([now[group]]) for group in self.a.taken}
+            acted = {group: Acted.of([now[group]]) for group in self.a.consumed_groups}
             return TrainerBatch(None, np.zeros(0), {}, lambda: None, acted, self.player.unrolled())
         return self._made_here(now)
 
     def _from_streams(self, taken: list[Collected]) -> TrainerBatch:
         intake = self.intake
         assert intake is not None
-        blocks = {g: [each.messages[k].arrays for each in taken] for k, g in enumerate(self.a.taken)}
+        blocks = {g: [each.messages[k].arrays for each in taken] for k, g in enumerate(self.a.consumed_groups)}
         starts = np.asarray([self.sources[each.source].start for each in taken], np.int32)
-        begun = {g: [each.messages[k].rows for each in taken] for k, g in enumerate(self.a.taken)}
+        begun = {g: [each.messages[k].rows for each in taken] for k, g in enumerate(self.a.consumed_groups)}
         versions = {group: np.asarray(updates, np.int32) for group, updates in begun.items()}
         acted = {group: Acted.of(updates) for group, updates in begun.items()}
 
         def release() -> None:
-            if self.a.learning:
+            if self.a.learns:
                 self.read.append(lambda: intake.release(taken))
             else:
                 intake.release(taken)
@@ -318,11 +318,11 @@ class Worker:
         kept: dict[str, list[list[Any]]] = {}
         starts: list[int] = []
         if isinstance(self.player, Player):
-            kept = {g: [block.kept[g].slot.arrays for block in self.player.blocks] for g in self.a.taken}
+            kept = {g: [block.kept[g].slot.arrays for block in self.player.blocks] for g in self.a.consumed_groups}
             starts = [block.envs.start for block in self.player.blocks]
         for server in self.servers:
             for client in server.clients:
-                if client.kept is not None and client.group in self.a.taken:
+                if client.kept is not None and client.group in self.a.consumed_groups:
                     kept.setdefault(client.group, []).append(client.kept.slot.arrays)
             starts = [client.block.start for client in server.clients]
         if not kept:
@@ -343,32 +343,32 @@ class Worker:
 
     def _boundary(self) -> None:
         """Listens to the launcher; a learner then publishes what it has learnt, or waits to be told to go on."""
-        station = self.station
-        station.poll()
-        if self.trainer is not None and self.a.learning:
+        context = self.context
+        context.poll()
+        if self.trainer is not None and self.a.learns:
             self._learner_boundary()
         else:
-            station.between = self.player is None or self.player.between_unrolls
-            if station.between and station.pausing:
+            context.between = self.player is None or self.player.between_unrolls
+            if context.between and context.pausing:
                 for server in self._free_servers():
                     server.land()
-                station.pause()
+                context.pause()
         if self.trainer is not None and time.monotonic() - self._reported > REPORT_S:
             self._report()
 
     def _learner_boundary(self) -> None:
         # An asynchronous learner may also pause while it waits for unrolls: what it has of them is lost. Several that
         # are one program may not: they pause where they agree to.
-        self.station.between = self.a.free and (self.a.spmd is None or self.a.fragment.replicas == 1)
+        self.context.between = self.a.free and (self.a.spmd is None or self.a.fragment.replicas == 1)
         while True:
             self.reached = self._window_mean() >= self.target
-            stop = self.station.pausing or self.env_steps >= self.until or self.reached
-            stop = stop and not self.station.too_early()
+            stop = self.context.pausing or self.env_steps >= self.until or self.reached
+            stop = stop and not self.context.too_early()
             if self.a.spmd is not None:
                 stop = bool(self._any(self.a.spmd.flags(stop)))
             if not stop:
                 break
-            self.station.pause()
+            self.context.pause()
         self._publish()
         self._release()  # only now: who finds room for an unroll begins it with what was just published
 
@@ -398,7 +398,7 @@ class Worker:
 
     def _window_mean(self) -> float:
         """The mean return that is to reach the target; NaN where there is none, or it is not known here."""
-        if self.target == float("inf") or not self.a.counted:
+        if self.target == float("inf") or not self.a.counted_groups:
             return float("nan")
         assert self.trainer is not None
         return float(self._mean(self.trainer.carry.window))
@@ -411,13 +411,13 @@ class Worker:
         summed = totals.summed(jax.device_get(trainer.metrics))
         trainer.metrics.clear()
         self.episodes += summed.episodes
-        window = totals.window_json(jax.device_get(trainer.carry.window)) if self.a.counted else None
+        window = totals.window_json(jax.device_get(trainer.carry.window)) if self.a.counted_groups else None
         progress = {
             "iterations": trainer.iteration,
             "env_steps": self.env_steps,
-            "rank": self.a.post.replica if self.a.spmd is not None else 0,
+            "rank": self.a.spec.replica if self.a.spmd is not None else 0,
             "reached": self.reached,
-            "versions": int(self.station.counts["updates"]),  # of all that is learnt here
+            "versions": int(self.context.counts["updates"]),  # of all that is learnt here
             "times": summed.updates,
             "out": summed.out,
             "broken": dict(summed.broken),
@@ -425,13 +425,13 @@ class Worker:
             "window": window,
             "staleness": self.staleness.json(),
         }
-        self.station.send({"progress": progress})
+        self.context.send({"progress": progress})
 
     def save(self) -> worker_checkpoint.Arrays:
         """This worker's part of a checkpoint."""
         saved: worker_checkpoint.Arrays = {}
         if self.trainer is not None:
-            saved |= worker_checkpoint.save_learning(self.trainer.carry, self.a.foreign)
+            saved |= worker_checkpoint.save_learning(self.trainer.carry, self.a.remote_groups)
             saved[names.ENV_STEPS] = np.asarray(self.env_steps)
         if isinstance(self.player, CompiledPlayer):
             saved |= self.player.save()

@@ -13,11 +13,11 @@ from runnel.transport.stream import Field
 class Source:
     """A worker that takes a number of ticks for each unroll, and begins it with the newest parameters."""
 
-    def __init__(self, station, slots, rng, slowness):
+    def __init__(self, context, slots, rng, slowness):
         bell = in_process.InProcessBell()
         ring = in_process.create((Field((1,), "<f4"),), slots)
-        self.out = OutPort(station, ring.writer(bell, bell), "unroll")
-        self.port = InPort(station, ring.reader(bell, bell), "unroll")
+        self.out = OutPort(context, ring.writer(bell, bell), "unroll")
+        self.port = InPort(context, ring.reader(bell, bell), "unroll")
         self.rng, self.slowness, self.left = rng, slowness, None
 
     def tick(self, iteration):
@@ -33,15 +33,15 @@ class Source:
 
 def sources(limit, slowness, seed):
     rng = np.random.default_rng(seed)
-    station = WorkerContext("learner", in_process.InProcessBell(), None)
-    return station, [Source(station, min(limit + 1, 4), rng, slow) for slow in slowness]
+    context = WorkerContext("learner", in_process.InProcessBell(), None)
+    return context, [Source(context, min(limit + 1, 4), rng, slow) for slow in slowness]
 
 
 @given(st.integers(1, 6), st.lists(st.sampled_from([1, 2, 5, 40]), min_size=1, max_size=5), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
 def test_nothing_is_older_than_the_limit_and_nobody_waits_for_ever(limit, slowness, seed):
-    station, made = sources(limit, slowness, seed)
-    intake = BatchCollector(station, [[source.port] for source in made], len(made), limit, "unrolls")
+    context, made = sources(limit, slowness, seed)
+    intake = BatchCollector(context, [[source.port] for source in made], len(made), limit, "unrolls")
     iteration, idle, busy, taken = 0, 0, 0, []
     while iteration < 30:
         for source in made:
@@ -65,9 +65,9 @@ def test_nothing_is_older_than_the_limit_and_nobody_waits_for_ever(limit, slowne
 def test_gradients_taken_one_by_one_are_not_older_than_the_limit(slowness, seed):
     limit = len(slowness) - 1  # the least that so many workers can do with
     rng = np.random.default_rng(seed)
-    station = WorkerContext("server", in_process.InProcessBell(), None)
-    made = [Source(station, 1, rng, slow) for slow in slowness]
-    intake = BatchCollector(station, [[source.port] for source in made], 1, limit, "gradients")
+    context = WorkerContext("server", in_process.InProcessBell(), None)
+    made = [Source(context, 1, rng, slow) for slow in slowness]
+    intake = BatchCollector(context, [[source.port] for source in made], 1, limit, "gradients")
     iteration, idle = 0, 0
     while iteration < 50:
         for source in made:
@@ -82,8 +82,8 @@ def test_gradients_taken_one_by_one_are_not_older_than_the_limit(slowness, seed)
 
 
 def test_without_a_limit_every_source_gives_once_and_in_order():
-    station, made = sources(0, [1, 1, 1], 0)
-    intake = BatchCollector(station, [[source.port] for source in made], 3, None, "unrolls")
+    context, made = sources(0, [1, 1, 1], 0)
+    intake = BatchCollector(context, [[source.port] for source in made], 3, None, "unrolls")
     for source in reversed(made):
         source.tick(0)
         source.tick(0)

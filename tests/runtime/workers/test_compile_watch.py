@@ -51,16 +51,16 @@ def watched(monkeypatch):
     monkeypatch.setattr(compile_watch, "LOOK_S", 0.01)
     said, over = [], threading.Event()
     line = SimpleNamespace(send=lambda value, timeout_s: said.append(value), closed=False)
-    station = WorkerContext("learner", in_process.InProcessBell(), line)
-    station.phase = "working"
+    context = WorkerContext("learner", in_process.InProcessBell(), line)
+    context.phase = "working"
 
     def current():
         if over.is_set():
             raise Stopped
-        return station
+        return context
 
     compile_watch.watch_compiler(current)
-    yield SimpleNamespace(said=said, bell=station.bell)
+    yield SimpleNamespace(said=said, bell=context.bell)
     over.set()
 
 

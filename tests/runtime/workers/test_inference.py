@@ -25,14 +25,14 @@ class Asker:
     def __init__(self, graph, number):
         types = group_types(graph)[DEFAULT_GROUP]
         self.fields = request_fields(types, ENVS, results=False), reply_fields(types, ENVS, extras=True)
-        station, bell = WorkerContext("environment", in_process.InProcessBell(), None), in_process.InProcessBell()
+        context, bell = WorkerContext("environment", in_process.InProcessBell(), None), in_process.InProcessBell()
         asked, told = (in_process.create(schema(fields), 2) for fields in self.fields)
-        self.out = OutPort(station, asked.writer(bell, bell), "request")
-        self.port = InPort(station, told.reader(bell, bell), "reply")
+        self.out = OutPort(context, asked.writer(bell, bell), "request")
+        self.port = InPort(context, told.reader(bell, bell), "reply")
         block = EnvBlock(number, f"environment-{number}", number * ENVS, (number + 1) * ENVS, 0)
         server_side = (
-            InPort(station, asked.reader(bell, bell), "request"),
-            OutPort(station, told.writer(bell, bell), "reply"),
+            InPort(context, asked.reader(bell, bell), "request"),
+            OutPort(context, told.writer(bell, bell), "reply"),
         )
         self.client = InferenceClient(graph, DEFAULT_GROUP, block, *server_side, None)
         self.number = number

@@ -27,19 +27,19 @@ class Line:
 
 def test_who_pauses_says_so_and_goes_on_when_told():
     line = Line()
-    station = WorkerContext("learner", in_process.InProcessBell(), line)
-    station.pause()
+    context = WorkerContext("learner", in_process.InProcessBell(), line)
+    context.pause()
     assert {"paused": "learner", "iteration": None} in line.said
     assert line.timeouts == [SLICE_S]
-    assert not station.pausing
+    assert not context.pausing
 
 
 def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each():
     bell = in_process.InProcessBell()
     ring = in_process.create((Field((1,), "<f4"),), 2)
     left, line = [300], Line()
-    station = WorkerContext("learner", bell, line)
-    out, port = OutPort(station, ring.writer(bell, bell), "batch"), InPort(station, ring.reader(bell, bell), "batch")
+    context = WorkerContext("learner", bell, line)
+    out, port = OutPort(context, ring.writer(bell, bell), "batch"), InPort(context, ring.reader(bell, bell), "batch")
 
     def works():
         while left[0] and out.free():
@@ -49,8 +49,8 @@ def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each(
 
     line.works = works
     works()
-    station.drain = port.drain
-    station.pause()
+    context.drain = port.drain
+    context.pause()
     assert left == [0]
     assert line.timeouts[:149] == [DRAIN_S] * 149
     assert line.timeouts[-1] == SLICE_S
@@ -60,9 +60,9 @@ def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each(
 def test_a_wait_that_was_told_of_is_told_to_be_over():
     """Else a worker that computes for long seems to wait, and a run in which all seem to is ended."""
     line, comes = Line(), time.monotonic() + 1.5 * SLICE_S
-    station = WorkerContext("actor", in_process.InProcessBell(), line)
-    station._reported -= REPORT_S  # the first look at the line reports
-    assert station.wait(lambda: time.monotonic() > comes or None, "parameters")
+    context = WorkerContext("actor", in_process.InProcessBell(), line)
+    context._reported -= REPORT_S  # the first look at the line reports
+    assert context.wait(lambda: time.monotonic() > comes or None, "parameters")
     first, *_, last = [said["status"]["waits"] for said in line.said if "status" in said]
     assert first[0] == "parameters"
     assert last is None
