@@ -34,14 +34,27 @@ def missing_file(word):
     return None if any((base / path).is_file() for base in (ROOT, PACKAGE, ROOT / "tests", ROOT / "docs")) else path
 
 
+def exported(parts):
+    """Whether `runnel.` and these parts name a package, a module, what a module defines or a public name."""
+    place = PACKAGE
+    for i, part in enumerate(parts):
+        if (place / f"{part}.py").is_file():
+            rest = ".".join(parts[i + 1 :])
+            return not rest or rest in definitions(place / f"{part}.py")
+        if not (place / part).is_dir():
+            return i == 0 and part in runnel.__all__
+        place = place / part
+    return True
+
+
 def missing_name(word):
     """The function, class or member, as `module.name` or `Class.member`, that a word names and nobody defines."""
-    found = re.fullmatch(r"(?:runnel\.)?(\w+)\.(\w+(?:\.\w+)?)(?:\(.*\))?", word)
+    if re.fullmatch(r"runnel(\.\w+)+", word):
+        return None if exported(word.split(".")[1:]) else word
+    found = re.fullmatch(r"(\w+)\.(\w+(?:\.\w+)?)(?:\(.*\))?", word)
     if found is None or found[2].rpartition(".")[2] in SUFFIXES:
         return None
     owner, name = found.groups()
-    if owner == "runnel":
-        return None if name in runnel.__all__ or name in MODULES or (PACKAGE / name).exists() else word
     if owner in CLASSES:
         return None if any(f"{owner}.{name}" in definitions(file) for file in FILES) else word
     if owner in MODULES and owner not in LIBRARIES:
@@ -66,6 +79,8 @@ def test_what_does_not_exist_is_found():
     assert missing_name("Plan.no_such_method")
     assert missing_name("runnel.train") is None
     assert missing_name("runnel.no_such_name")
+    assert missing_name("runnel.planning.plan.Plan") is None
+    assert missing_name("runnel.planning.plan.Plane")
     assert missing_name("config.json") is None
 
 
