@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runnel.execution.training import resume, train
     from runnel.planning.distribution import Barrier, BoundedStaleness, Distribution, Fragment, Layout
     from runnel.planning.plan import Plan
+    from runnel.recording.sinks import Sink
     from runnel.replay import PrioritisedReplay, SequenceReplay, UniformReplay
     from runnel.types import Act, AgentSpec, Box, Discrete, EnvSpec, MultiDiscrete, Trajectory
 
@@ -36,6 +37,7 @@ _HOME = {
     "Fragment": "planning.distribution",
     "Layout": "planning.distribution",
     "Plan": "planning.plan",
+    "Sink": "recording.sinks",
     "PrioritisedReplay": "replay",
     "SequenceReplay": "replay",
     "UniformReplay": "replay",

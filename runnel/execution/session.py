@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import EventLog
 from runnel.recording.files import one_line, told_plainly, write_json_atomically
 from runnel.recording.metrics import MetricsLog
+from runnel.recording.sinks import Sink
 from runnel.reporting.live_view import LiveView, forgiving, summary
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.recovery.nan_rollback import SETBACKS, NanRollback, other_seed
@@ -56,10 +57,12 @@ class Session:
         quiet: bool,
         resumed: bool = False,
         premises: MachinePool | None = None,
+        sinks: Sequence[Sink] = (),
     ):
+        """`sinks`: the user's own receivers of metrics."""
         self.premises = premises or SingleMachine()
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
-        self.resumed = resumed
+        self.resumed, self.sinks = resumed, sinks
         self._asked_for = built  # what was asked for; where machines come and go, `built` is what there is of it
         self._first_cpus = sum(machine.cpus for machine in self.premises.machines)
         self.checkpoints = Checkpoints(run_dir)
@@ -150,7 +153,7 @@ class Session:
             run_directory.remove(self.run_dir, "result.json")
         kept = self.counters.env_steps if self.resumed else None
         wandb = self.config if self.config.get("wandb") else None
-        return MetricsLog(self.run_dir, keep_until_env_steps=kept, wandb=wandb, events=self.events)
+        return MetricsLog(self.run_dir, keep_until_env_steps=kept, wandb=wandb, events=self.events, sinks=self.sinks)
 
     def _program(self) -> Program:
         plan, graph = self.built.plan, self.built.graph

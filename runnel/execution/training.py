@@ -30,7 +30,7 @@ from runnel.planning.plan import Distribution, plural
 from runnel.recording import run_directory, run_lock
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import check_layout, told_plainly
-from runnel.recording.sinks import check_wandb
+from runnel.recording.sinks import Sink, check_sinks, check_wandb
 from runnel.reporting.live_view import summary
 from runnel.system import startup
 from runnel.system.exits import contained
@@ -62,6 +62,7 @@ def train(
     address: str | None = None,
     quiet: bool = False,
     wandb: bool = False,
+    sinks: Sequence[Sink] = (),
     checkpoint_every_s: float = 60.0,
     restarts: int = 10,
     hang_after_s: float = 120.0,
@@ -83,6 +84,9 @@ def train(
 
     With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
     else one that is started on this machine.
+
+    `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`. They are not
+    saved in the run's configuration: pass them to `resume` again.
     """
     fields.check_arguments(train, locals())
     serialization.defined_enough()
@@ -93,6 +97,7 @@ def train(
         raise UserError("found a number of steps or a seed out of range, wanted steps up to 2**62, a seed below 2**32")
     _check_keywords(train, fields_of_distribution, algorithm, distribution)
     distribution = distributions.with_fields(distribution, fields_of_distribution)
+    check_sinks(sinks)
     if wandb:
         check_wandb()
     configure_jax()
@@ -120,7 +125,7 @@ def train(
         built = _noted(built, stack.enter_context(_alone(directory)))
         stack.enter_context(_cleared(made))
         _refuse_held(directory)  # of two that start at once, the other may have been faster
-        session = Session(directory, config, built, began=began, quiet=quiet, premises=premises)
+        session = Session(directory, config, built, began=began, quiet=quiet, premises=premises, sinks=sinks)
         return session.run()
 
 
@@ -136,6 +141,7 @@ def resume(
     algorithm: Algorithm | None = None,
     environment: Any = None,
     trust: Collection[str] = (),
+    sinks: Sequence[Sink] = (),
     **fields_of_distribution: Any,
 ) -> Run:
     """Goes on with a run, named by its directory or by what `train` returned, from its newest whole checkpoint.
@@ -145,11 +151,12 @@ def resume(
     fields of the distribution.
 
     `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
-    them. They are signed from then on.
+    them. They are signed from then on. `sinks` as for `train`.
     """
     fields.check_arguments(resume, locals())
     serialization.defined_enough()
     began = time.monotonic()
+    check_sinks(sinks)
     configure_jax()
     directory, config, given = of_run(run, algorithm, environment)
     given["trusted"] = trust
@@ -182,7 +189,9 @@ def resume(
         if built.plan.workers > 1:
             _check_portable(config, built)
         built = _sign(config, built, directory)
-        session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises)
+        session = Session(
+            directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises, sinks=sinks
+        )
         return session.run()
 
 

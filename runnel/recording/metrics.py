@@ -1,4 +1,4 @@
-"""What a run measures: `metrics.jsonl`, TensorBoard events and, where asked for, Weights & Biases.
+"""What a run measures: `metrics.jsonl`, TensorBoard events and other sinks.
 
     with MetricsLog(run_dir) as log:
         while training:
@@ -13,7 +13,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -21,7 +21,7 @@ from runnel.errors import UserError
 from runnel.recording import run_directory
 from runnel.recording.events import EventLog
 from runnel.recording.files import Appended, clean, one_line, told_plainly, write_atomically
-from runnel.recording.sinks import Record, Sink, TensorBoard, WandB
+from runnel.recording.sinks import Record, RewindableSink, Sink, TensorBoard, WandB
 
 FILE: Final = "metrics.jsonl"
 EVERY_S: Final = 1.0
@@ -52,12 +52,13 @@ class MetricsLog:
         keep_until_env_steps: int | None = None,
         wandb: Mapping[str, Any] | None = None,
         events: EventLog | None = None,
+        sinks: Sequence[Sink] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
         """`keep_until_env_steps`: on resuming, later records are dropped: they will be made again.
 
-        `wandb`: the run's configuration, where it is to be shown at Weights & Biases. `events`: where it is told
-        that something could not be written.
+        `wandb`: the run's configuration, if it is to be shown at Weights & Biases. `events`: records what could not be
+        written. `sinks`: the user's own; they are closed with the log.
         """
         run_dir = Path(run_dir)
         path = run_dir / FILE
@@ -77,6 +78,8 @@ class MetricsLog:
             _repair(path, keep_until_env_steps)
             self._file = Appended(path)
         self._sinks["TensorBoard"] = TensorBoard(run_dir, keep_until_env_steps)
+        for number, sink in enumerate(sinks):
+            self._sinks[f"sink {number} ({type(sink).__name__})"] = sink
         self._path = path
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -95,16 +98,18 @@ class MetricsLog:
         self._curve.rewind(env_steps)
         self._try(f"{FILE} anew", lambda: _repair(self._path, env_steps))
         for name, sink in self._sinks.items():
-            self._try(name, lambda sink=sink: sink.rewind(env_steps))
+            if isinstance(sink, RewindableSink):
+                self._try(name, lambda sink=sink: sink.rewind(env_steps))
 
     def close(self) -> None:
         """Writes the last record, if it waits, and closes every sink."""
         self._flush()
         if self.lost and FILE in self._failing and self._events is not None:
             self._events.tell("metrics_failed", reason=f"{self.lost:,} lines of {FILE} are lost", lost=self.lost)
-        for each in (self._file, *self._sinks.values()):
-            with contextlib.suppress(Exception):  # whatever a library still finds to say
-                each.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
+        for name, sink in self._sinks.items():
+            self._try(name, sink.close, "close")
 
     def __enter__(self) -> Self:
         return self
@@ -123,19 +128,23 @@ class MetricsLog:
         if not self._try(FILE, lambda: self._file.write((json.dumps(line, allow_nan=False) + "\n").encode())):
             self.lost += 1
         for name, sink in self._sinks.items():
-            self._try(name, lambda sink=sink: sink.write(record))
+            self._try(name, lambda sink=sink: sink.write(dict(record)))
 
-    def _try(self, what: str, do: Callable[[], None]) -> bool:
-        """Whether it could be done. A full disk is no reason to lose the run too; it is told once, and its end."""
+    def _try(self, what: str, do: Callable[[], None], verb: str = "write") -> bool:
+        """Whether it could be done. A full disk or a sink that fails never ends the run.
+
+        The first failure is recorded, and the first success after it.
+        """
         told: dict[str, Any] | None = None
         try:
             do()
-        except Exception as error:  # a sink's library may raise anything
+        except (Exception, SystemExit) as error:  # a sink may raise anything
             if what not in self._failing:
-                told = {"reason": f"cannot write {what}: {one_line(error)}", "action": "going on; trying again"}
+                action = "training goes on; the next record is tried again" if verb == "write" else ""
+                told = {"reason": f"cannot {verb} {what}: {one_line(error)}", "action": action}
             self._failing.add(what)
         else:
-            if what in self._failing:
+            if what in self._failing and verb == "write":
                 lost = f"; {self.lost:,} lines were lost" if what == FILE else ""
                 told = {"reason": f"{what} can be written again{lost}", "lost": self.lost}
             self._failing.discard(what)

@@ -1,4 +1,14 @@
-"""Where the records of a run go besides its own file: TensorBoard and, where asked for, Weights & Biases."""
+"""Sinks: receivers of a run's metrics besides `metrics.jsonl`. TensorBoard, Weights & Biases, and a user's own.
+
+class Printer:
+    def write(self, record):
+        print(record["env_steps"], record["mean_return"])
+
+    def close(self):
+        print("the run has ended")
+
+runnel.train("ppo", "CartPole-v1", sinks=[Printer()])
+"""
 
 from __future__ import annotations
 
@@ -8,9 +18,9 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from runnel.errors import UserError
 from runnel.recording import run_directory
@@ -23,17 +33,48 @@ WANDB_ID: Final = ".wandb-id"
 Record = dict[str, int | float | None]
 
 
-class Sink:
-    """Takes records, one after another."""
+@runtime_checkable
+class Sink(Protocol):
+    """A receiver of metrics. Any object with these two methods is one; it need not inherit from this class.
 
-    def write(self, record: Record) -> None: ...
+    Both are called from the main thread of the process that called `train`, between two iterations: a sink that blocks
+    delays training. What a sink raises never ends the run: it is recorded in `events.jsonl`, and the next record is
+    tried again.
+    """
 
-    def rewind(self, env_steps: int) -> None: ...
+    def write(self, record: Record) -> None:
+        """One line of metrics: flat, names to numbers or None. At most one a second, and the last one of the run.
 
-    def close(self) -> None: ...
+        `env_steps` increases, except after a rollback to a checkpoint: see `RewindableSink`.
+        """
+        ...
+
+    def close(self) -> None:
+        """The run has ended, in whatever way. Called once, after the last `write`."""
+        ...
 
 
-class TensorBoard(Sink):
+@runtime_checkable
+class RewindableSink(Sink, Protocol):
+    """A sink that can drop records: the run went back to a checkpoint and makes the later ones again."""
+
+    def rewind(self, env_steps: int) -> None:
+        """Drops the records later than `env_steps`."""
+        ...
+
+
+def check_sinks(sinks: Sequence[Any]) -> None:
+    """Refuses, before anything starts, objects that are not sinks."""
+    if not isinstance(sinks, Sequence):
+        raise UserError(f"sinks: found {type(sinks).__name__}, expected a list of sinks; use sinks=[...]")
+    for sink in sinks:
+        if isinstance(sink, type):
+            raise UserError(f"sinks: found the class {sink.__name__}, expected an object; use {sink.__name__}()")
+        if not isinstance(sink, Sink):
+            raise UserError(f"sinks: found {type(sink).__name__}, expected an object with write(record) and close()")
+
+
+class TensorBoard:
     """TensorBoard's event files.
 
     tensorboardX's own writer has a thread behind a queue; where the disk is full the thread dies, the queue fills, and
@@ -76,7 +117,9 @@ class TensorBoard(Sink):
         self._file.write(length + checks[0] + message + checks[1])
 
 
-class WandB(Sink):
+class WandB:
+    """A page at Weights & Biases."""
+
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
         check_wandb()
         _refuse_settings()
