@@ -253,7 +253,7 @@ def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[st
     )
     packed: dict[str, PyTree] = {}
     if host:
-        found = sorted({host for name in arrays if (host := names.host_name(name)) is not None})
+        found = sorted({own for name in arrays if (own := names.host_name(name)) is not None})
         packed = {name: column(names.host(name), np.zeros(0)) for name in found}
     return {"carry": carry, "host": packed}
 
