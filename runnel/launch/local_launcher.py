@@ -146,7 +146,7 @@ class LocalLauncher:
 
         with LocalLauncher() as launcher:
             launcher.warm(jax=["package.module"])
-            process = launcher.start(Worker("actor-0", "package.module:function", job, log=log))
+            process = launcher.start(WorkerCommand("actor-0", "package.module:function", job, log=log))
             process.control.send({"begin": True})
             process.wait(timeout_s=10.0)
 
@@ -160,7 +160,7 @@ class LocalLauncher:
                 "script that does; put that part of it under `if __name__ == '__main__':`, or its classes into a module"
             )
         self._log = log
-        self._servers: dict[bool, ForkServerClient] = {}  # by Worker.light
+        self._servers: dict[bool, ForkServerClient] = {}  # by WorkerCommand.light
         self._orders: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # what a new server is told first
         self._processes: list[LocalProcess] = []
         self._closed = False

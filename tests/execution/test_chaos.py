@@ -36,10 +36,12 @@ def check(broken: Chaos) -> None:
     # Nothing that was completed before the last checkpoint was ever lost: the curve is one line, without a gap.
     told = [record["env_steps"] for record in read_metrics(broken.run_dir)]
     assert told == sorted(told)
-    events = {event["event"] for event in read_events(broken.run_dir)}
-    assert {"restart", "recovered"} <= events
+    events = read_events(broken.run_dir)
+    kinds = {event["event"] for event in events}
+    assert {"restart", "recovered"} <= kinds
+    assert all(0 < event["seconds"] < result["wall_seconds"] for event in events if event["event"] == "recovered")
     if any(each.signal == "SIGSTOP" for each in broken.done):
-        assert "hang" in events
+        assert "hang" in kinds
 
 
 def test_a_killed_learner_is_replaced_from_the_newest_checkpoint(tmp_path: Path) -> None:

@@ -70,18 +70,18 @@ SLOW = """
 import time
 from dataclasses import dataclass
 from runnel.algorithms.ppo import PPO
-from runnel.launch import child
+from runnel.launch import worker_process
 
 @dataclass(frozen=True)
 class Slow(PPO):
     '''PPO that takes long to compile: in workers every function is traced for seconds.'''
 
     def act(self, *args, **kwargs):
-        time.sleep(6.0 if child.inside not in (None, "runnel-jax") else 0.0)
+        time.sleep(6.0 if worker_process.inside not in (None, "runnel-jax") else 0.0)
         return super().act(*args, **kwargs)
 
     def learn(self, *args, **kwargs):
-        time.sleep(6.0 if child.inside not in (None, "runnel-jax") else 0.0)
+        time.sleep(6.0 if worker_process.inside not in (None, "runnel-jax") else 0.0)
         return super().learn(*args, **kwargs)
 """
 

@@ -472,7 +472,7 @@ class TestJax:
 SCRIPT = """
 import json, os, sys, time
 from pathlib import Path
-from runnel.launch import LocalLauncher, Worker
+from runnel.launch import LocalLauncher, WorkerCommand
 
 entries, here = sys.argv[1], Path(sys.argv[2])
 print("once", flush=True)
@@ -495,7 +495,7 @@ class TestScripts:
     def test_needs_no_guard(self, tmp_path):
         body = """
 with LocalLauncher() as launcher:
-    process = launcher.start(Worker("w", f"{entries}:report", {}, light=True, log=here / "log"))
+    process = launcher.start(WorkerCommand("w", f"{entries}:report", {}, light=True, log=here / "log"))
     print(process.control.receive(60).value["pid"] == process.pid)
     print(process.wait(60))
 """
@@ -507,7 +507,7 @@ with LocalLauncher() as launcher:
 def entry(job, control, fds): ...
 
 with LocalLauncher() as launcher:
-    process = launcher.start(Worker("w", f"{__file__}:entry", {}, light=True, log=here / "log"))
+    process = launcher.start(WorkerCommand("w", f"{__file__}:entry", {}, light=True, log=here / "log"))
     print(json.dumps(process.control.receive(60).value["failed"]))
 """
         out, err = run_script(tmp_path, body).communicate(timeout=LONG_S)
@@ -524,7 +524,7 @@ launcher = LocalLauncher()
 def work():
     jobs = [{"starts": True}, {"stubborn": True}]
     started = launcher.start_all(
-        [Worker(f"w{i}", f"{entries}:linger", job, light=True, log=here / f"{i}") for i, job in enumerate(jobs)]
+        [WorkerCommand(f"w{i}", f"{entries}:linger", job, light=True, log=here / f"{i}") for i, job in enumerate(jobs)]
     )
     print(json.dumps([process.control.receive(60).value for process in started]), flush=True)
 
@@ -581,7 +581,7 @@ started = []
 with LocalLauncher() as launcher:
     try:
         while True:
-            started.append(launcher.start(Worker("w", f"{entries}:linger", {}, light=True, log=here / "log")))
+            started.append(launcher.start(WorkerCommand("w", f"{entries}:linger", {}, light=True, log=here / "log")))
     except UserError as error:
         print(error)
     print(json.dumps([process.pid for process in started]))
