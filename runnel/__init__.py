@@ -6,6 +6,8 @@ Names are imported when they are first used: a worker that only steps environmen
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from runnel import deprecated as _deprecated
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from runnel.execution.building import build
     from runnel.execution.run import Run
     from runnel.execution.training import resume, train
-    from runnel.planning.distribution import Barrier, BoundedStaleness, Distribution, Fragment, Layout
+    from runnel.planning.distribution import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout
     from runnel.planning.plan import Plan
     from runnel.recording.sinks import Sink
     from runnel.replay import PrioritisedReplay, SequenceReplay, UniformReplay
@@ -31,6 +33,7 @@ _HOME = {
     "Run": "execution.run",
     "resume": "execution.training",
     "train": "execution.training",
+    "REST": "planning.distribution",
     "Barrier": "planning.distribution",
     "BoundedStaleness": "planning.distribution",
     "Distribution": "planning.distribution",
@@ -55,8 +58,11 @@ __all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'runnel' has no attribute '{name}'")
+        return _deprecated.attribute_of_package("runnel", name)
     return getattr(importlib.import_module(f"runnel.{_HOME[name]}"), name)
+
+
+_deprecated.install()
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from runnel.planning.plan import REST, Barrier, Distribution, Fragment, Layout
+from runnel import REST, Barrier, Distribution, Fragment, Layout
 
 
 @dataclass(frozen=True)

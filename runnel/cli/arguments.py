@@ -47,7 +47,7 @@ def _meant(word: str, args: argparse.Namespace, argv: Sequence[str]) -> str:
     key = name.lstrip("-").replace("-", "_")
     if key in shown:
         return did_you_mean([shown[key]])
-    # `ring` is found as `distribution.ring`.
+    # `env_split` is found as `distribution.env_splits`.
     alike = near(key, [setting.removeprefix("distribution.") for setting in shown])
     found = [shown.get(each) or shown[f"distribution.{each}"] for each in alike]
     return did_you_mean(found) if found else nearest(name, flags)

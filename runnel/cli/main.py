@@ -11,13 +11,15 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.cli import arguments
 from runnel.cli.catalog import FLAGS
 from runnel.config import settings
+from runnel.deprecated import Renamed
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest, printable
 from runnel.system import startup
 from runnel.system.exits import contained
@@ -27,7 +29,8 @@ from runnel.user_code import named_modules
 if TYPE_CHECKING:
     from runnel.planning.plan import Distribution
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+PACKAGE = Path(__file__).resolve().parents[1]
+BENCHMARKS = PACKAGE.parent / "benchmarks"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_descriptors(LEAST)
         args = arguments.parse(argv)
         command = f"runnel {args.command}"
-        with contained(), _saying_what_takes_long(args):
+        with contained(), _saying_what_takes_long(args), _showing_old_names(command):
             named_modules.keep_settings_out()
             return COMMANDS[args.command](args)
     except UserError as error:
@@ -67,6 +70,24 @@ def _saying_what_takes_long(args: argparse.Namespace) -> contextlib.AbstractCont
         return contextlib.nullcontext()
     shows = args.command in ("train", "resume")  # what the others print is their result
     return startup.starting(getattr(args, "quiet", False), None if shows else sys.stderr, "importing JAX")
+
+
+@contextlib.contextmanager
+def _showing_old_names(command: str) -> Iterator[None]:
+    """Prints a line for each old name that is used. Python itself shows such warnings to authors of scripts alone."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
+            if not issubclass(category, Renamed):
+                return show(message, category, filename, lineno, *rest)
+            where = "" if Path(filename).is_relative_to(PACKAGE) else f" ({filename}, line {lineno})"
+            return _complain(f"{command}: {message}{where}")
+
+        if not sys.warnoptions:
+            warnings.simplefilter("default", Renamed)
+            warnings.showwarning = shown
+        yield
 
 
 def _complain(text: str) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from runnel import deprecated
 from runnel.errors import UserError, nearest
 from runnel.user_code import named_modules, source_scan
 
@@ -102,6 +103,10 @@ def import_object(path: Any) -> Any:
     parts = split(path)
     if parts is None:
         raise UserError(f"found '{path}', wanted package.module:name")
+    current = deprecated.current_path(path)
+    if current != path:
+        deprecated.warn(path, current)
+        return import_object(current)
     module_name, _ = parts
     if module_name.partition(".")[0] in STANDARD:
         # Nobody's algorithm or environment is there, but much that should not be called because a file says so.
@@ -359,7 +364,7 @@ def _decode(data: Any) -> Any:
 
 
 def _build(cls: type, settings: Mapping[str, Any]) -> Any:
-    known = _fields(cls) or []
+    known, settings = _fields(cls) or [], deprecated.current_fields(cls, settings)
     for name in settings:
         if name not in known:
             raise UserError(f"{cls.__name__} has no setting '{name}' (any more){nearest(name, known)}")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from runnel import deprecated
 from runnel.config.serialization import import_object
 from runnel.errors import UserError, nearest
 
@@ -30,10 +31,13 @@ def parse(cls: type, pairs: Iterable[str], what: str = "") -> dict[str, Any]:
 
     `what` names the class to the user; the last of several values for one key wins.
     """
-    hints = hints_of(cls)
+    hints, renamed = hints_of(cls), deprecated.renamed_fields(cls)
     values = {}
     for pair in pairs:
         key, text = split(pair)
+        if key in renamed:
+            deprecated.warn(f"setting '{key}' of {what or cls.__name__}", f"'{renamed[key]}'")
+            key = renamed[key]
         if key not in hints:
             raise UserError(f"{what or cls.__name__} has no setting '{key}'{nearest(key, hints)}")
         values[key] = convert(key, text, hints[key])

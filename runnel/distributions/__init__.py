@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from runnel import deprecated
 from runnel.config import settings
 from runnel.config.serialization import load_class
 from runnel.errors import UserError
@@ -53,6 +54,7 @@ def with_fields(
     if not given and (instance is not None or distribution is None):
         return instance
     name = distribution if isinstance(distribution, str) else cls.__name__.lower()
+    given = deprecated.current_fields(cls, given)
     has = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
     for field in given:
         if distribution is None:
@@ -71,6 +73,6 @@ def those_with(field: str | None) -> str:
 
 
 def fields(name: str) -> list[str]:
-    """The fields of a distribution."""
+    """The fields of a distribution, old names included."""
     cls: Any = load(name)
-    return [field.name for field in dataclasses.fields(cls)]
+    return [*(field.name for field in dataclasses.fields(cls)), *deprecated.renamed_fields(cls)]

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from runnel.deprecated import accepts_old_fields
 from runnel.graph.nodes import Graph
 from runnel.planning.plan import REST, BoundedStaleness, Distribution, Fragment, Layout
 
 
+@accepts_old_fields
 @dataclass(frozen=True)
 class Decoupled(Distribution):
     """N environment workers, M inference workers and L learners."""
@@ -13,12 +15,12 @@ class Decoupled(Distribution):
     actors: int = 2
     inference: int = 1
     learners: int = 1
-    ring: int = 2
+    env_splits: int = 2
 
     def layout(self, graph: Graph) -> Layout:
         return Layout(
             (
-                Fragment("environment", ("environment", "rollout"), replicas=self.actors, ring=self.ring),
+                Fragment("environment", ("environment", "rollout"), replicas=self.actors, env_splits=self.env_splits),
                 Fragment("inference", ("act",), replicas=self.inference, devices="one"),
                 Fragment("learner", (REST,), replicas=self.learners, devices="one"),
             ),

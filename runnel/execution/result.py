@@ -61,11 +61,11 @@ def _network(traffic: Mapping[str, Any], built: BuiltRun) -> dict[str, Any]:
 def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
     """What the run was given, as far as `bottleneck` may ask for more or less of it."""
     plan, graph = built.plan, built.graph
-    known = ("actors", "inference", "learners", "ring")
+    known = ("actors", "inference", "learners", "env_splits")
     given: Any = built.distribution
     flags = {each.name: getattr(given, each.name) for each in fields(given) if each.name in known}
-    if "ring" in flags:
-        flags["ring"] = plan.home("environment").ring  # as far as the environments could be divided
+    if "env_splits" in flags:
+        flags["env_splits"] = plan.home("environment").env_splits  # as far as the environments could be divided
     return RunSetting(
         flags=flags,
         roles=tuple(

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from runnel import algorithms, distributions
+from runnel import algorithms, deprecated, distributions
 from runnel import envs as environments
 from runnel.algorithm import Algorithm
 from runnel.config import serialization
@@ -117,6 +117,7 @@ def is_registered(name: Name) -> bool:
     if name.role == "env":
         key, _, text = name.path.removeprefix("env.").partition("=")
         return environments.is_choice(key, text)
+    name = name._replace(path=deprecated.current_path(name.path))
     if name.path in (*algorithms.REGISTRY.values(), *distributions.REGISTRY.values()):
         return True  # that it is the right one is checked where it is built
     module, attribute = serialization.split(name.path) or ("", "")

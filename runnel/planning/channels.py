@@ -50,7 +50,7 @@ class EnvBlock:
     worker: str
     start: int
     stop: int
-    ring: int  # its place among the blocks of its worker
+    split: int  # its place among the blocks of its worker
 
     @property
     def envs(self) -> range:
@@ -143,8 +143,8 @@ def _only_plays(fragment: PlacedFragment, graph: Graph) -> bool:
 def _blocks(plays: PlacedFragment) -> Iterator[EnvBlock]:
     number = 0
     for worker, (start, stop) in zip(plays.workers(), plays.environments, strict=True):
-        size = (stop - start) // plays.ring
-        for k in range(plays.ring):
+        size = (stop - start) // plays.env_splits
+        for k in range(plays.env_splits):
             yield EnvBlock(number, worker, start + k * size, start + (k + 1) * size, k)
             number += 1
 

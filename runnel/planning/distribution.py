@@ -6,6 +6,7 @@ import abc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from runnel.deprecated import accepts_old_fields
 from runnel.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,13 +51,14 @@ class BoundedStaleness:
 Synchronisation = Barrier | BoundedStaleness
 
 
+@accepts_old_fields
 @dataclass(frozen=True)
 class Fragment:
     """Nodes that run as one program, and how often.
 
     `nodes` names kinds (`act`), nodes (`hunters/act`), groups (`hunters/*`) or `REST`. A `compiled` fragment is
     one XLA program or an error; others are loops of a process around compiled parts. A worker whose environments
-    ask others for their actions holds them in `ring` blocks: while one waits, another steps.
+    ask others for their actions holds them in `env_splits` blocks: while one block waits, another steps.
 
     Replicas that play share the environments; replicas that learn are one program over all their devices; other
     replicas take whole iterations in turn.
@@ -67,7 +69,7 @@ class Fragment:
     replicas: int = 1
     devices: Devices = "cpu"
     compiled: bool = False
-    ring: int = 1
+    env_splits: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.nodes, tuple | list) or not all(isinstance(node, str) for node in self.nodes):
@@ -77,9 +79,9 @@ class Fragment:
         if self.devices not in get_args(Devices):
             wanted = ", ".join(map(repr, get_args(Devices)))
             raise UserError(f"fragment {self.name}: found devices={self.devices!r}, wanted one of {wanted}")
-        if not _whole(self.ring, 1):
+        if not _whole(self.env_splits, 1):
             raise UserError(
-                f"fragment {self.name}: found ring={self.ring!r}, wanted a whole number of blocks, 1 or more"
+                f"fragment {self.name}: found env_splits={self.env_splits!r}, expected a whole number, 1 or more"
             )
 
 

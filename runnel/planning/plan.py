@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from runnel.deprecated import accepts_old_fields
 from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.graph.nodes import Edge, Graph, Kind, Node, tree_bytes
@@ -58,6 +59,7 @@ __all__ = [
 Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
 
 
+@accepts_old_fields
 @dataclass(frozen=True)
 class PlacedFragment:
     """A fragment with its nodes found and its replicas placed."""
@@ -68,7 +70,7 @@ class PlacedFragment:
     devices: tuple[tuple[str, ...], ...]  # of each replica
     compiled: bool
     environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it plays, from and to
-    ring: int = 1  # blocks that each replica's environments form
+    env_splits: int = 1  # blocks that each replica's environments form
 
     def workers(self) -> list[str]:
         """Their names."""
@@ -138,11 +140,11 @@ class Plan:
             kind = "one XLA program" if fragment.compiled else "process loop"
             devices = ", ".join(dict.fromkeys(device for placed in fragment.devices for device in placed))
             lines.append(f"  {fragment.name} x{fragment.replicas}  [{', '.join(fragment.nodes)}]  {kind} on {devices}")
-            if fragment.environments and (fragment.replicas > 1 or fragment.ring > 1):
+            if fragment.environments and (fragment.replicas > 1 or fragment.env_splits > 1):
                 shares = ", ".join(f"{start}-{stop - 1}" for start, stop in fragment.environments[:4])
                 more = ", ..." if fragment.replicas > 4 else ""
-                ring = f"; each worker's in a ring of {fragment.ring} blocks" if fragment.ring > 1 else ""
-                lines.append(f"      environments {shares}{more}{ring}")
+                splits = f"; each worker's in {fragment.env_splits} splits" if fragment.env_splits > 1 else ""
+                lines.append(f"      environments {shares}{more}{splits}")
         lines += ["", "cut edges" if self.cuts else "no cut edges: everything is one program or one process"]
         for cut in self.cuts:
             lines.append(
@@ -316,8 +318,8 @@ def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Seq
         raise UserError(f"--envs {graph.envs} does not divide over {over}; use --envs {use}")
     share = graph.envs // fragment.replicas
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
-    ring = max(k for k in range(1, max(fragment.ring, 1) + 1) if share % k == 0) if plays else 1
-    return PlacedFragment(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, ring)
+    splits = max(k for k in range(1, max(fragment.env_splits, 1) + 1) if share % k == 0) if plays else 1
+    return PlacedFragment(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, splits)
 
 
 def _cuts(fragments: tuple[PlacedFragment, ...], synchronisation: Synchronisation, graph: Graph) -> tuple[CutEdge, ...]:

@@ -76,8 +76,8 @@ class _Box:
         if fragment.environments:
             first, end = fragment.environments[0]
             facts.append(_count(end - first, "environment") + (" each" if fragment.replicas > 1 else ""))
-            if fragment.ring > 1:
-                facts.append(f"in a ring of {fragment.ring} blocks")
+            if fragment.env_splits > 1:
+                facts.append(f"in {fragment.env_splits} splits")
         return [*facts, *self.places]
 
     @property

@@ -98,7 +98,7 @@ def check_learning(
                     f"many as the others; use {wanted} {fragment.name}s"
                     + (", or --envs a multiple of 8" if 8 % fragment.replicas == 0 else "")
                 )
-            if plays is not fragment and plays.replicas * plays.ring % fragment.replicas:
+            if plays is not fragment and plays.replicas * plays.env_splits % fragment.replicas:
                 raise UserError(
                     f"{plays.replicas} {plays.name} workers do not divide over {fragment.replicas} {fragment.name}s; "
                     f"use a multiple of {fragment.replicas}"

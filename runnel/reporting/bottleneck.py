@@ -49,7 +49,7 @@ class Role:
 class RunSetting:
     """What a run was given, as far as it could be given more or less of it."""
 
-    flags: Mapping[str, int]  # those its distribution has: actors, inference, learners, ring
+    flags: Mapping[str, int]  # those its distribution has: actors, inference, learners, env_splits
     roles: tuple[Role, ...]
     envs: int
     cpus: int
@@ -82,16 +82,16 @@ class RunSetting:
         """Whether a plan with these flags could be made."""
         now = {**self.flags, **flags}
         actors, learners, inference = now.get("actors", 1), now.get("learners", 1), now.get("inference", 1)
-        ring = now.get("ring", 1)
+        splits = now.get("env_splits", 1)
         blocks = next(count for count in (8, 4, 2, 1) if self.envs % count == 0)
         outside = any({"replay", "map"} & role.kinds and not role.learns for role in self.roles)
         gradients = any("gradient" in role.kinds and not role.learns for role in self.roles)
         return (
             min(now.values(), default=1) >= 1
             and self.envs % actors == 0
-            and ("ring" not in flags or self.envs // actors % ring == 0)
+            and ("env_splits" not in flags or self.envs // actors % splits == 0)
             and blocks % learners == 0
-            and (learners == 1 or "actors" not in now or actors * ring % learners == 0)
+            and (learners == 1 or "actors" not in now or actors * splits % learners == 0)
             and (learners == 1 or not outside)
             and (learners <= self.gpus or not self.gpus)
             and ("inference" not in now or actors % inference == 0)
@@ -245,10 +245,10 @@ def _single(setting: RunSetting) -> str:
 
 def _overlap(setting: RunSetting) -> str:
     """Other environments step while these wait for their actions."""
-    ring = setting.flags.get("ring")
-    if ring is not None and setting.allows(ring=2 * ring):
-        return f"use --set distribution.ring={2 * ring}"
-    if ring is not None and setting.envs // setting.flags.get("actors", 1) <= ring:
+    splits = setting.flags.get("env_splits")
+    if splits is not None and setting.allows(env_splits=2 * splits):
+        return f"use --set distribution.env_splits={2 * splits}"
+    if splits is not None and setting.envs // setting.flags.get("actors", 1) <= splits:
         return f"use --envs {2 * setting.envs}"
     actors = setting.flags.get("actors", 2)
     return f"use --distribution {'async' if setting.free else 'coarse'} --actors {actors}"

@@ -90,7 +90,7 @@ MISTAKES = [
     ("train ppo CartPole-v1 -lr 1e-3", "did you mean '--set learning_rate=1e-3'"),
     ("train ppo CartPole-v1 --learning-rte 1e-3", "did you mean '--set learning_rate=1e-3'"),
     ("plan ppo CartPole-v1 --popart --seed 1", "did you mean '--set popart=true'"),
-    ("TRAIN --distribution fine --ring 2", "did you mean '--set distribution.ring=2'"),
+    ("TRAIN --distribution fine --env-splits 2", "did you mean '--set distribution.env_splits=2'"),
     ("train ppo CartPole-v1 --num-envs 8", "did you mean '--envs'"),
     ("train ppo CartPole-v1 --run_dir x", "did you mean '--run-dir'?"),
     ("resume somewhere --step 8", "found '--step', which it does not take; did you mean '--steps'"),

@@ -324,7 +324,7 @@ SCALED = {
     "async, two learners": (ALGORITHMS["impala"], Async(actors=4, learners=2)),
     "decoupled, many of each": (ALGORITHMS["impala"], Decoupled(actors=4, inference=2, learners=2)),
     "async, two learners, with replay": (ALGORITHMS["sac"], Async(actors=4, learners=2)),
-    "decoupled, no ring, with replay": (RANKED, Decoupled(actors=3, inference=2, ring=1)),
+    "decoupled, one split, with replay": (RANKED, Decoupled(actors=3, inference=2, env_splits=1)),
     "central with replay": (RANKED, Central(actors=4)),
     "central, one worker": (ALGORITHMS["a2c"], Central(actors=1)),
     "async without staleness": (ALGORITHMS["ppo"], Async(actors=2)),
@@ -334,7 +334,7 @@ SCALED = {
     "async with memory": (IMPALA(unroll=4, hidden=(8,), memory="gru", memory_size=4), Async(actors=2)),
     "decoupled with memory": (IMPALA(unroll=4, hidden=(8,), memory="lstm", memory_size=4), Decoupled(actors=2)),
     "replicated, four": (ALGORITHMS["dqn"], Replicated(4)),
-    "environments, ring of 3": (ALGORITHMS["impala"], Environments(actors=2, ring=3)),
+    "environments, 3 splits": (ALGORITHMS["impala"], Environments(actors=2, env_splits=3)),
 }
 
 

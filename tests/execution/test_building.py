@@ -264,7 +264,7 @@ def test_a_run_that_fails_before_its_first_update_says_so_in_its_directory(tmp_p
 def test_fields_of_a_distribution_are_keywords():
     assert runnel.build(Reinforce(), "toys:Corridor", "coarse", actors=4, envs=8).distribution == Coarse(actors=4)
     assert runnel.build(Reinforce(), "toys:Corridor", Coarse(2), actors=4, envs=8).distribution == Coarse(actors=4)
-    decoupled = runnel.build(Reinforce(), "toys:Corridor", "decoupled", inference=2, learners=1, ring=1, envs=8)
+    decoupled = runnel.build(Reinforce(), "toys:Corridor", "decoupled", inference=2, learners=1, env_splits=1, envs=8)
     assert [fragment.replicas for fragment in decoupled.plan.fragments] == [2, 2, 1]
 
 

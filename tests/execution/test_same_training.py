@@ -28,14 +28,14 @@ CONTINUOUS = ("DDPG", "TD3", "SAC")
 TEAMS = ("MAPPO", "VDN", "QMIX")
 
 ALL = (
-    "coarse 1", "coarse 2", "coarse 4", "fine 1", "fine 2", "fine 4", "fine 1, ring 2", "fine 2, ring 2",
+    "coarse 1", "coarse 2", "coarse 4", "fine 1", "fine 2", "fine 4", "fine 1, 2 splits", "fine 2, 2 splits",
     "replicated 1", "replicated 2", "replicated 4", "environments 1", "environments 2", "environments 4",
-    "environments 2, ring 2",
+    "environments 2, 2 splits",
 )  # fmt: skip
 
 # The shortest list in which every distribution, kind of environment and kind of algorithm is met.
 SOME = {
-    "PPO GRU, host": ("fine 2, ring 2", "replicated 2"),
+    "PPO GRU, host": ("fine 2, 2 splits", "replicated 2"),
     "DQN, JAX": ("fused", "coarse 4"),
 }
 
@@ -45,9 +45,9 @@ EVERY = {
     "DQN, host": (*ALL, "store", "maps"),
     "DQN prioritised, host": ("coarse 2", "fine 2", "store", "maps"),
     "DDPG, host": ("coarse 2", "fine 2", "replicated 2"),
-    "TD3, host": ("coarse 2", "fine 2, ring 2", "replicated 2", "environments 2"),
+    "TD3, host": ("coarse 2", "fine 2, 2 splits", "replicated 2", "environments 2"),
     "SAC, host": (*ALL, "store", "maps"),
-    "groups, host": ("coarse 2", "fine 2", "environments 1", "environments 2", "environments 2, ring 2", "split"),
+    "groups, host": ("coarse 2", "fine 2", "environments 1", "environments 2", "environments 2, 2 splits", "split"),
     "PPO, JAX": ("fused", *ALL),
     "PPO GRU, JAX": ("fused", *ALL),
     "DQN, JAX": ("fused", *ALL, "store", "maps"),
@@ -119,7 +119,7 @@ def test_float64_asked_for_by_a_script_is_that_of_its_workers():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("training", ["PPO, host", "DQN, host", "PPO GRU, JAX"])
 def test_in_float32_they_agree_on_cartpole(training):
-    ways = ("coarse 2", "coarse 4", "fine 2, ring 2", "replicated 2", "environments 2")
+    ways = ("coarse 2", "coarse 4", "fine 2, 2 splits", "replicated 2", "environments 2")
     found = distances("train", training, *ways, JAX_ENABLE_X64="0", timeout_s=1700)
     assert apart(found, 1e-4) == {}
 
@@ -129,7 +129,7 @@ def test_in_float32_they_agree_on_cartpole(training):
 @pytest.mark.parametrize(
     ("training", "ways"),
     [
-        ("PPO GRU, host", ("inline", "coarse 4", "fine 2, ring 2", "environments 2", "replicated 2")),
+        ("PPO GRU, host", ("inline", "coarse 4", "fine 2, 2 splits", "environments 2", "replicated 2")),
         ("DQN prioritised, host", ("inline", "coarse 1", "fine 2", "store", "maps")),
         ("PPO, JAX", ("inline", "fused", "fine 2", "replicated 2")),
         ("DQN, JAX", ("inline", "fused", "fine 2")),
@@ -154,7 +154,7 @@ DQN_SMALL = DQN(unroll=4, min_size=16, capacity=128, batch=8, samples_per_insert
 
 EXACT = {
     "coarse": (PPO_SMALL, Coarse(2)),
-    "fine": (PPO_SMALL, Fine(2, ring=2)),
+    "fine": (PPO_SMALL, Fine(2, env_splits=2)),
     "replicated": (PPO_SMALL, Replicated(2)),
     "environments": (DQN_SMALL, Environments(2)),
     "coarse with replay": (DQN_SMALL, Coarse(2)),

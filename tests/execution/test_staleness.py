@@ -39,7 +39,7 @@ OFTEN = {"checkpoint_every_s": 0.1}
 FAST = {
     "a map": (Ages(), COMPILED, Between(mappers=(1,)), {}),
     "a chain of replicas": (Ages(bound=1), HOST, Between(acts="inference", mappers=(2, 2), bound=1), OFTEN),
-    "a replay of its own": (Ages(replayed=2), HOST, Between(acts="server", stores=True, ring=2), OFTEN),
+    "a replay of its own": (Ages(replayed=2), HOST, Between(acts="server", stores=True, env_splits=2), OFTEN),
 }
 
 
@@ -56,7 +56,7 @@ def random_layout(draw: random.Random) -> tuple[Ages, str, Between, dict[str, An
     bound, mappers = draw.randint(3 if teams else 1, 6), tuple(draw.randint(1, 3) for _ in range(draw.randint(0, 3)))
     layout = Between(
         actors=draw.choice([1, 2, 4]), acts=draw.choice(["actor", "inference", "server"]), mappers=mappers,
-        stores=bool(replayed) and not teams and draw.random() < 0.7, bound=bound, ring=draw.choice([1, 2]),
+        stores=bool(replayed) and not teams and draw.random() < 0.7, bound=bound, env_splits=draw.choice([1, 2]),
     )  # fmt: skip
     kind = TeamAges if teams else Ages
     algorithm = kind(

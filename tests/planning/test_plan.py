@@ -281,7 +281,7 @@ def test_only_trajectories_are_put_together_from_parts(beside, players, synchron
         ({"nodes": "act"}, r"found nodes='act', wanted a tuple of names"),
         ({"replicas": 2.5}, r"found replicas=2.5, wanted a whole number"),
         ({"devices": "gpu"}, r"found devices='gpu', wanted one of 'cpu', 'one', 'all'"),
-        ({"ring": 0}, r"found ring=0, wanted a whole number of blocks, 1 or more"),
+        ({"env_splits": 0}, r"found env_splits=0, expected a whole number, 1 or more"),
     ],
 )
 def test_a_fragment_that_cannot_be_is_refused(wrong, message):

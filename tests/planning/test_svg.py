@@ -75,7 +75,7 @@ class Scattered(Distribution):
 
     def layout(self, graph: Any) -> Layout:
         parts = (
-            Fragment("environment", ("environment",), replicas=4, ring=4),
+            Fragment("environment", ("environment",), replicas=4, env_splits=4),
             Fragment("act", ("act", "rollout"), replicas=2),
             Fragment("map", ("map",)),
             Fragment("gradient", ("gradient",), replicas=3),
@@ -123,7 +123,7 @@ def test_everything_of_the_plan_is_in_the_picture(name: str) -> None:
         assert all(what in words for what in cut.what)
     assert all(note in texts for note in plan.notes)
     for fragment in plan.fragments:
-        assert fragment.ring == 1 or f"in a ring of {fragment.ring} blocks" in texts
+        assert fragment.env_splits == 1 or f"in {fragment.env_splits} splits" in texts
     assert sum("an iteration" in text for text in texts) == len(plan.cuts) + 1
     assert len([path for path in root.iter(f"{SVG}path") if path.get("marker-end")]) == len(plan.cuts)
 

@@ -47,7 +47,7 @@ def decoupled(**given: Any) -> RunSetting:
         "inference": (1, {"act"}),
         "learner": (1, LEARNER),
     }
-    flags = {"actors": 4, "inference": 1, "learners": 1, "ring": 2}
+    flags = {"actors": 4, "inference": 1, "learners": 1, "env_splits": 2}
     return setting(**{"roles": roles, "flags": flags, **given})
 
 
@@ -63,7 +63,7 @@ def replicated(**given: Any) -> RunSetting:
 
 def fine(**given: Any) -> RunSetting:
     roles = {"environment": (4, {"environment"}), "learner": (1, {"act", "rollout", "learn"})}
-    return sync(**{"roles": roles, "flags": {"actors": 4, "ring": 1}, **given})
+    return sync(**{"roles": roles, "flags": {"actors": 4, "env_splits": 1}, **given})
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def fine(**given: Any) -> RunSetting:
             "compare with --distribution inline, in case meeting for every gradient costs more than it gains",
         ),
         # An exchange every step.
-        (decoupled(), dict(environment=0.3, inference=0.5, learner=0.4), "use --set distribution.ring=4"),
+        (decoupled(), dict(environment=0.3, inference=0.5, learner=0.4), "use --set distribution.env_splits=4"),
         (
-            decoupled(flags={"actors": 4, "inference": 1, "learners": 1, "ring": 4}),
+            decoupled(flags={"actors": 4, "inference": 1, "learners": 1, "env_splits": 4}),
             dict(environment=0.3, inference=0.5, learner=0.4),
             "use --envs 32",
         ),
@@ -134,7 +134,7 @@ def fine(**given: Any) -> RunSetting:
             dict(environment=0.2, inference=0.4, learner=0.3),
             "use --distribution async --actors 1",
         ),
-        (fine(), dict(environment=0.2, learner=0.4), "use --set distribution.ring=2"),
+        (fine(), dict(environment=0.2, learner=0.4), "use --set distribution.env_splits=2"),
         (fine(envs=4), dict(environment=0.2, learner=0.4), "use --envs 8"),
         (fine(envs=12), dict(environment=0.2, learner=0.4), "use --distribution coarse --actors 4"),
         (fine(), dict(environment=0.5, learner=0.4), "use --actors 16"),
@@ -256,7 +256,7 @@ def test_of_one_process(of: RunSetting, phases: dict[str, float], sentence: str)
 def test_flags_that_are_suggested_are_flags_of_the_distribution_that_is_suggested() -> None:
     for name in ("coarse", "async", "decoupled"):
         assert hasattr(distributions.load(name)(), "actors")
-    assert hasattr(distributions.load("decoupled")(), "ring")
+    assert hasattr(distributions.load("decoupled")(), "env_splits")
 
 
 # Adding up
@@ -384,10 +384,10 @@ def test_a_report_as_metrics_and_as_json() -> None:
 
 
 def test_what_a_run_was_given_follows_from_what_was_built() -> None:
-    asked = distributions.load("decoupled")(actors=2, ring=4)  # type: ignore[call-arg]
+    asked = distributions.load("decoupled")(actors=2, env_splits=4)  # type: ignore[call-arg]
     built = build("impala", "CartPole-v1", asked, envs=4, machine=Machine(6, ("cuda:0", "cuda:1")))
     made = setting_of(built, [Machine(6, ("cuda:0", "cuda:1"))])
-    assert made.flags == {"actors": 2, "inference": 1, "learners": 1, "ring": 2}  # a ring of 2: they have 2 each
+    assert made.flags == {"actors": 2, "inference": 1, "learners": 1, "env_splits": 2}  # in 2 splits: they have 2 each
     assert (made.envs, made.cpus, made.gpus, made.workers, made.host, made.free) == (4, 6, 2, 4, True, True)
     assert [(role.name, role.plays, role.learns) for role in made.roles] == [
         ("environment", True, False),

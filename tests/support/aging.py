@@ -91,7 +91,7 @@ class Between(Distribution):
     mappers: tuple[int, ...] = ()
     stores: bool = False  # the replay has a worker of its own
     bound: int = 4
-    ring: int = 1
+    env_splits: int = 1
     sync: bool = False
 
     def layout(self, graph: Graph) -> Layout:
@@ -124,10 +124,12 @@ class Between(Distribution):
 
     def _playing(self) -> tuple[Fragment, ...]:
         if self.acts == "actor":
-            return (Fragment("actor", ("environment", "act", "rollout"), replicas=self.actors, ring=self.ring),)
+            return (
+                Fragment("actor", ("environment", "act", "rollout"), replicas=self.actors, env_splits=self.env_splits),
+            )
         at = ("environment", "rollout") if self.acts == "inference" else ("environment",)
         serves = ("act",) if self.acts == "inference" else ("act", "rollout")
         return (
-            Fragment("environment", at, replicas=self.actors, ring=self.ring),
+            Fragment("environment", at, replicas=self.actors, env_splits=self.env_splits),
             Fragment("inference", serves),
         )

@@ -130,8 +130,8 @@ class InferenceServer:
     def __init__(self, graph: Graph, clients: Sequence[InferenceClient], parameters: Parameters, seed: int):
         self.clients, self.steps = list(clients), graph.unroll
         self.discounts = {node.group: node.rollout.discount for node in graph.of_kind("rollout")}
-        rings = sorted({client.block.ring for client in clients})
-        self.sets = [_Set(graph, [c for c in clients if c.block.ring == ring], parameters, seed) for ring in rings]
+        splits = sorted({client.block.split for client in clients})
+        self.sets = [_Set(graph, [c for c in clients if c.block.split == split], parameters, seed) for split in splits]
         self.keeps = self.clients[0].kept is not None
 
     def open(self) -> None:
@@ -144,9 +144,9 @@ class InferenceServer:
         for blocks in self.sets:
             blocks.begin(unroll)
 
-    def turn(self, t: int, ring: int) -> None:
+    def turn(self, t: int, split: int) -> None:
         """Acts for one set at step `t`."""
-        self.sets[ring].act(t)
+        self.sets[split].act(t)
 
     def end(self) -> None:
         """Takes what the last step gave, and completes the unroll."""

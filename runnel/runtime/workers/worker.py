@@ -198,9 +198,9 @@ class Worker:
             server.begin(unroll)
         self._started()
         for t in range(self.a.run_graph.unroll):
-            for ring in range(len(servers[0].sets)):
+            for split in range(len(servers[0].sets)):
                 for server in servers:
-                    server.turn(t, ring)
+                    server.turn(t, split)
         for server in servers:
             server.end()
 
