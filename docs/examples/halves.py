@@ -13,7 +13,7 @@ from runnel import Algorithm
 class Halves(Reinforce):
     """Reinforce with `gradient` and `apply`."""
 
-    learn = Algorithm.learn  # not that of Reinforce: the one that calls the two below
+    learn = Algorithm.learn  # calls the two methods below; Reinforce overrides it
 
     def gradient(self, state, trajectory, key):
         advantage, target = self._targets(state, trajectory)

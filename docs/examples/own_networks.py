@@ -1,4 +1,4 @@
-"""Networks of one's own: two functions, or a linen module."""
+"""Custom networks: two functions, or a linen module."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from flax import linen
 from runnel.nn import Network
 
 
-def init(key, observation):  # ONE observation, as the environment gives it
+def init(key, observation):  # ONE observation, as the environment returns it
     """The parameters, any pytree."""
     return {"w": 0.1 * jax.random.normal(key, (observation.size, 32)), "b": jnp.zeros(32)}
 
@@ -21,7 +21,7 @@ two_functions = Network(init, apply)
 
 
 class Residual(linen.Module):
-    """A layer, and another whose input is added to what it gives."""
+    """A layer, and a second one with a residual connection."""
 
     features: int = 32
 

@@ -1,4 +1,4 @@
-"""Q-learning from replay: uniform, by priority, and of sequences."""
+"""Q-learning from replay: uniform, prioritised, and of sequences."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class QLearning(Algorithm):
     discount: float = 0.95
     epsilon: float = 0.2
 
-    actions = (Discrete,)  # any other action space is refused, in words
+    actions = (Discrete,)  # any other action space is an error
 
     def loop(self, flow):
         trajectory = flow.rollout(self.act, steps=4)
@@ -70,7 +70,7 @@ class QLearning(Algorithm):
 
 @dataclass(frozen=True)
 class PrioritisedQLearning(QLearning):
-    """Draws what it was most wrong about more often."""
+    """Samples transitions with large errors more often."""
 
     def loop(self, flow):
         trajectory = flow.rollout(self.act, steps=4)
@@ -83,7 +83,7 @@ class PrioritisedQLearning(QLearning):
 
 @dataclass(frozen=True)
 class SequenceQLearning(QLearning):
-    """Draws windows of 8 steps, [8, batch, ...], in the order in which they were played."""
+    """Samples windows of 8 consecutive steps, [8, batch, ...]."""
 
     def loop(self, flow):
         trajectory = flow.rollout(self.act, steps=8)

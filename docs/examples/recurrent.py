@@ -1,4 +1,4 @@
-"""Reinforce with a memory: what changes is how an observation becomes a policy and a value."""
+"""Reinforce with recurrent memory: only the way from observations to policy and value changes."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from runnel.types import zeros
 
 @dataclass(frozen=True)
 class RecurrentReinforce(Reinforce):
-    """Makes what was better than expected more likely, and remembers what it saw."""
+    """Reinforce that remembers earlier observations."""
 
     memory_size: int = 32
 
@@ -27,7 +27,7 @@ class RecurrentReinforce(Reinforce):
         return GRU(self.memory_size).initial_memory()
 
     def _unroll(self, params, trajectory):
-        """[T, B] what the policy would say now, from the memory before the first step; begins anew at `first`."""
+        """[T, B] policies and values; memory starts from that before the first step and resets at `first`."""
         columns = jax.vmap(params.unroll, (1, 1, 0), 1)
         return columns(trajectory.observation, trajectory.first, trajectory.memory)
 

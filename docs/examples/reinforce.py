@@ -20,7 +20,7 @@ class State(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting tells learning."""
+    """What acting passes to learning."""
 
     sample: Any  # what the policy drew; the action may be a clipped form of it
     value: Any  # [] of the observation
@@ -28,7 +28,7 @@ class Extras(NamedTuple):
 
 @dataclass(frozen=True)
 class Reinforce(Algorithm):
-    """Makes what was better than expected more likely."""
+    """Makes actions that did better than expected more likely."""
 
     learning_rate: float = 3e-3
     discount: float = 0.99
@@ -51,7 +51,7 @@ class Reinforce(Algorithm):
         changes, optimiser = self._optimiser().update(grads, state.optimiser)
         return State(optax.apply_updates(state.params, changes), optimiser), metrics
 
-    def loop(self, flow):  # the training loop, said once
+    def loop(self, flow):  # the training loop
         trajectory = flow.rollout(self.act, steps=self.unroll)
         flow.learn(self.learn, trajectory)
 

@@ -1,4 +1,4 @@
-"""Two distributions of one's own."""
+"""Two custom distributions."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ from runnel import REST, Barrier, Distribution, Fragment, Layout
 
 @dataclass(frozen=True)
 class Staged(Distribution):
-    """Actors, one worker that prepares and replays what they played, and learners."""
+    """Actors, one worker that prepares and replays their trajectories, and learners."""
 
     needs: ClassVar = ("replay",)
 

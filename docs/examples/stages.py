@@ -1,4 +1,4 @@
-"""A stage of one's own between acting and learning."""
+"""A custom stage between acting and learning."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from reinforce import Reinforce
 
 @dataclass(frozen=True)
 class NoisyRewards(Reinforce):
-    """Reinforce that is told its rewards with noise, and only what lies within one of zero."""
+    """Reinforce on rewards with noise, clipped to [-1, 1]."""
 
     noise: float = 0.1
 
@@ -17,6 +17,6 @@ class NoisyRewards(Reinforce):
         trajectory = flow.rollout(self.act, steps=self.unroll)
         flow.learn(self.learn, flow.map(self.relabel, trajectory))
 
-    def relabel(self, trajectory, key):  # a stage that names `key` or `params` is given them
+    def relabel(self, trajectory, key):  # a stage that names `key` or `params` receives them
         noise = self.noise * jax.random.normal(key, trajectory.reward.shape, trajectory.reward.dtype)
         return trajectory._replace(reward=jnp.clip(trajectory.reward + noise, -1, 1))
