@@ -14,7 +14,7 @@ class Corridor:
 
     def __init__(self, length: int = 8):
         self.length = length
-        observation = Box((2,), np.dtype(np.float32), 0.0, 1.0)  # the place, and the time that is left
+        observation = Box((2,), np.dtype(np.float32), 0.0, 1.0)  # the place, and the remaining time
         self.spec = EnvSpec.single("corridor", observation, Discrete(2), max_episode_steps=self.limit)
 
     def reset(self, key):
@@ -26,8 +26,8 @@ class Corridor:
         slips = jax.random.bernoulli(key, 0.1)
         place = jnp.clip(place + jnp.where((action == 1) & ~slips, 1, -1), 0, self.length)
         clock = clock + 1
-        terminated = place == self.length  # there is nothing after it
-        truncated = clock >= self.limit  # it was cut: the last observation has a value
+        terminated = place == self.length  # no value after it
+        truncated = clock >= self.limit  # cut off: the last observation has a value
         reward = jnp.where(terminated, 1.0, -0.01)
         return (place, clock), TimeStep(self._observe(place, clock), reward, terminated, truncated)
 

@@ -1,4 +1,4 @@
-"""An environment of one's own, from Gymnasium's parts: a function that makes a new one at each call."""
+"""A custom Gymnasium environment: a function that makes a new one at each call."""
 
 import gymnasium
 import numpy as np
