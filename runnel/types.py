@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -125,3 +125,7 @@ class Trajectory(NamedTuple):
     discounted_sum: Array  # [B] the episode's discounted rewards before the first step; see `flow.rollout`
     version: Array  # [B] which parameters acted, at the oldest step
     index: Array  # [B] the column: environment index times agents per environment, plus the agent
+
+
+PER_COLUMN: Final = ("memory", "discounted_sum", "version", "index")
+"""Fields of a `Trajectory` without a time axis: [B, ...]. All others are [T, B, ...]."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from unrolls import unroll
 
-from runnel.types import AgentSpec, Box, Discrete, MultiDiscrete, Trajectory
+from runnel.types import PER_COLUMN, AgentSpec, Box, Discrete, MultiDiscrete, Trajectory
 
 SEEN = Box((3,))
 ACTIONS = [Discrete(3), MultiDiscrete((2, 3)), Box((2,), np.dtype(np.float32), -2.0, 2.0)]
@@ -14,7 +14,6 @@ OBSERVATIONS = [
     Discrete(5),
     {"a": Box((2,)), "b": (Discrete(3), MultiDiscrete((2, 2)))},
 ]
-BY_COLUMN = ("memory", "discounted_sum", "version", "index")
 
 
 def kind(space):
@@ -54,7 +53,7 @@ def drawn(trajectory, action):
 def rearranged(trajectory, of_steps, of_columns):
     """A trajectory whose `[T, B, ...]` and `[B, ...]` parts went through one function each."""
     parts = trajectory._asdict().items()
-    return Trajectory(**{n: jax.tree.map(of_columns if n in BY_COLUMN else of_steps, part) for n, part in parts})
+    return Trajectory(**{n: jax.tree.map(of_columns if n in PER_COLUMN else of_steps, part) for n, part in parts})
 
 
 def two_episodes(algorithm, params, cut):

@@ -8,10 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from runnel.types import PyTree, Trajectory
-
-PER_COLUMN = ("memory", "discounted_sum", "version", "index")
-"""Fields of a trajectory without a time axis."""
+from runnel.types import PER_COLUMN, PyTree, Trajectory
 
 
 class Spmd:

@@ -13,10 +13,7 @@ from runnel.planning.channels import group_types
 from runnel.planning.schemas import as_observation, parts, unroll_fields
 from runnel.runtime.programs import row_packing
 from runnel.runtime.programs.loop import Loop
-from runnel.types import Array, Trajectory
-
-COLUMNS_FIRST = ("memory", "discounted_sum")
-"""Parts of an unroll that have no time axis."""
+from runnel.types import PER_COLUMN, Array, Trajectory
 
 
 def assemble(
@@ -37,7 +34,7 @@ def assemble(
     named = [parts(unroll_fields(types, graph.unroll, envs), block) for block in arrays]
 
     def joined(name: str) -> list[Array]:
-        axis = 0 if name in COLUMNS_FIRST else 1
+        axis = 0 if name in PER_COLUMN else 1
         sides = [list(leaves) for leaves in zip(*(block[name] for block in named), strict=True)]
         return [jnp.concatenate(side, axis) if len(side) > 1 else jnp.asarray(side[0]) for side in sides]
 

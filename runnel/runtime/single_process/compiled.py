@@ -16,7 +16,7 @@ from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.usage import UsageReport, single_process_usage
-from runnel.types import Array, PyTree
+from runnel.types import PER_COLUMN, Array, PyTree
 
 CALL_S = 0.25
 """How long a call should take: long enough to hide its own cost, short enough to report and to stop."""
@@ -137,11 +137,10 @@ class CompiledProgram:
             return trajectories
         time_major = NamedSharding(self.mesh, PartitionSpec(None, "columns"))
         column_major = NamedSharding(self.mesh, PartitionSpec("columns"))
-        per_column = ("memory", "discounted_sum", "version", "index")
 
         def keep(trajectory: Any) -> Any:
             fields = {
-                name: jax.lax.with_sharding_constraint(value, column_major if name in per_column else time_major)
+                name: jax.lax.with_sharding_constraint(value, column_major if name in PER_COLUMN else time_major)
                 for name, value in trajectory._asdict().items()
                 if jax.tree.leaves(value)
             }
