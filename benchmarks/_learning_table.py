@@ -45,8 +45,8 @@ def tables(runs: Sequence[Run]) -> str:
     return "\n" + "\n".join(parts) + "\n" if parts else "\n"
 
 
-_COLUMNS: Final = ("algorithm", "environment", "distribution", "steps", "return in training", "greedy", "wanted",
-                   "held", "reached after", "published", "machine")  # fmt: skip
+_COLUMNS: Final = ("algorithm", "environment", "distribution", "steps", "return in training", "greedy", "target",
+                   "seeds", "reached after", "published", "machine")  # fmt: skip
 _COSTS: Final = ("task", "distribution", "frames", "seconds", "steps/s", "CPU busy", "GPU busy", "bottleneck")
 
 
