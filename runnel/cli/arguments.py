@@ -283,12 +283,19 @@ def _add_on_nan(parser: argparse.ArgumentParser, does: str) -> None:
     parser.add_argument("--on-nan", choices=("stop", "skip", "rollback"), help=f"a loss or gradient is NaN: {does}")
 
 
+def _launcher(text: str) -> str:
+    if text not in ("local", "ray") and ":" not in text:
+        raise argparse.ArgumentTypeError(f"'{text}' is not known; use local, ray or package.module:callable")
+    return text
+
+
 def _add_launcher(parser: _Parser) -> None:
     parser.add_argument(
         "--launcher",
-        choices=("local", "ray"),
+        type=_launcher,
+        metavar="local|ray|MODULE:CALLABLE",
         default="local",
-        help="what starts the workers: this machine, or a Ray cluster's machines (local)",
+        help="what starts the workers: this machine, a Ray cluster's machines, or a launcher of your own (local)",
     )
     parser.add_argument(
         "--address",

@@ -186,6 +186,8 @@ def _plan(args: argparse.Namespace) -> int:
         raise UserError(
             "found --machines and --launcher ray, wanted one: machines that you name, or those of a cluster"
         )
+    if args.launcher not in ("local", "ray"):
+        raise UserError(f"found --launcher {args.launcher}, whose machines are known once it starts; use --machines")
     if args.launcher == "ray":
         from runnel.launch.ray_launcher import machines as found
 

@@ -12,6 +12,7 @@ from runnel.execution.building import BuiltRun, planned
 from runnel.launch import LocalLauncher
 from runnel.launch.site import LocalSite, Site
 from runnel.planning.plan import BoundedStaleness, Machine
+from runnel.transport.interface import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from runnel.launch.cluster import Cluster
@@ -64,8 +65,8 @@ class SingleMachine:
 
     flags = ""
 
-    def __init__(self, launcher: LocalLauncher | None = None):
-        self._launcher = launcher
+    def __init__(self, launcher: LocalLauncher | None = None, transport: str = SHARED_MEMORY):
+        self._launcher, self._transport = launcher, transport
         self._here = Machine.here()  # before this process is kept off its devices
 
     @property
@@ -74,7 +75,7 @@ class SingleMachine:
 
     def site(self, logs: Path) -> Site:
         self._launcher = self._launcher or LocalLauncher()
-        return LocalSite(self._launcher, logs)
+        return LocalSite(self._launcher, logs, self._transport)
 
     def leave(self, host: str) -> None:
         raise AssertionError("there is no other machine")

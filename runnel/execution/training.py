@@ -34,6 +34,7 @@ from runnel.recording.sinks import Sink, check_sinks, check_wandb
 from runnel.reporting.live_view import summary
 from runnel.system import startup
 from runnel.system.exits import contained
+from runnel.transport.interface import Transport, import_path
 
 if TYPE_CHECKING:
     from runnel.launch.host_launcher import HostLauncher
@@ -60,6 +61,7 @@ def train(
     stop_at_return: float | None = None,
     launcher: str | HostLauncher = "local",
     address: str | None = None,
+    transport: Transport | str | None = None,
     quiet: bool = False,
     wandb: bool = False,
     sinks: Sequence[Sink] = (),
@@ -85,8 +87,9 @@ def train(
     With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
     else one that is started on this machine.
 
-    `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`. They are not
-    saved in the run's configuration: pass them to `resume` again.
+    `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`. The page
+    "Extend Runnel" describes sinks, launchers and transports of your own. None of them is saved in the run's
+    configuration: pass them to `resume` again.
     """
     fields.check_arguments(train, locals())
     serialization.defined_enough()
@@ -103,7 +106,7 @@ def train(
     configure_jax()
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         built, premises = _settle(
-            stack, launcher, address, distribution, environment,
+            stack, launcher, address, transport, distribution, environment,
             lambda: build(algorithm, environment, distribution, envs, settings, env_settings),
         )  # fmt: skip
         config = {
@@ -137,6 +140,7 @@ def resume(
     on_nan: OnNan | None = None,
     launcher: str | HostLauncher = "local",
     address: str | None = None,
+    transport: Transport | str | None = None,
     quiet: bool = False,
     algorithm: Algorithm | None = None,
     environment: Any = None,
@@ -180,8 +184,9 @@ def resume(
             return ended
         admit(directory, config, trust, (WANDB,))
         notes = stack.enter_context(_alone(directory))
+        planned_by = distribution or config.get("distribution")
         built, premises = _settle(
-            stack, launcher, address, distribution or config.get("distribution"), config["environment"]["name"],
+            stack, launcher, address, transport, planned_by, config["environment"]["name"],
             lambda: rebuild(directory, config, distribution, **given),
         )  # fmt: skip
         built = _noted(built, notes)
@@ -261,18 +266,23 @@ def _check_portable(config: dict[str, Any], built: BuiltRun) -> None:
 
 
 def _settle(
-    stack: contextlib.ExitStack, launcher: str | HostLauncher, address: str | None, distribution: Any, environment: Any,
-    make: Callable[[], BuiltRun],
+    stack: contextlib.ExitStack, launcher: str | HostLauncher, address: str | None, transport: Transport | str | None,
+    distribution: Any, environment: Any, make: Callable[[], BuiltRun],
 ) -> tuple[BuiltRun, MachinePool]:  # fmt: skip
     """Builds a run, for this machine or for those that a launcher finds, and has them made ready meanwhile."""
-    if isinstance(launcher, str) and launcher not in ("local", "ray"):
-        raise UserError(f"launcher '{launcher}' is not known; use local or ray")
-    premises: MachinePool = _here(launcher, distribution, environment)
+    if isinstance(launcher, str) and launcher not in ("local", "ray") and ":" not in launcher:
+        raise UserError(f"launcher '{launcher}' is not known; use local, ray or package.module:callable")
+    carried_by = import_path(transport)
+    premises: MachinePool = _here(launcher, carried_by, distribution, environment)
     stack.callback(premises.close)
     built = make()
     if launcher != "local" and built.plan.workers > 1:
         flags, notes = "", ()
-        if isinstance(launcher, str):
+        if isinstance(launcher, str) and launcher != "ray":
+            flags = f" --launcher {launcher}"
+            launcher = _own_launcher(launcher)
+            stack.callback(launcher.close)
+        elif isinstance(launcher, str):
             from runnel.launch.ray_launcher import RayHostLauncher
 
             startup.phase("connecting to the Ray cluster")
@@ -288,7 +298,7 @@ def _settle(
         from runnel.launch.cluster import Cluster
 
         startup.phase("preparing the machines")
-        premises = ClusterMachines(Cluster(launcher), flags)
+        premises = ClusterMachines(Cluster(launcher, transport=carried_by), flags)
         stack.callback(premises.close)
         built = on(built, premises.machines)
         if not notes:
@@ -299,20 +309,35 @@ def _settle(
     return built, premises
 
 
-def _here(launcher: str | HostLauncher, distribution: Any, environment: Any) -> SingleMachine:
+def _own_launcher(path: str) -> HostLauncher:
+    """What the user's own `package.module:callable` makes, called without arguments."""
+    make = serialization.import_object(path)
+    if not callable(make):
+        raise UserError(
+            f"--launcher {path}: found a {type(make).__name__}; expected a callable that returns a HostLauncher"
+        )
+    made: Any = make()
+    if not all(hasattr(made, name) for name in ("interface", "start", "poll", "why", "add", "drop", "close")):
+        raise UserError(
+            f"--launcher {path}: returned a {type(made).__name__}; expected a runnel.launch.host_launcher.HostLauncher"
+        )
+    return made
+
+
+def _here(launcher: str | HostLauncher, transport: str, distribution: Any, environment: Any) -> SingleMachine:
     """This machine; where workers will be needed, with servers that import for them while this process does."""
     if isinstance(distribution, dict):
         distribution = str(distribution.get("class"))
     name = distribution if isinstance(distribution, str) else type(distribution).__name__
     if launcher != "local" or name.rpartition(":")[2].lower() in ("nonetype", "inline", "fused"):
-        return SingleMachine()
+        return SingleMachine(transport=transport)
     from runnel.launch import LocalLauncher
     from runnel.launch.host import HEAVY, LIGHT
 
     local = LocalLauncher()
     families = [family for family in FAMILIES if isinstance(environment, str) and environment.startswith(family.prefix)]
     local.warm(light=LIGHT, jax=[*HEAVY, *(family.package for family in families)])
-    return SingleMachine(local)
+    return SingleMachine(local, transport)
 
 
 def _fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> tuple[Path, list[Path]]:

@@ -72,6 +72,7 @@ class WorkerGroup:
                 if here(board.source, *board.targets)
             ),
             self._abreast(host),
+            self.site.transport,
         )  # fmt: skip
 
     def _abreast(self, host: str) -> tuple[str, ...]:
@@ -114,6 +115,7 @@ class WorkerGroup:
         job: dict[str, Any] = common | {
             "name": post.name,
             "spin_s": LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
+            "transport": self.site.transport,
             "bells": peers,
             "links": [{**asdict(link), "name": link.name, "schema": fields_json(link.schema)} for link in links],
             "boards": [{"group": board.group, "schema": fields_json(board.schema)} for board in boards],

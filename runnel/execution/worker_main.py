@@ -16,7 +16,7 @@ from runnel.environment import HostEnvironment, HostVector
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.ports import InPort, OutPort, PauseRequested, Stopped, WorkerContext
-from runnel.transport import parameter_store, shared_memory
+from runnel.transport import interface, shared_memory
 from runnel.transport.stream import Field, Schema
 
 _CACHE: dict[str, Any] = {}
@@ -166,13 +166,12 @@ class WorkerBootstrap:
         self.job, self.control = job, control
         self.bell = shared_memory.SharedBell.attach((rest.pop(0), rest.pop(0)), job["spin_s"])
         self.bells = {name: shared_memory.SharedBell.attach((rest.pop(0), rest.pop(0))) for name in job["bells"]}
-        self.rings = [
-            shared_memory.SharedRing.attach(rest.pop(0), _schema(link["schema"]), link["slots"])
-            for link in job["links"]
+        transport = interface.load(job["transport"])
+        self.streams = [
+            transport.attach_stream(rest.pop(0), _schema(link["schema"]), link["slots"]) for link in job["links"]
         ]
         self.stores = [
-            (board, parameter_store.SharedStore.attach(rest.pop(0), _schema(board["schema"])))
-            for board in job["boards"]
+            (board, transport.attach_store(rest.pop(0), _schema(board["schema"]))) for board in job["boards"]
         ]
         self.memory = BlockMemory(rest.pop(0))
         self.station = self._station()
@@ -197,13 +196,13 @@ class WorkerBootstrap:
     def ports(self, station: WorkerContext) -> list[tuple[dict[str, Any], Any]]:
         """New ends of every stream."""
         found: list[tuple[dict[str, Any], Any]] = []
-        for link, ring in zip(self.job["links"], self.rings, strict=True):
+        for link, stream in zip(self.job["links"], self.streams, strict=True):
             name = link["name"]
             if link["source"] == self.job["name"]:
-                writer = ring.writer(self.bell, self.bells[link["target"]])
+                writer = stream.writer(self.bell, self.bells[link["target"]])
                 found.append((link, OutPort(station, writer, name, link["turn"], link["turns"])))
             else:
-                reader = ring.reader(self.bell, self.bells[link["source"]])
+                reader = stream.reader(self.bell, self.bells[link["source"]])
                 found.append((link, InPort(station, reader, name, link["source_turn"], link["source_turns"])))
         return found
 

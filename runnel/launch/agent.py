@@ -33,6 +33,8 @@ from runnel.launch.local_launcher import LocalLauncher, LocalProcess
 from runnel.planning.machine import gpus
 from runnel.transport.courier import Courier, Mirrors, Peer, Publishes, Sends, Takes
 from runnel.transport.curve import Call, new_keys
+from runnel.transport.parameter_store import SharedStore
+from runnel.transport.ring import Ring
 from runnel.user_code import named_modules
 
 PULSE_S = 0.25
@@ -168,23 +170,23 @@ class HostAgent:
         self.courier.join(
             peers,
             sends=[
-                Sends(s.id, s.kind, host.rings[s.id], elsewhere[s.target], host.bell(s.source), bool(s.bounds))
+                Sends(s.id, s.kind, _ring(host, s.id), elsewhere[s.target], host.bell(s.source), bool(s.bounds))
                 for s in layout.streams
                 if s.source in here and s.target not in here
             ],
             takes=[
-                Takes(s.id, s.kind, host.rings[s.id], elsewhere[s.source], host.bell(s.target), s.bounds)
+                Takes(s.id, s.kind, _ring(host, s.id), elsewhere[s.source], host.bell(s.target), s.bounds)
                 for s in layout.streams
                 if s.target in here and s.source not in here
             ],
             publishes=[
                 # Those that nobody elsewhere reads, too: others ask what is begun here, which goes by what is there.
-                Publishes(b.id, host.stores[b.id], _hosts(b.targets, elsewhere))
+                Publishes(b.id, _store(host, b.id), _hosts(b.targets, elsewhere))
                 for b in layout.boards
                 if b.source in here
             ],
             mirrors=[
-                Mirrors(b.id, host.stores[b.id], elsewhere[b.source], [host.bell(n) for n in b.targets if n in here])
+                Mirrors(b.id, _store(host, b.id), elsewhere[b.source], [host.bell(n) for n in b.targets if n in here])
                 for b in layout.boards
                 if b.source not in here
             ],
@@ -258,7 +260,7 @@ class HostAgent:
             pulse |= {
                 "beats": {name: self.host.beats(name) for name in names},
                 "stopped": [name for name in names if self.host.processes[name].stopped()],
-                "fill": {str(n): [ring.pending(), ring.committed()] for n, ring in self.host.rings.items()},
+                "fill": {str(n): [stream.pending(), stream.committed()] for n, stream in self.host.streams.items()},
                 "oom": self.host.oom_kills(),
             }
             for name in names:
@@ -316,6 +318,27 @@ def _sweep() -> None:
 
 def _hosts(names: Sequence[str], elsewhere: dict[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(elsewhere[name] for name in names if name in elsewhere))
+
+
+def _ring(host: HostRuntime, number: int) -> Ring:
+    found = host.streams[number]
+    if not isinstance(found, Ring):
+        raise _only_here(host)
+    return found
+
+
+def _store(host: HostRuntime, number: int) -> SharedStore:
+    found = host.stores[number]
+    if not isinstance(found, SharedStore):
+        raise _only_here(host)
+    return found
+
+
+def _only_here(host: HostRuntime) -> UserError:
+    return UserError(
+        f"the streams or stores of {host.layout.transport} cannot be read from other machines: they must extend "
+        "runnel.transport.ring.Ring and runnel.transport.parameter_store.SharedStore; run on one machine"
+    )
 
 
 def _settle(place: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ from runnel.launch.host_launcher import AgentInvitation, HostLauncher, JoinedHos
 from runnel.launch.local_launcher import opened_log
 from runnel.launch.rejections import NONE, Counts, RejectionLog
 from runnel.transport.curve import Door, new_keys
+from runnel.transport.interface import SHARED_MEMORY
 from runnel.user_code import named_modules
 
 HELLO_S, REPLY_S, STACKS_S, TALLY_S = 60.0, 60.0, 5.0, 2.0
@@ -125,8 +126,8 @@ class _Fill:
 class Cluster:
     """A `Site` of several machines. It outlives the crews that work there."""
 
-    def __init__(self, hosts: HostLauncher, lost_s: float = LOST_S):
-        self._hosts, self._lost_s = hosts, lost_s
+    def __init__(self, hosts: HostLauncher, lost_s: float = LOST_S, transport: str = SHARED_MEMORY):
+        self._hosts, self._lost_s, self.transport = hosts, lost_s, transport
         self.agents: dict[str, _AgentConnection] = {}
         self.processes: dict[str, RemoteProcess] = {}
         self.logs: Path | None = None

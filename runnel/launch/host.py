@@ -21,8 +21,9 @@ from runnel.launch.logs import WorkerLogs
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.system.limits import RUN, WORKER, check_descriptors, opened
 from runnel.system.oom import oom_kills
-from runnel.transport import parameter_store, shared_memory
-from runnel.transport.stream import Field, Schema
+from runnel.transport import interface, shared_memory
+from runnel.transport.parameter_store import ParameterStore
+from runnel.transport.stream import Field, Schema, Stream
 
 LIGHT = ("runnel.execution.worker_main", "runnel.runtime.workers.env_worker", "runnel.envs.gymnasium")
 HEAVY = (
@@ -67,6 +68,7 @@ class HostChannels:
     streams: tuple[HostStream, ...]
     boards: tuple[HostParameters, ...]
     abreast: tuple[str, ...] = ()  # workers that wait for each other, with a core for each
+    transport: str = interface.SHARED_MEMORY  # the import path of what makes streams and stores
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,13 +79,12 @@ class HostChannels:
                    for each in data["streams"]]  # fmt: skip
         boards = [HostParameters(**{**each, "schema": _schema(each), "targets": tuple(each["targets"])})
                   for each in data["boards"]]  # fmt: skip
-        return cls(tuple(data["posts"]), tuple(streams), tuple(boards), tuple(data["abreast"]))
+        return cls(tuple(data["posts"]), tuple(streams), tuple(boards), tuple(data["abreast"]), data["transport"])
 
-    @property
-    def bytes(self) -> int:
-        """Of shared memory."""
-        streams = sum(shared_memory.size(stream.schema, stream.slots) for stream in self.streams)
-        return streams + sum(parameter_store.size(board.schema) for board in self.boards)
+    def bytes(self, transport: interface.Transport) -> int:
+        """How much of the machine's memory the streams and stores take."""
+        streams = sum(transport.stream_bytes(stream.schema, stream.slots) for stream in self.streams)
+        return streams + sum(transport.store_bytes(board.schema) for board in self.boards)
 
 
 def _schema(told: Mapping[str, Any]) -> Schema:
@@ -119,20 +120,21 @@ class HostRuntime:
         self, layout: HostChannels, launcher: LocalLauncher, logs: Path, away: shared_memory.SharedBell | None = None
     ):
         self.layout, self.launcher, self.logs, self.away = layout, launcher, logs, away
-        shared_memory.check_room(layout.bytes)
+        transport = interface.load(layout.transport)
+        shared_memory.check_room(layout.bytes(transport))
         check_descriptors(opened() + RUN + WORKER * len(layout.posts) + len(layout.streams) + len(layout.boards))
         self.processes: dict[str, LocalProcess] = {}
         self.bells: dict[str, shared_memory.SharedBell] = {}
         self.journals: dict[str, BlockMemory] = {}
-        self.rings: dict[int, shared_memory.SharedRing] = {}
-        self.stores: dict[int, parameter_store.SharedStore] = {}
+        self.streams: dict[int, Stream] = {}
+        self.stores: dict[int, ParameterStore] = {}
         self._abreast: CoreBalancer | None = None
         self._logs = WorkerLogs()
         try:
             for name in layout.posts:
                 self.bells[name], self.journals[name] = shared_memory.SharedBell.create(), BlockMemory.create()
-            self.rings |= {each.id: shared_memory.create(each.schema, each.slots) for each in layout.streams}
-            self.stores |= {each.id: parameter_store.SharedStore.create(each.schema) for each in layout.boards}
+            self.streams |= {each.id: transport.create_stream(each.schema, each.slots) for each in layout.streams}
+            self.stores |= {each.id: transport.create_store(each.schema) for each in layout.boards}
         except BaseException:
             self.let_go()
             raise
@@ -164,7 +166,7 @@ class HostRuntime:
         fds = [*self.bells[order.name].fds]
         for name in order.peers:
             fds += self.bell(name).fds
-        fds += [self.rings[number].fileno() for number in order.streams]
+        fds += [self.streams[number].fileno() for number in order.streams]
         fds += [self.stores[number].fileno() for number in order.boards]
         return (*fds, self.journals[order.name].fileno())
 
@@ -205,13 +207,13 @@ class HostRuntime:
             self.processes.pop(name).close()
         for stream in self.layout.streams:
             if stream.source == name:
-                self.rings[stream.id].reset_end("writer")
+                self.streams[stream.id].reset_end("writer")
             if stream.target == name:
-                self.rings[stream.id].reset_end("reader")
+                self.streams[stream.id].reset_end("reader")
 
     def clear(self) -> None:
         """Empties what connects the workers, none of whom may be at work."""
-        for each in (*self.rings.values(), *self.stores.values()):
+        for each in (*self.streams.values(), *self.stores.values()):
             each.clear()
 
     def let_go(self) -> None:
@@ -219,12 +221,12 @@ class HostRuntime:
         if self._abreast is not None:
             self._abreast.close()
         held: Iterable[Any] = (
-            *self.rings.values(), *self.stores.values(), *self.journals.values(), *self.bells.values(),
+            *self.streams.values(), *self.stores.values(), *self.journals.values(), *self.bells.values(),
         )  # fmt: skip
         for each in held:
             with contextlib.suppress(OSError):
                 each.close()
-        self.rings, self.stores, self.journals, self.bells = {}, {}, {}, {}
+        self.streams, self.stores, self.journals, self.bells = {}, {}, {}, {}
 
 
 def _environ(order: WorkerOrder) -> dict[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 from runnel.launch.framing import Received
 from runnel.launch.host import HostChannels, HostRuntime, WorkerOrder, free_port
 from runnel.launch.local_launcher import LocalLauncher
+from runnel.transport.interface import SHARED_MEMORY
 
 LOOPBACK = "127.0.0.1"
 
@@ -61,6 +62,9 @@ class StreamFill(Protocol):
 class Site(Protocol):
     """Hosts, by name, and the workers on them."""
 
+    transport: str
+    """The import path of what makes streams and parameter stores within each host."""
+
     @property
     def processes(self) -> Mapping[str, WorkerProcess]: ...
 
@@ -102,8 +106,8 @@ class Site(Protocol):
 class LocalSite:
     """This machine alone: a `Site`."""
 
-    def __init__(self, launcher: LocalLauncher, logs: Path):
-        self._launcher, self._logs = launcher, logs
+    def __init__(self, launcher: LocalLauncher, logs: Path, transport: str = SHARED_MEMORY):
+        self._launcher, self._logs, self.transport = launcher, logs, transport
         self._host: HostRuntime | None = None
 
     @property
@@ -145,7 +149,7 @@ class LocalSite:
         self.host.clear()
 
     def fill(self, host: str, stream: int) -> StreamFill:
-        return self.host.rings[stream]
+        return self.host.streams[stream]
 
     def port(self, host: str) -> str:
         return f"{LOOPBACK}:{free_port(LOOPBACK)}"

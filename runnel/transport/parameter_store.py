@@ -66,6 +66,32 @@ class StoreReader(Protocol):
         ...
 
 
+class ParameterStore(Protocol):
+    """A store as the host that created it, or a worker that attached to it, holds it."""
+
+    schema: Schema
+
+    def writer(self, bells: Sequence[Bell] = ()) -> StoreWriter:
+        """The end that publishes and rings `bells`, those of the readers. It continues where an earlier one ended."""
+        ...
+
+    def reader(self) -> StoreReader:
+        """An end that reads."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor to pass to workers, where this process created the store; -1 elsewhere."""
+        ...
+
+    def clear(self) -> None:
+        """Forgets everything that was published. Ends made before must not be used afterwards."""
+        ...
+
+    def close(self) -> None:
+        """Frees what this process holds of it. May be called twice."""
+        ...
+
+
 def checked(arrays: Sequence[Any], schema: Schema) -> list[np.ndarray]:
     """`arrays` in this process's memory, refused if they are not what the schema says."""
     found = [np.asarray(a) for a in arrays]

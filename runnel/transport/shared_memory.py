@@ -11,10 +11,13 @@ from contextlib import suppress
 from typing import Self
 
 from runnel.transport import bell, memory, ring
+from runnel.transport.interface import Transport
 from runnel.transport.memory_check import check_room
+from runnel.transport.parameter_store import SharedStore
+from runnel.transport.parameter_store import size as store_size
 from runnel.transport.stream import Schema
 
-__all__ = ["SharedBell", "SharedRing", "check_room", "create", "size"]
+__all__ = ["TRANSPORT", "SharedBell", "SharedRing", "check_room", "create", "size"]
 
 _SLEEPING, _BEATS, _STEPS = range(3)  # words of a bell's page, written by its owner
 _PAGE_BYTES = 64
@@ -165,3 +168,7 @@ class SharedBell(bell.Bell):
             if self._page_fd >= 0:
                 os.close(self._page_fd)
             self._event_fd = self._page_fd = -1
+
+
+TRANSPORT = Transport(create, SharedRing.attach, size, SharedStore.create, SharedStore.attach, store_size)
+"""Streams and parameter stores in shared memory: what workers use unless `train(transport=...)` names another."""

@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from runnel.transport.bell import Bell
+
 End = Literal["writer", "reader"]
 
 
@@ -76,6 +78,53 @@ class Closed(Exception):
     def __init__(self, text: str, lost: bool = False) -> None:
         super().__init__(text)
         self.lost = lost  # it died and may be replaced, against: it said goodbye
+
+
+class Stream(Protocol):
+    """A stream as the host that created it, or a worker that attached to it, holds it."""
+
+    schema: Schema
+    capacity: int
+
+    def writer(self, own_bell: Bell, reader_bell: Bell) -> Writer:
+        """The writing end. The reader rings `own_bell` when a slot comes free; the writer rings `reader_bell`."""
+        ...
+
+    def reader(self, own_bell: Bell, writer_bell: Bell) -> Reader:
+        """The reading end. The writer rings `own_bell` when a message comes; the reader rings `writer_bell`."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor to pass to workers, where this process created the stream; -1 elsewhere."""
+        ...
+
+    def committed(self) -> int:
+        """How many messages were ever committed."""
+        ...
+
+    def pending(self) -> int:
+        """How many messages wait to be received."""
+        ...
+
+    def lost(self, end: End) -> None:
+        """Records that the worker at `end` has died. The other end's waits raise Closed, once its bell is rung."""
+        ...
+
+    def reset_end(self, end: End) -> None:
+        """Makes `end`, at which there is no worker now, ready for a replacement.
+
+        A new writer starts without the claim of the dead one. A new reader receives again, in order, what the dead
+        one had received and not released.
+        """
+        ...
+
+    def clear(self) -> None:
+        """Makes the stream as it was when new. No worker may be at either end."""
+        ...
+
+    def close(self) -> None:
+        """Frees what this process holds of it. May be called twice."""
+        ...
 
 
 class Writer(Protocol):

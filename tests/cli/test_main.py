@@ -76,7 +76,8 @@ MISTAKES = [
     ("train toys:Reinforce X --address a:1", "found --address a:1, which is that of a Ray cluster; add --launcher ray"),
     ("plan toys:Reinforce X --machines a=4 --launcher ray", "found --machines and --launcher ray, wanted one"),
     ("plan toys:Reinforce X --machines a", "found 'a', wanted a machine as in a=8"),
-    ("train toys:Reinforce X --launcher slurm", "argument --launcher: invalid choice: 'slurm'"),
+    ("train toys:Reinforce X --launcher slurm", "argument --launcher: 'slurm' is not known; use local, ray or"),
+    ("plan toys:Reinforce X --launcher a:b", "found --launcher a:b, whose machines are known once it starts"),
     ("train toys:Reinforce X --checkpoint-every 0", "wanted more than 0 seconds"),
     (
         "train toys:Reinforce X --sed 1",
