@@ -42,7 +42,8 @@ def test_a_word_has_one_meaning():
 
 def test_classes_that_the_glossary_names_exist():
     named = {name.split(".")[0] for name in re.findall(r"`([A-Z][a-z]\w*(?:\.\w+)*)`", PAGE)}
-    assert named - all_classes(ROOT / "runnel") == set()
+    aliases = {"Synchronisation"}  # of classes that have rows of their own
+    assert named - aliases - all_classes(ROOT / "runnel") == set()
 
 
 def test_a_file_that_defines_something_else_is_found():
