@@ -19,7 +19,7 @@ from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.assembly import Assignment, StreamEnds
 from runnel.runtime.workers.ports import InPort, OutPort, Stopped, WorkerContext
-from runnel.runtime.workers.worker import Worker
+from runnel.runtime.workers.worker import run_worker
 from runnel.transport import in_process
 from runnel.transport.parameter_store import Parameters
 from runnel.transport.stream import Message, Schema, dtype_of
@@ -155,23 +155,21 @@ def alone(built: BuiltRun, fragment: str, seconds: float) -> dict[str, float]:
     links, boards = topology.of(post.name)
     world = built.environment
     ends = _ends(context, links, boards)
-    worker = Worker(
-        Assignment(
-            context,
-            built.graph,
-            built.plan,
-            topology,
-            post,
-            ends,
-            0,
-            None,
-            lambda indices: world.open(indices, 0),
-            BlockMemory.create(),
-            BlockStart(),
-        )
+    assignment = Assignment(
+        context,
+        built.graph,
+        built.plan,
+        topology,
+        post,
+        ends,
+        0,
+        None,
+        lambda indices: world.open(indices, 0),
+        BlockMemory.create(),
+        BlockStart(),
     )
     try:
-        worker.run()
+        run_worker(assignment)
     except Stopped:
         context.report()
     before, after = line.first, line.status

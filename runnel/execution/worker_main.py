@@ -80,7 +80,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     from runnel.runtime.programs.spmd import Spmd, join
     from runnel.runtime.workers.assembly import Assignment, StreamEnds
     from runnel.runtime.workers.compile_watch import watch_compiler
-    from runnel.runtime.workers.worker import Worker
+    from runnel.runtime.workers.worker import run_worker
 
     configure_jax()
     with _desk(job, control, fds) as desk:
@@ -117,7 +117,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
                 start,
                 Spmd(len(post.devices)) if job["peers"] is not None or len(post.devices) > 1 else None,
             )
-            Worker(assignment).run()
+            run_worker(assignment)
 
         desk.live(live)
 

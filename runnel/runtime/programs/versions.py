@@ -22,11 +22,11 @@ class Version(NamedTuple):
 NO_VERSION = Version(0, {})
 
 
-def told(stores: Mapping[str, StoreReader], learnt: Mapping[str, int] | None = None) -> Version:
-    """What an unroll that begins now is acted with at least. `learnt`: the updates of what is learnt here."""
+def version_now(stores: Mapping[str, StoreReader], learnt: Mapping[str, int]) -> Version:
+    """The oldest version that acts in an unroll that begins now. `learnt`: the updates of what is learnt here."""
     iteration = min((store.iteration() for store in stores.values()), default=0)
     updates = {group: max(0, store.version()) for group, store in stores.items()}
-    return Version(max(0, iteration), {**(learnt or {}), **updates})
+    return Version(max(0, iteration), {**learnt, **updates})
 
 
 def in_time(stores: Mapping[str, StoreReader], unroll: int, lead: int | None) -> bool:

@@ -7,33 +7,24 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from runnel.environment import HostVector, JaxEnvironment
 from runnel.graph.flow import trace
 from runnel.graph.nodes import Graph, Kind, Node
-from runnel.ops import episodes as ops_episodes
 from runnel.planning.channels import EnvBlock, ParameterChannel, StreamSpec, Topology, WorkerSpec, group_types
 from runnel.planning.pace import gathers, lead, staleness_in_iterations
 from runnel.planning.plan import PlacedFragment, Plan, learns
 from runnel.runtime.programs.acting import LocalPolicies, Parameters
-from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.spmd import Spmd
-from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.versions import Version
 from runnel.runtime.recovery import block_checkpoint, worker_checkpoint
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
-from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.compiled_player import CompiledPlayer
 from runnel.runtime.workers.inference import AsyncInferenceServer, InferenceClient, InferenceServer
 from runnel.runtime.workers.lanes import LocalPolicyLane, RemotePolicyLane, RemoteRolloutLane
 from runnel.runtime.workers.player import BlockState
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
-from runnel.runtime.workers.trainer import Trainer, ValuePort
 from runnel.transport.parameter_store import StoreReader, StoreWriter
 from runnel.types import PyTree
 
@@ -116,6 +107,11 @@ class Assignment:
     def steps_envs(self) -> bool:
         return "environment" in self.fragment.nodes
 
+    @property
+    def serves_actions(self) -> bool:
+        """It acts for environments that other workers step."""
+        return bool(self.groups("act")) and not self.steps_envs
+
     @cached_property
     def training_nodes(self) -> list[Node]:
         """Its nodes after the rollout."""
@@ -161,8 +157,8 @@ class Assignment:
             group for group in dict.fromkeys(node.group for node in self.training_nodes) if group in self.ends.readers
         ]
 
-    def known(self, group: str) -> PyTree:
-        """The types of a learner's state, as much of it as a store tells."""
+    def published_state(self, group: str) -> PyTree:
+        """The types of a learner's state, as much of it as its parameter store holds."""
         state = self.run_graph.states[group]
         whole = group in self.ends.readers and self.ends.readers[group][0].whole
         return state if whole else PublishedParameters(state.params)
@@ -226,9 +222,9 @@ def make_compiled_player(
 
 
 def make_servers(a: Assignment, parameters: Parameters) -> list[InferenceServer | AsyncInferenceServer]:
-    """One for each group whose policy is here and whose environments are not."""
+    """One for each group whose policy is here. The environments are not."""
     servers: list[InferenceServer | AsyncInferenceServer] = []
-    for group in a.groups("act") if not a.steps_envs else []:
+    for group in a.groups("act"):
         rolled, types = group in a.groups("rollout"), group_types(a.run_graph)[group]
         clients = []
         for place in a.topology.blocks:
@@ -245,100 +241,3 @@ def make_servers(a: Assignment, parameters: Parameters) -> list[InferenceServer 
             servers.append(InferenceServer(a.run_graph, clients, parameters, a.seed))
         worker_checkpoint.load_server(servers[-1], a.start.saved)
     return servers
-
-
-# Everything after the rollout
-
-
-def make_trainer(a: Assignment) -> Trainer:
-    share = a.fragment.environments[a.spec.replica][0] if a.graph is not a.run_graph else 0
-    stage = Stage(a.graph, a.fragment.nodes, key_offset=share)
-    incoming, outgoing = _valves(a)
-    trainer = Trainer(
-        a.context, a.graph, stage, Loop(a.graph), _carry(a, stage), incoming, outgoing, counts=bool(a.counted_groups),
-        strict=not a.free, spmd=a.spmd,
-    )  # fmt: skip
-    for credit, rounds in zip(trainer.credits, trainer.plan.rounds, strict=True):
-        if rounds.samples:
-            worker_checkpoint.load_credit(credit, rounds.component, a.start.saved)
-    trainer.foreign, trainer.told = bool(a.remote_groups), trainer.iteration
-    trainer.pauses, trainer.gathered_from = a.pauses, a.gathered
-    if not a.learns and not a.steps_envs:
-        trainer.turns = a.fragment.replicas
-    return trainer
-
-
-def _carry(a: Assignment, stage: Stage) -> Carry:
-    """What the nodes here carry on, as it was saved or from the beginning."""
-    loop = Loop(a.graph)
-    groups = list(dict.fromkeys(node.group for node in stage.nodes))
-    learnt = {node.group for node in stage.nodes if node.kind in ("learn", "apply")}
-
-    def begin(seed: Any) -> Carry:
-        return Carry(
-            seed=seed,
-            iteration=jnp.int32(0),
-            updates={group: jnp.int32(0) for group in groups},
-            states={group: loop.init_state(seed, group) for group in groups if group in learnt},
-            replays={node.name: loop.empty_replay(node) for node in stage.nodes if node.kind == "replay"},
-            window=ops_episodes.empty_window(a.counted_groups) if a.counted_groups else (),
-            actors=(),
-            running=(),
-            environments=(),
-        )
-
-    carry = worker_checkpoint.load_learning(jax.jit(begin)(jnp.uint32(a.seed)), a.start.saved)
-    iteration = int(carry.iteration)
-    if not a.learns and not a.steps_envs:  # replicas take whole iterations in turn
-        iteration += (a.spec.replica - iteration) % a.fragment.replicas
-    if a.spmd is not None:
-        carry = a.spmd.everywhere(carry)
-    for group in groups:
-        if group not in learnt:
-            carry.states[group] = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), a.known(group))
-    return carry._replace(iteration=np.int32(iteration))
-
-
-def _valves(a: Assignment) -> tuple[list[ValuePort], list[ValuePort]]:
-    """Values that come from nodes elsewhere, and those that go there."""
-    homes = {name: fragment for fragment in a.plan.fragments for name in fragment.workers()}
-    incoming: dict[str, list[InPort]] = {}
-    outgoing: dict[tuple[str, str], list[OutPort]] = {}
-    for link, port in a.ends.links.items():
-        if link.kind == "value" and isinstance(port, InPort):
-            incoming.setdefault(link.node, []).append(port)
-        elif link.kind == "value" and isinstance(port, OutPort):
-            outgoing.setdefault((link.node, homes[link.target].name), []).append(port)
-    by_name = {fragment.name: fragment for fragment in a.plan.fragments}
-    return (
-        [ValuePort(a.graph.nodes[node], a.fragment, ports) for node, ports in incoming.items()],
-        [ValuePort(a.graph.nodes[node], by_name[taker], ports) for (node, taker), ports in outgoing.items()],
-    )
-
-
-def make_unroll_intake(a: Assignment) -> tuple[BatchCollector | None, list[EnvBlock]]:
-    """Where unrolls come from other workers, and the blocks whose they are."""
-    sources, places = [], []
-    for place in a.topology.blocks:
-        ports = [port for group in a.consumed_groups for port in a.ends.ins("unroll", group=group, block=place.number)]
-        if ports:
-            sources.append(ports)
-            places.append(place)
-    limit = a.limit if a.free and a.lead is None else None
-    return (BatchCollector(a.context, sources, len(sources), limit, "unrolls") if sources else None), places
-
-
-def make_gradient_intake(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
-    """Where values come from workers that each compute from what they play, and the nodes whose they are.
-
-    They are taken one at a time, or at a barrier the mean of all.
-    """
-    plays = a.plan.home("environment")
-    found = [
-        (link.node, port) for link, port in a.ends.links.items()
-        if link.kind == "value" and isinstance(port, InPort) and link.source in plays.workers() and gathers(plays)
-    ]  # fmt: skip
-    if not found or a.consumed_groups:
-        return None, []
-    limit = a.limit if a.free else None
-    return BatchCollector(a.context, [[port] for _, port in found], 1, limit, "gradients"), [node for node, _ in found]

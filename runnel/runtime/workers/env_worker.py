@@ -1,4 +1,4 @@
-"""A worker that plays host environments and does nothing else. NumPy only: it never imports JAX."""
+"""A worker that steps host environments and does nothing else. NumPy only: it never imports JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from runnel.environment import HostVector
 from runnel.planning.schemas import GroupTypes
-from runnel.runtime.programs.versions import Version, in_time, told
 from runnel.runtime.recovery.block_checkpoint import (
     BlockStart,
     entry,
@@ -21,12 +20,14 @@ from runnel.runtime.recovery.block_checkpoint import (
 from runnel.runtime.recovery.journal import Arrays, BlockMemory
 from runnel.runtime.workers.lanes import RemotePolicyLane, RemoteRolloutLane
 from runnel.runtime.workers.player import BlockState, Player
-from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext, gate
+from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
+from runnel.runtime.workers.unroll_gate import UnrollGate
+from runnel.runtime.workers.worker_loop import listen, run
 from runnel.transport.parameter_store import StoreReader
 
 
 class EnvWorker:
-    """Plays blocks whose actions come from elsewhere."""
+    """Steps blocks whose actions come from elsewhere. A turn is one unroll of every block."""
 
     def __init__(
         self,
@@ -44,7 +45,9 @@ class EnvWorker:
         start: BlockStart,
         memory: BlockMemory,
     ):
-        self.context, self.stores, self.unroll, self.free, self.lead = context, stores, unroll, free, lead
+        self.context, self.unroll = context, unroll
+        self._steps = unroll * sum(len(envs) for envs in blocks.values())
+        gate = UnrollGate(context, stores, lead, early=free)
         self.blocks = {
             number: self._block(number, envs, types, rolled, discounts, ports, open_vector)
             for number, envs in blocks.items()
@@ -57,8 +60,8 @@ class EnvWorker:
                 load_host(number, block, start.saved)
                 journal.write(block.entry())
         self.player = Player(
-            list(self.blocks.values()), self._gate, self._early, self._started, asks_count=free and bool(rolled),
-            beat=context.bell.beat_at, tell=context.tell,
+            list(self.blocks.values()), gate.wait_for, gate.early_version, context.leave_boundary,
+            asks_count=free and bool(rolled), beat=context.bell.beat_at, tell=context.tell,
         )  # fmt: skip
         tell_cut(self.blocks.values(), context.tell)
 
@@ -78,35 +81,22 @@ class EnvWorker:
                 lanes[group] = RemoteRolloutLane(own, group, self.unroll, len(envs), request, reply)
         return BlockState(open_vector(envs), envs, self.unroll, lanes, None, discounts)
 
-    def run(self) -> None:
-        """Works until it is told to stop."""
-        context = self.context
-        context.save = self.save
-        context.enter("working")
-        steps = self.unroll * sum(len(block.envs) for block in self.blocks.values())
-        while True:
-            context.poll()
-            context.between = self.player.between_unrolls
-            if context.between and context.pausing:
-                context.pause()
-            self.player.unroll()
-            context.counts["env_steps"] += steps
+    def compile(self) -> None:
+        """Nothing is compiled here."""
 
-    def _started(self) -> None:
-        self.context.between = False
+    def boundary(self) -> None:
+        listen(self.context, self.player.between_unrolls)
+
+    def turn(self) -> None:
+        self.player.unroll()
+        self.context.counts["env_steps"] += self._steps
+
+    def run(self) -> None:
+        """Runs until the launcher stops it."""
+        run(self.context, self, compiles=False)
 
     def save(self) -> Arrays:
         saved: Arrays = {}
         for number, block in self.blocks.items():
             saved |= save_host(number, block)
         return saved
-
-    def _gate(self, block: BlockState) -> Version:
-        """Waits until a block may begin an unroll; gives the parameters that it is acted with at least."""
-        gate(self.context, block.ready, self.stores, block.unrolls, self.lead)
-        return told(self.stores)
-
-    def _early(self, block: BlockState) -> Version | None:
-        asks = self.free and bool(block.kept) and not self.context.pausing
-        may = asks and block.ready() and in_time(self.stores, block.unrolls, self.lead)
-        return told(self.stores) if may else None

@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from runnel.runtime.programs.versions import in_time
 from runnel.transport.bell import Bell
-from runnel.transport.parameter_store import StoreReader
 from runnel.transport.stream import Message, Reader, Writer
 
 T = TypeVar("T")
@@ -154,6 +152,10 @@ class WorkerContext:
                 self._take(message.value)
             elif self.line.closed:
                 raise Stopped
+
+    def leave_boundary(self) -> None:
+        """From here on the state is no longer that between two unrolls: a pause waits for the next boundary."""
+        self.between = False
 
     def too_early(self) -> bool:
         """Whether others have begun an iteration that they cannot finish without this learner."""
@@ -300,16 +302,3 @@ def first_of(context: WorkerContext, ports: Sequence[InPort], cause: str) -> lis
         return [port for port in ports if port.peek()] or None
 
     return context.wait(some, cause)
-
-
-def gate(
-    context: WorkerContext, ready: Callable[[], bool], stores: Mapping[str, StoreReader], unroll: int, lead: int | None
-) -> None:
-    """Waits until an unroll may begin: until whoever takes it has room, and learners have published what it waits for.
-
-    Who waits at a barrier waits for parameters; who is ahead of the learner by as much as it may be, for room.
-    """
-    if not ready():
-        context.wait(lambda: ready() or None, "room for unrolls")
-    if not in_time(stores, unroll, lead):
-        context.wait(lambda: in_time(stores, unroll, lead) or None, "room for unrolls" if lead else "parameters")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ from runnel.runtime.workers.ports import WorkerContext
 from runnel.transport.stream import Message
 from runnel.types import PyTree, Trajectory
 
+if TYPE_CHECKING:
+    from runnel.runtime.workers.parameters import RemoteStates
+
 
 class TrainerBatch(NamedTuple):
     """The unrolls of one iteration, as they came: blocks side by side, or trajectories of a compiled unroll."""
@@ -34,6 +38,18 @@ class TrainerBatch(NamedTuple):
     release: Callable[[], None]  # the blocks have been read
     acted: dict[str, Acted]  # by group: the versions of all of them
     unrolled: tuple[dict[str, Trajectory], Finished] | None = None  # in place of blocks
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """How a trainer synchronises with others, as its worker's place in the plan says."""
+
+    counts_episodes: bool = False  # trajectories are taken here first: episodes are counted where that is
+    in_order: bool = True  # at a barrier: the priorities of a batch must have come before the next is drawn
+    pauses_in_waits: bool = False  # it may pause wherever it waits, and continues there: no message is thrown away
+    taken_singly: bool = False  # its values are taken as they come, a message at a time
+    turns: int = 1  # how many workers take whole iterations in turn, this one included
+    copies_unrolls: bool = False  # to the device: slots are free while it works
 
 
 class ValuePort(NamedTuple):
@@ -56,23 +72,24 @@ class Trainer:
         carry: Carry,
         incoming: Sequence[ValuePort],
         outgoing: Sequence[ValuePort],
-        *,
-        counts: bool,
-        strict: bool,
+        settings: TrainerSettings,
+        remote_states: RemoteStates | None = None,
         spmd: Spmd | None = None,
     ):
         self.context, self.graph, self.stage, self.loop = context, graph, stage, loop
         self.incoming = {valve.node.name: valve for valve in incoming}
         self.outgoing = list(outgoing)
-        self.counts, self.strict, self.spmd = counts, strict, spmd
+        self.settings, self.remote_states, self.spmd = settings, remote_states, spmd
         self.carry = carry
         self.plan = schedule(graph, stage)
         self.credits = [Credit(rounds.component) for rounds in self.plan.rounds]
         self.iteration = int(carry.iteration)
         self.acted: dict[str, Acted] = {}  # by node elsewhere, or rollout: of what the present iteration is made from
         self.metrics: list[Metrics] = []  # of every program that ran since they were last read
-        self.prepare: Callable[[], None] = lambda: None  # before each gradient, where the state lives elsewhere
-        self.covered = 0  # environment steps that what is sent next brings
+        self.batches_left = 0  # of the present iteration, the present batch included
+        self.messages_sent = self.iteration  # of gradients: how many versions of the state they have led to
+        self.params_iteration = 0  # of the remote states that what is sent was made with
+        self.covered = 0  # environment steps that the next message stands for
         self._programs: dict[Any, Any] = {}
         self._late: list[tuple[Rounds, Values]] = []  # batches whose priorities have not come
 
@@ -87,7 +104,7 @@ class Trainer:
         """Runs every node once, and those of replays as often as they may."""
         self.covered += steps
         values: Values = {}
-        self.left = 1
+        self.batches_left = 1
         rollouts = {node.group: node.name for node in self.graph.of_kind("rollout")}
         self.acted = {rollouts[group]: acted for group, acted in batch.acted.items()} if batch is not None else {}
         if self.spmd is not None:
@@ -101,17 +118,14 @@ class Trainer:
             self._read(batch)
         for rounds, credit in zip(self.plan.rounds, self.credits, strict=True):
             self._rounds(rounds, credit, values)
-        self.iteration += self.turns
+        self.iteration += self.settings.turns
         self.carry = self.carry._replace(iteration=np.int32(self.iteration))
 
-    turns = 1
-    """Of how many workers that take whole iterations in turn this is one."""
-
-    pauses = False
-    """It may pause wherever it waits, and goes on there: what is on its way stays where it is."""
-
-    gathered_from = False
-    """Whoever takes what is made here takes it as it comes, a message at a time."""
+    def refresh(self) -> None:
+        """Takes the newest states of groups that are learnt elsewhere."""
+        if self.remote_states is not None:
+            ports = [port for values in self.outgoing for port in values.ports]
+            self.params_iteration = self.remote_states.refresh(self.carry, self.iteration, self.messages_sent, ports)
 
     def acted_in(self, group: str) -> Acted:
         """The versions of the unrolls that the present iteration is made from."""
@@ -120,10 +134,10 @@ class Trainer:
 
     def _work(self) -> None:
         """From here on the state is no more that between two iterations."""
-        if not self.pauses:
+        if not self.settings.pauses_in_waits:
             self.context.between = False
 
-    def gathered(self, valve: ValuePort, messages: Sequence[Message]) -> None:
+    def apply_gathered(self, valve: ValuePort, messages: Sequence[Message]) -> None:
         """Runs the nodes that take a message of workers that have each their own: one, or the mean of several."""
         real = [message.arrays[1:] for message in messages if message.rows]  # others only say that there is none
         if real:
@@ -138,16 +152,16 @@ class Trainer:
     def _rounds(self, rounds: Rounds, credit: Credit, outside: Values) -> None:
         """All batches of an iteration. Who samples tells with each how many are left; 0: there is none at all."""
         if not rounds.samples:
-            self.left = 2
-            while self.left > 1:
+            self.batches_left = 2
+            while self.batches_left > 1:
                 self._round(rounds, outside)
             return
-        self.left = credit.insert()
-        if not self.left:
+        self.batches_left = credit.insert()
+        if not self.batches_left:
             self._pass(rounds)
-        while self.left:
+        while self.batches_left:
             self._round(rounds, outside)
-            self.left -= 1
+            self.batches_left -= 1
 
     def _pass(self, rounds: Rounds) -> None:
         """An iteration without a batch: a word is sent all the same, so that nobody runs ahead."""
@@ -156,15 +170,15 @@ class Trainer:
             if valve.node.name in rounds.component.names and not replays & {*valve.taker.nodes}:  # who samples knows
                 for port in valve.ports:
                     if port.takes(self.iteration):
-                        port.slots[port.claim(self.version_told)][0][...] = self.acted_in(valve.node.group)
+                        port.slots[port.claim(self.params_iteration)][0][...] = self.acted_in(valve.node.group)
                         port.commit(tag=self.covered, rows=0)
                 self.covered = 0
-                self.told += 1
+                self.messages_sent += 1
 
     def _round(self, rounds: Rounds, outside: Values) -> None:
         """One batch of a component that is cut."""
-        self.prepare()
-        if self.gathered_from:  # the batch is as old as the parameters that are known when it is drawn
+        self.refresh()
+        if self.settings.taken_singly:  # the batch is as old as the parameters that are known when it is drawn
             self.acted = {n.name: Acted.of([self.carry.updates[n.group]]) for n in self.graph.of_kind("rollout")}
         values = dict(outside)
         if rounds.samples:
@@ -176,29 +190,20 @@ class Trainer:
                 self._out(replay, values)
         for segment in rounds.segments:
             values |= self._receive(segment)
-            if not self.left:
+            if not self.batches_left:
                 self._pass(rounds)
                 return
             values |= self._run(segment, values, None, (id(rounds), id(segment)))
             self._send(segment, values)
         if rounds.awaits_priorities:
             self._late.append((rounds, values))
-            while self._late and (self.strict or self._told(self._late[0][0])):
+            while self._late and (self.settings.in_order or self._priorities_came(self._late[0][0])):
                 self._prioritise(*self._late.pop(0))
-        if not self._learnt() and not self.foreign:
+        if not self._learnt() and self.remote_states is None:
             # Versions are counted here too: keys are made of them, the same as where learning is in the same place.
             self.carry = self.carry._replace(
                 updates={group: np.int32(count + 1) for group, count in self.carry.updates.items()}
             )
-
-    copied = False
-    """Unrolls were copied to the device: their memory is free while it works."""
-
-    foreign = False
-    """The learner's state is read from a parameter store."""
-
-    left = 0
-    """How many batches of the iteration are left, the present one included."""
 
     def _learnt(self) -> set[str]:
         return {node.group for node in self.stage.nodes if node.kind in ("learn", "apply")}
@@ -206,7 +211,7 @@ class Trainer:
     def _sampled(self, rounds: Rounds, carry: Carry) -> tuple[Carry, Values]:
         return self.stage.sample(carry, rounds.component)
 
-    def _told(self, rounds: Rounds) -> bool:
+    def _priorities_came(self, rounds: Rounds) -> bool:
         return all(port.peek() for node in rounds.awaits_priorities for port in self.incoming[node].ports)
 
     def _prioritise(self, rounds: Rounds, values: Values) -> None:
@@ -257,7 +262,7 @@ class Trainer:
                 unrolled = assemble_all(self.loop, blocks, starts, versions)  # type: ignore[arg-type]
             trajectories, finished = unrolled
             values = {**values, **self._by_rollout(trajectories)}
-            if self.counts and self.spmd is None:
+            if self.settings.counts_episodes and self.spmd is None:
                 carry, metrics = self.stage.count(carry, finished)
         carry, values, metrics = self.stage.run(carry, segment.nodes, values, metrics)
         for component in segment.components:
@@ -290,7 +295,7 @@ class Trainer:
             unrolled = batch.unrolled
         trajectories, finished = unrolled
         spread = self.spmd.columns(trajectories), self.spmd.time_major(finished)
-        if self.counts:
+        if self.settings.counts_episodes:
             self._count_spread(spread[1])
         return batch._replace(blocks=None, unrolled=spread)
 
@@ -305,7 +310,7 @@ class Trainer:
 
     def _read(self, batch: TrainerBatch) -> None:
         """The unrolls have been read: their memory may be written again."""
-        if not self.copied and (batch.blocks is not None or self.spmd is not None):
+        if not self.settings.copies_unrolls and (batch.blocks is not None or self.spmd is not None):
             jax.block_until_ready(self.carry)
         batch.release()
 
@@ -323,7 +328,7 @@ class Trainer:
         message = port.receive()
         self._work()
         if not self._samples(valve.node):
-            self.left = message.rows
+            self.batches_left = message.rows
         acted, *arrays = message.arrays
         value, made_from = self.unpack(valve, arrays), Acted(*acted.tolist())
         port.release(message)
@@ -359,15 +364,9 @@ class Trainer:
             for port in valve.ports:
                 if port.takes(self.iteration):
                     message = [self.acted_in(node.group), *jax.device_get(arrays)]
-                    port.send(message, self.version_told, tag=self.covered, rows=self.left)
+                    port.send(message, self.params_iteration, tag=self.covered, rows=self.batches_left)
             self.covered = 0
-            self.told += 1
-
-    told = 0
-    """How many messages were sent: of gradients, how many versions of the state they have led to."""
-
-    version_told = 0
-    """The iteration of the parameters that what is sent was made with."""
+            self.messages_sent += 1
 
 
 class TrainerParts(NamedTuple):

@@ -1,0 +1,61 @@
+"""A learner: runs the nodes that change a group's state, publishes it, and decides when training ends."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from runnel.runtime.recovery.journal import Arrays
+from runnel.runtime.workers.assembly import Assignment
+from runnel.runtime.workers.parameters import ParameterPublisher
+from runnel.runtime.workers.ports import InPort
+from runnel.runtime.workers.trainer_worker import TrainerWorker
+
+
+class Learner:
+    """The work is a trainer's; what a learner adds is its boundary: stop, publish, release."""
+
+    def __init__(self, a: Assignment):
+        self.a, self.context = a, a.context
+        self.worker = TrainerWorker(a)
+        self.progress = self.worker.progress
+        self.publisher = ParameterPublisher(a)
+        self._any = jax.jit(jnp.any)
+        self.context.iteration, self.context.on_go = self.progress.iteration, self.progress.on_go
+        if a.free and not a.pauses:
+            self.context.drain = self._drain
+
+    def compile(self) -> None:
+        self.worker.compile()
+
+    def boundary(self) -> None:
+        a, context, trainer = self.a, self.context, self.worker.trainer
+        context.poll()
+        # An asynchronous learner may also pause while it waits for unrolls: what it has of them is lost. Several that
+        # are one program may not: they pause where they agree to.
+        context.between = a.free and (a.spmd is None or a.fragment.replicas == 1)
+        while self._stops():
+            context.pause()
+        self.publisher.publish(trainer.carry, trainer.iteration)
+        self.worker.held.release()  # only now: who finds room for an unroll begins it with what was just published
+        self.progress.report_if_due()
+
+    def _stops(self) -> bool:
+        """Whether to pause here. Learners of one SPMD program all pause where one of them does."""
+        complete = self.progress.complete()
+        stops = (self.context.pausing or complete) and not self.context.too_early()
+        return stops if self.a.spmd is None else bool(self._any(self.a.spmd.flags(stops)))
+
+    def turn(self) -> None:
+        self.worker.turn()
+
+    def _drain(self) -> bool:
+        """Empties its streams in a pause, so that other workers come to the end of their iteration."""
+        self.worker.held.release()
+        collector = self.worker.work.collector
+        values = [p for link, p in self.a.ends.links.items() if isinstance(p, InPort) and link.kind == "value"]
+        found = [source.drain() for source in (*((collector,) if collector is not None else ()), *values)]
+        return any(found)
+
+    def save(self) -> Arrays:
+        return self.worker.save()

@@ -1,0 +1,128 @@
+"""Making the trainer of a worker, and where it takes unrolls and gradients from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runnel.ops import episodes as ops_episodes
+from runnel.planning.channels import EnvBlock
+from runnel.planning.pace import gathers
+from runnel.runtime.programs.carry import Carry
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.stage import Stage
+from runnel.runtime.recovery import worker_checkpoint
+from runnel.runtime.workers.assembly import Assignment
+from runnel.runtime.workers.batch_collector import BatchCollector
+from runnel.runtime.workers.parameters import RemoteStates
+from runnel.runtime.workers.ports import InPort, OutPort
+from runnel.runtime.workers.trainer import Trainer, TrainerSettings, ValuePort
+
+
+def copies_to_device() -> bool:
+    """Whether unrolls are copied to the device; a CPU reads their slots in place."""
+    return jax.default_backend() != "cpu"
+
+
+def make_trainer(a: Assignment, remote_states: RemoteStates | None) -> Trainer:
+    share = a.fragment.environments[a.spec.replica][0] if a.graph is not a.run_graph else 0
+    stage = Stage(a.graph, a.fragment.nodes, key_offset=share)
+    incoming, outgoing = _value_ports(a)
+    settings = TrainerSettings(
+        counts_episodes=bool(a.counted_groups),
+        in_order=not a.free,
+        pauses_in_waits=a.pauses,
+        taken_singly=a.gathered,
+        turns=a.fragment.replicas if _takes_turns(a) else 1,
+        copies_unrolls=copies_to_device(),
+    )
+    carry = _carry(a, stage)
+    trainer = Trainer(
+        a.context, a.graph, stage, Loop(a.graph), carry, incoming, outgoing, settings, remote_states, a.spmd
+    )
+    for credit, rounds in zip(trainer.credits, trainer.plan.rounds, strict=True):
+        if rounds.samples:
+            worker_checkpoint.load_credit(credit, rounds.component, a.start.saved)
+    return trainer
+
+
+def _takes_turns(a: Assignment) -> bool:
+    """Whether the replicas of its fragment take whole iterations in turn."""
+    return not a.learns and not a.steps_envs
+
+
+def _carry(a: Assignment, stage: Stage) -> Carry:
+    """The carry of the nodes here, as it was saved or from the beginning."""
+    loop = Loop(a.graph)
+    groups = list(dict.fromkeys(node.group for node in stage.nodes))
+    learnt = {node.group for node in stage.nodes if node.kind in ("learn", "apply")}
+
+    def begin(seed: Any) -> Carry:
+        return Carry(
+            seed=seed,
+            iteration=jnp.int32(0),
+            updates={group: jnp.int32(0) for group in groups},
+            states={group: loop.init_state(seed, group) for group in groups if group in learnt},
+            replays={node.name: loop.empty_replay(node) for node in stage.nodes if node.kind == "replay"},
+            window=ops_episodes.empty_window(a.counted_groups) if a.counted_groups else (),
+            actors=(),
+            running=(),
+            environments=(),
+        )
+
+    carry = worker_checkpoint.load_learning(jax.jit(begin)(jnp.uint32(a.seed)), a.start.saved)
+    iteration = int(carry.iteration)
+    if _takes_turns(a):
+        iteration += (a.spec.replica - iteration) % a.fragment.replicas
+    if a.spmd is not None:
+        carry = a.spmd.everywhere(carry)
+    for group in groups:
+        if group not in learnt:
+            carry.states[group] = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), a.published_state(group))
+    return carry._replace(iteration=np.int32(iteration))
+
+
+def _value_ports(a: Assignment) -> tuple[list[ValuePort], list[ValuePort]]:
+    """Values that come from nodes elsewhere, and those that go there."""
+    homes = {name: fragment for fragment in a.plan.fragments for name in fragment.workers()}
+    incoming: dict[str, list[InPort]] = {}
+    outgoing: dict[tuple[str, str], list[OutPort]] = {}
+    for link, port in a.ends.links.items():
+        if link.kind == "value" and isinstance(port, InPort):
+            incoming.setdefault(link.node, []).append(port)
+        elif link.kind == "value" and isinstance(port, OutPort):
+            outgoing.setdefault((link.node, homes[link.target].name), []).append(port)
+    by_name = {fragment.name: fragment for fragment in a.plan.fragments}
+    return (
+        [ValuePort(a.graph.nodes[node], a.fragment, ports) for node, ports in incoming.items()],
+        [ValuePort(a.graph.nodes[node], by_name[taker], ports) for (node, taker), ports in outgoing.items()],
+    )
+
+
+def make_unroll_collector(a: Assignment) -> tuple[BatchCollector | None, list[EnvBlock]]:
+    """A collector of the unrolls of other workers, and the block of each of its sources; None where none come."""
+    sources, places = [], []
+    for place in a.topology.blocks:
+        ports = [port for group in a.consumed_groups for port in a.ends.ins("unroll", group=group, block=place.number)]
+        if ports:
+            sources.append(ports)
+            places.append(place)
+    limit = a.limit if a.free and a.lead is None else None
+    return (BatchCollector(a.context, sources, len(sources), limit, "unrolls") if sources else None), places
+
+
+def make_gradient_collector(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
+    """A collector of the values of workers that each compute from their own environments, and the node of each source;
+    None where none come. The values are taken one at a time, or at a barrier all together."""
+    plays = a.plan.home("environment")
+    found = [
+        (link.node, port) for link, port in a.ends.links.items()
+        if link.kind == "value" and isinstance(port, InPort) and link.source in plays.workers() and gathers(plays)
+    ]  # fmt: skip
+    if not found or a.consumed_groups:
+        return None, []
+    limit = a.limit if a.free else None
+    return BatchCollector(a.context, [[port] for _, port in found], 1, limit, "gradients"), [node for node, _ in found]

@@ -1,0 +1,47 @@
+"""When a block of environments may begin an unroll, and with which version of the parameters. NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from runnel.runtime.programs.versions import Version, in_time, version_now
+from runnel.runtime.workers.player import BlockState
+from runnel.runtime.workers.ports import WorkerContext
+from runnel.transport.parameter_store import StoreReader
+
+
+@dataclass(frozen=True)
+class UnrollGate:
+    """Holds back a block until its consumers have room and the learners have published what its unroll needs."""
+
+    context: WorkerContext
+    stores: Mapping[str, StoreReader]  # by group
+    lead: int | None  # by how many iterations unrolls may be ahead of what is published; see `planning.pace`
+    early: bool  # a block that requests its actions may begin while its neighbours still step
+    learnt: Callable[[], Mapping[str, int]] = dict  # by group: the updates of what is learnt in this worker
+
+    def wait(self, ready: Callable[[], bool], unroll: int) -> Version:
+        """Waits until an unroll may begin; returns the oldest version that acts in it.
+
+        At a barrier the wait counts as one for parameters; ahead of the learner by all of `lead`, as one for room.
+        """
+        context = self.context
+        if not ready():
+            context.wait(lambda: ready() or None, "room for unrolls")
+        if not in_time(self.stores, unroll, self.lead):
+            cause = "room for unrolls" if self.lead else "parameters"
+            context.wait(lambda: in_time(self.stores, unroll, self.lead) or None, cause)
+        return self._version()
+
+    def wait_for(self, block: BlockState) -> Version:
+        return self.wait(block.ready, block.unrolls)
+
+    def early_version(self, block: BlockState) -> Version | None:
+        """The version of a block that may begin at once, while its neighbours still step; else None."""
+        requests = self.early and block.acting is None and bool(block.kept) and not self.context.pausing
+        may = requests and block.ready() and in_time(self.stores, block.unrolls, self.lead)
+        return self._version() if may else None
+
+    def _version(self) -> Version:
+        return version_now(self.stores, self.learnt())

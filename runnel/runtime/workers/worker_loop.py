@@ -1,0 +1,65 @@
+"""The loop that every worker runs: `boundary(); turn()`, until the launcher stops it. NumPy only.
+
+| role | one turn |
+|---|---|
+| `Actor` | one unroll of its environments; has policies |
+| `EnvWorker` | one unroll of host environments whose policies are elsewhere; never imports JAX |
+| `InferenceWorker` | actions for one unroll of environments elsewhere, or for the requests that have come |
+| `TrainerWorker` | one iteration of the nodes after the rollout, with states that are learnt elsewhere |
+| `Learner` | one iteration of the nodes after the rollout, which change a learner's state |
+
+`runnel.runtime.workers.worker` picks the role from the nodes of a worker's fragment. No role knows a distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from runnel.runtime.workers.ports import WorkerContext
+
+
+class Role(Protocol):
+    """What one worker does, between one answer to the launcher and the next."""
+
+    def compile(self) -> None:
+        """Called once, before the first turn: prepares what others would otherwise wait for."""
+        ...
+
+    def boundary(self) -> None:
+        """Listens to the launcher between two turns, and pauses where that asks for it."""
+        ...
+
+    def turn(self) -> None:
+        """The work between two boundaries."""
+        ...
+
+    def save(self) -> dict[str, np.ndarray]:
+        """This worker's part of a checkpoint. Called in a pause."""
+        ...
+
+
+def run(context: WorkerContext, role: Role, *, compiles: bool = True) -> None:
+    """Runs a role until the launcher stops it. With `compiles`, the first turn counts as compiling, not as work."""
+    context.save = role.save
+    context.enter("compiling" if compiles else "working")
+    role.compile()
+    if compiles:
+        role.boundary()
+        role.turn()
+        context.enter("working")
+        context.restart()
+    while True:
+        role.boundary()
+        role.turn()
+
+
+def listen(context: WorkerContext, between: bool, before_pause: Callable[[], None] = lambda: None) -> None:
+    """A boundary of workers other than learners. `between`: the state is that between two unrolls, so it may pause."""
+    context.poll()
+    context.between = between
+    if between and context.pausing:
+        before_pause()
+        context.pause()
