@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 if len(sys.argv) == 1:
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     os.environ["JAX_ENABLE_X64"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))
 
