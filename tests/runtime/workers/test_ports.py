@@ -66,3 +66,11 @@ def test_a_wait_that_was_told_of_is_told_to_be_over():
     first, *_, last = [said["status"]["waits"] for said in line.said if "status" in said]
     assert first[0] == "parameters"
     assert last is None
+
+
+def test_who_waits_sends_ten_heartbeats_a_second():
+    bell, slices, comes = in_process.InProcessBell(), 4, time.monotonic() + 4.5 * SLICE_S
+    context = WorkerContext("actor", bell, Line())
+    assert context.wait(lambda: time.monotonic() > comes or None, "parameters")
+    assert SLICE_S <= 0.1
+    assert bell.beats() >= slices
