@@ -44,8 +44,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/python tools/embed.py
 
+# Not --quiet: it hides warnings from --strict, which then passes whatever is broken.
 docs: $(VENV)/.dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # `make bench BENCH=learning` takes hours, and is not among them.
 BENCH ?= $(sort $(patsubst benchmarks/%.py,%,$(filter-out benchmarks/_% benchmarks/learning.py,$(wildcard benchmarks/*.py))))

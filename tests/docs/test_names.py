@@ -103,3 +103,9 @@ def test_the_tests_of_a_fault_exist(row):
         assert isinstance(file, Path), f"{name} follows no file"
         assert not test or test in definitions(file), f"{file.relative_to(ROOT)} has no {test}"
     assert file, "names no test"
+
+
+def test_every_page_is_in_the_navigation():
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\n\n")[0]
+    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+    assert sorted(re.findall(r": ([\w-]+\.md)$", nav, re.M)) == pages
