@@ -16,6 +16,12 @@ if os.environ.get("CI"):
     settings.load_profile("repeatable")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--transport", metavar="package.module:NAME", help="run tests/transport against this transport alone"
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs are signed with a key of the tests' own, here and in processes that they start."""

@@ -1,7 +1,10 @@
-"""Runnel is extended from outside: a launcher and a transport of docs/extend.md train, and leave their traces."""
+"""Runnel is extended from outside: the sink, the launcher and the transport of docs/extend.md train, and are used."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +12,13 @@ from typing import Any
 
 import pytest
 from kill_runs import assert_same, final_state
-from paths import EXAMPLES
+from paths import EXAMPLES, ROOT, TESTS
 
 import runnel
 from runnel.cli.main import main
 from runnel.distributions.coarse import Coarse
 from runnel.errors import UserError
+from runnel.recording.metrics import read_metrics
 from runnel.transport.interface import import_path, load
 
 SETTINGS = {"unroll": 16, "hidden": (16,), "minibatches": 2, "epochs": 1}
@@ -30,6 +34,31 @@ def train(run_dir: Path, **given: Any) -> dict[str, Any]:
         "ppo", "CartPole-v1", Coarse(actors=2), envs=8, steps=512, seed=3, settings=SETTINGS, run_dir=run_dir,
         quiet=True, **given,
     ).result  # fmt: skip
+
+
+class Collected:
+    """A sink that keeps what it receives."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.closed = 0
+
+    def write(self, record: dict[str, Any]) -> None:
+        assert not self.closed
+        self.records.append(record)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_sink_from_outside_receives_what_metrics_jsonl_holds(tmp_path: Path) -> None:
+    sink = Collected()
+    runnel.train(
+        "ppo", "CartPole-v1", "inline", envs=8, steps=512, settings=SETTINGS, run_dir=tmp_path, quiet=True, sinks=[sink]
+    )
+    assert sink.closed == 1
+    assert sink.records == read_metrics(tmp_path)
+    assert sink.records[-1]["env_steps"] == 512
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +127,26 @@ def test_a_transport_from_outside_carries_streams_and_parameters(
     assert not any("memfd:runnel-stream" in maps or "memfd:runnel-store" in maps for maps in watch.found.values())
     assert not list(memory.iterdir())
     assert_same(final_state(tmp_path / "run"), final_state(over_an_agent[1]))  # which used shared memory
+
+
+def test_the_conformance_tests_run_against_a_transport_from_outside() -> None:
+    tests = [str(TESTS / "transport" / name) for name in ("test_streams.py", "test_stream_ends.py")]
+    chosen = [
+        "-k",
+        "arrives or waits or killed",
+        "--transport",
+        "file_transport:TRANSPORT",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), *sys.path])}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *tests, *chosen], capture_output=True, text=True, env=environ, cwd=ROOT
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "test_a_writer_is_killed_and_replaced[file_transport:TRANSPORT-half-written] PASSED" in ran.stdout
+    assert "[shared memory" not in ran.stdout
 
 
 def test_a_transport_is_named_by_its_import_path() -> None:

@@ -18,8 +18,8 @@ import numpy as np
 
 import runnel
 from runnel.errors import UserError
-from runnel.transport import bell, in_process, parameter_store, shared_memory
-from runnel.transport.stream import Closed, Field, Message, Schema
+from runnel.transport import bell, in_process, interface, parameter_store, shared_memory
+from runnel.transport.stream import Closed, Field, Message, Schema, Stream
 
 LIMIT_S = 60.0
 """More than anything here takes on a busy machine; only a failure waits so long."""
@@ -214,7 +214,8 @@ class Peer:
     started: ClassVar[list["Peer"]] = []
 
     def __init__(self, job: dict[str, Any], fds: tuple[int, ...], new_group: bool = False) -> None:
-        environ = os.environ | {"PYTHONPATH": str(Path(runnel.__file__).parent.parent)}
+        path = [str(Path(runnel.__file__).parent.parent), *sys.path]
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
         command = [sys.executable, "-W", "error", __file__, json.dumps(job)]
         self.process = subprocess.Popen(
             command, pass_fds=fds, stdout=subprocess.PIPE, env=environ, text=True, start_new_session=new_group
@@ -250,8 +251,9 @@ def bells_of(job: dict[str, Any], **options: Any) -> list[shared_memory.SharedBe
     return [shared_memory.SharedBell.attach(tuple(fds), **options) for fds in job["bells"]]
 
 
-def ring_of(job: dict[str, Any], which: int = 0) -> shared_memory.SharedRing:
-    return shared_memory.SharedRing.attach(job["rings"][which], job["schema"], job["slots"])
+def ring_of(job: dict[str, Any], which: int = 0) -> Stream:
+    attach = interface.load(job.get("transport", interface.SHARED_MEMORY)).attach_stream
+    return attach(job["rings"][which], job["schema"], job["slots"])
 
 
 def exhaust() -> list[str]:

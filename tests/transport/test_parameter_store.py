@@ -1,7 +1,7 @@
 """The parameter store: the newest wins, whole, and a writer that dies takes nothing with it."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,37 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tcp_hosts import Store as TcpStore
-from tcp_hosts import close_hosts
+from transport_cases import TransportCase
 from transport_peers import LIMIT_S, PLAIN, DyingWords, Peer, fill, publish, watch, whole
 
-from runnel.transport import in_process, parameter_store, shared_memory
+from runnel.transport import parameter_store, shared_memory
 from runnel.transport.stream import Field
 
 LARGE = (Field((1 << 16,), "<f4"), Field((), "<i8"))
 
-MAKERS: dict[str, Callable[[Any], Any]] = {
-    "in process": in_process.InProcessStore,
-    "shared memory": parameter_store.SharedStore.create,
-    "tcp": TcpStore,
-}
 
-
-@pytest.fixture(autouse=True)
-def _no_peer_outlives_its_test() -> Iterator[None]:
-    yield
-    Peer.kill_all()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_courier_outlives_the_module() -> Iterator[None]:
-    yield
-    close_hosts()
-
-
-@pytest.fixture(params=list(MAKERS))
-def make(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    return MAKERS[request.param]
+@pytest.fixture
+def make(transport: TransportCase) -> Callable[[Any], Any]:
+    return transport.store
 
 
 def test_before_the_first(make: Callable[[Any], Any]) -> None:
@@ -101,22 +82,17 @@ def test_other_arrays_than_agreed_are_refused_and_change_nothing(make: Callable[
     made.close()
 
 
-def test_publishing_rings_the_readers() -> None:
-    for make, make_bell in (
-        (in_process.InProcessStore, in_process.InProcessBell),
-        (parameter_store.SharedStore.create, shared_memory.SharedBell.create),
-        (TcpStore, shared_memory.SharedBell.create),
-    ):
-        made, bells = make(PLAIN), [make_bell(), make_bell()]
-        rung: list[int] = []
-        for i, one in enumerate(bells):
-            one.ring = partial(rung.append, i)  # pyright: ignore
-        writer, reader = made.writer(bells), made.reader()
-        for n in range(2):
-            publish(writer, PLAIN, n, 1)
-            assert reader.version() == n
-        assert rung == [0, 1, 0, 1]
-        made.close()
+def test_publishing_rings_the_readers(transport: TransportCase) -> None:
+    made, bells = transport.store(PLAIN), [transport.bell(), transport.bell()]
+    rung: list[int] = []
+    for i, one in enumerate(bells):
+        one.ring = partial(rung.append, i)
+    writer, reader = made.writer(bells), made.reader()
+    for n in range(2):
+        publish(writer, PLAIN, n, 1)
+        assert reader.version() == n
+    assert rung == [0, 1, 0, 1]
+    made.close()
 
 
 @settings(max_examples=60, deadline=None)
