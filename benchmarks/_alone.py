@@ -14,7 +14,9 @@ import numpy as np
 
 from runnel.environment import HostEnvironment
 from runnel.execution.building import BuiltRun
+from runnel.launch.framing import Received
 from runnel.planning.channels import ParameterChannel, StreamSpec, derive_channels
+from runnel.runtime.control_messages import Go, Status, Stop, parse_report
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.assembly import Assignment, StreamEnds
@@ -30,13 +32,6 @@ PUBLISHED_EVERY_S = 0.05
 ENDLESS = 1 << 40
 
 
-class _Said:
-    """A message from the launcher."""
-
-    def __init__(self, **value: Any):
-        self.value = value
-
-
 class _Line:
     """Says go at once and stop at the end."""
 
@@ -44,14 +39,15 @@ class _Line:
 
     def __init__(self, seconds: float):
         self.seconds, self.end = seconds, float("inf")
-        self.gone, self.status = False, {}
-        self.first: dict[str, Any] | None = None
+        self.gone = False
+        self.first: Status | None = None
+        self.status: Status | None = None
 
     def send(self, value: dict[str, Any], *, timeout_s: float) -> None:
-        status = value.get("status")
-        if status is not None and status["phase"] == "working":
+        status = parse_report(value)
+        if isinstance(status, Status) and status.phase == "working":
             # A second after the first turn everything that compiles has done so.
-            if self.first is None and status["elapsed"] > 1.0:
+            if self.first is None and status.elapsed_s > 1.0:
                 self.first, self.end = status, time.monotonic() + self.seconds
             self.status = status
 
@@ -61,8 +57,8 @@ class _Line:
     def receive(self, timeout_s: float = 0) -> Any:
         if not self.gone:
             self.gone = True
-            return _Said(do="go", until=ENDLESS, target=None)
-        return _Said(do="stop") if time.monotonic() > self.end else None
+            return Received(Go(ENDLESS, None).to_json())
+        return Received(Stop().to_json()) if time.monotonic() > self.end else None
 
 
 class _Reader:
@@ -174,8 +170,9 @@ def alone(built: BuiltRun, fragment: str, seconds: float) -> dict[str, float]:
         context.report()
     before, after = line.first, line.status
     assert before is not None
-    elapsed = after["elapsed"] - before["elapsed"]
-    return {name: (value - before["counts"].get(name, 0.0)) / elapsed for name, value in after["counts"].items()}
+    assert after is not None
+    elapsed = after.elapsed_s - before.elapsed_s
+    return {name: (value - before.counts.get(name, 0.0)) / elapsed for name, value in after.counts.items()}
 
 
 def _ends(context: WorkerContext, links: Sequence[StreamSpec], boards: Sequence[ParameterChannel]) -> StreamEnds:

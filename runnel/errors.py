@@ -59,6 +59,10 @@ class HostLost(StateLost):
         self.host = host
 
 
+class MalformedMessage(Exception):
+    """Another process sent a message that Runnel never sends. It is dropped; later ones can be received."""
+
+
 class EnvironmentFailed(_Shown, RuntimeError):
     """An environment failed more often than a run puts up with; its text has the environment's own traceback."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from runnel.environment import is_traceable
-from runnel.errors import OutOfDescriptors, StateLost, WorkerFailed
+from runnel.errors import MalformedMessage, OutOfDescriptors, StateLost, WorkerFailed
 from runnel.execution.building import BuiltRun
 from runnel.execution.fault_policy import (
     DeadlockDetector,
@@ -42,6 +42,24 @@ from runnel.planning.machine import HERE
 from runnel.planning.pace import staleness_in_iterations
 from runnel.planning.plan import Machine, learns
 from runnel.recording.events import Tell, nobody
+from runnel.runtime.control_messages import (
+    Command,
+    Event,
+    Failed,
+    Go,
+    Load,
+    Pause,
+    Paused,
+    Phase,
+    ProgressReport,
+    ReadyToLoad,
+    Reset,
+    Save,
+    Saved,
+    Status,
+    Stop,
+    parse_report,
+)
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.recovery import checkpoint_names as names
@@ -90,7 +108,7 @@ class DistributedProgram:
         self.patience = HeartbeatMonitor(config.get("hang_after_s", 120.0))
         self.standstill = DeadlockDetector(config.get("hang_after_s", 120.0))
         self._hurried_at: float | None = None  # when somebody began to wait for the end
-        self.status: dict[str, dict[str, Any]] = {}  # by worker: how it fared, as it told last
+        self.status: dict[str, Status] = {}  # by worker: how it fared, as it told last
         self._phases: dict[str, str] = {}
         self._until_steps = 0
         self._started = self._loaded = False
@@ -117,18 +135,18 @@ class DistributedProgram:
         if not self._loaded:
             self.load(None)
         until = self.told.env_steps + iterations * self.graph.steps_per_iteration
-        told = {"do": "go", "until": until, "target": None if math.isinf(target) else target}
+        go = Go(until, None if math.isinf(target) else target)
         if self.paused or not self._started:
             self._until(lambda: self.learners <= self.paused or stop(), START_S, "start")
             self._pausing.clear()
             for name in self.crew.processes:
-                self._send(name, told)
+                self._send(name, go)
             self.paused.clear()
             self._started = True
             self.tally.skip()
         elif until != self._until_steps:
             for name in self.learners:
-                self._send(name, told)
+                self._send(name, go)
         self._until_steps = until
         deadline = time.monotonic() + seconds
         while True:
@@ -178,7 +196,7 @@ class DistributedProgram:
         for stage in self._stages():
             self._pausing |= stage
             for name in stage - self.paused:
-                self._send(name, {"do": "pause"})
+                self._send(name, Pause())
             self._until(self._all_paused, max(PAUSE_S, 1.5 * self.standstill.most_s), "pause")
         self._saved, self._asked_to_save = {}, set()
         self._until(self._all_saved, PAUSE_S, "save")
@@ -208,12 +226,12 @@ class DistributedProgram:
         self._pause_at = max(early) + 1
         self.paused -= self.learners
         for name in self.learners:
-            self._send(name, {"do": "pause", "at": self._pause_at})
+            self._send(name, Pause(self._pause_at))
 
     def _all_saved(self) -> bool:
         for name in self.paused - self._asked_to_save:
             self._asked_to_save.add(name)
-            self._send(name, {"do": "save"})
+            self._send(name, Save())
         return len(self._saved) == len(self.crew.posts)
 
     def _stages(self) -> list[set[str]]:
@@ -262,9 +280,9 @@ class DistributedProgram:
         return cut
 
     def _give(self, post: WorkerSpec, arrays: worker_checkpoint.Arrays, rejoins: bool, suspect: bool = False) -> None:
-        told = {"do": "load", "rejoins": rejoins, "suspect": suspect}
+        command = Load(rejoins, suspect).to_json()
         with contextlib.suppress(BrokenPipeError, TimeoutError):  # its end is noticed by `_listen`
-            patiently(lambda: self.crew.processes[post.name].control.send_arrays(told, arrays))
+            patiently(lambda: self.crew.processes[post.name].control.send_arrays(command, arrays))
 
     def _part(self, post: WorkerSpec, arrays: worker_checkpoint.Arrays) -> worker_checkpoint.Arrays:
         """What one worker needs of a checkpoint."""
@@ -289,7 +307,7 @@ class DistributedProgram:
         processes = self.crew.processes
         for name, process in processes.items():
             if process.exit_status() is None:
-                self._send(name, {"do": "stop"})
+                self._send(name, Stop())
         deadline = time.monotonic() + STOP_S
         for process in processes.values():
             process.wait(max(0.0, deadline - time.monotonic()))
@@ -299,9 +317,9 @@ class DistributedProgram:
 
     # What workers say
 
-    def _send(self, name: str, message: dict[str, Any]) -> None:
+    def _send(self, name: str, command: Command) -> None:
         try:
-            self.crew.processes[name].control.send(message)
+            self.crew.processes[name].control.send(command.to_json())
             self.crew.ring(name)
         except (BrokenPipeError, TimeoutError, KeyError):
             pass  # its end is noticed by `_listen`
@@ -375,37 +393,36 @@ class DistributedProgram:
         self.tell("hang", worker=name, reason=fault.reason, stacks=stacks[name], show=False)  # `_lost` shows it
         self._lost(fault)
 
-    def _hear(self, name: str) -> dict[str, Any] | None:
+    def _hear(self, name: str) -> Failed | None:
         """Takes what a worker says; gives how it failed, where it did."""
         try:
             return self._hear_all(name)
-        except OutOfDescriptors as error:  # what it said is lost
-            return {"user": False, "message": str(error), "traceback": ""}
+        except (OutOfDescriptors, MalformedMessage) as error:  # what it said is lost
+            return Failed(type(error).__name__, str(error), traceback="")
 
-    def _hear_all(self, name: str) -> dict[str, Any] | None:
+    def _hear_all(self, name: str) -> Failed | None:
         control = self.crew.processes[name].control
         while (message := control.receive()) is not None:
-            value = message.value
-            if "status" in value:
-                self.status[name] = value["status"]
-                self.standstill.hear(name, value["status"]["waits"])
-                self._note_phase(name, value["status"]["phase"])
-                self.tally.hear(name, value["status"])
-            elif "phase" in value:
-                self._phases[name] = value["phase"]
-            elif "progress" in value:
-                self.told.hear(name, value["progress"])
-            elif "paused" in value:
-                self._note_pause(name, value["iteration"])
-            elif "saved" in value:
-                self._saved[name] = dict(message.arrays)
-            elif "resting" in value:
-                self._resting.add(name)
-            elif "event" in value:
-                told = dict(value["told"])
-                self.tell(value["event"], worker=name, **told)
-            elif "failed" in value:
-                return value["failed"]
+            match parse_report(message.value):
+                case Status() as status:
+                    self.status[name] = status
+                    self.standstill.hear(name, status.waiting)
+                    self._note_phase(name, status.phase)
+                    self.tally.hear(name, status)
+                case Phase(phase):
+                    self._phases[name] = phase
+                case ProgressReport() as progress:
+                    self.told.hear(name, progress)
+                case Paused(iteration):
+                    self._note_pause(name, iteration)
+                case Saved():
+                    self._saved[name] = dict(message.arrays)
+                case ReadyToLoad():
+                    self._resting.add(name)
+                case Event(event, details):
+                    self.tell(event, worker=name, **details)
+                case Failed() as failed:
+                    return failed
         return None
 
     def _note_pause(self, name: str, iteration: int | None) -> None:
@@ -455,7 +472,7 @@ class DistributedProgram:
         patiently(lambda: self.crew.start([name]))
         self._give(post, {}, rejoins=True, suspect=fault.crashed)
         if name in self._pausing:
-            self._send(name, {"do": "pause"})
+            self._send(name, Pause())
 
     def _look_for_standstill(self) -> None:
         fault = self.standstill.fault(self.crew.posts)
@@ -495,7 +512,7 @@ class DistributedProgram:
             gone |= {mate for name in self.learners for mate in self.crew.unit(name) if len(self.crew.unit(name)) > 1}
         self._resting.clear()
         for name in set(self.crew.processes) - gone:
-            self._send(name, {"do": "rest"})
+            self._send(name, Reset())
         deadline = time.monotonic() + REST_S
         while not set(self.crew.posts) <= gone | self._resting and time.monotonic() < deadline:
             for name in self.crew.poll(0.05):

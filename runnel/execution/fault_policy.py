@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from runnel.errors import EnvironmentFailed, OutOfDescriptors, UserError, WorkerFailed
 from runnel.graph.nodes import Graph
 from runnel.planning.pace import gathers
 from runnel.planning.plan import PlacedFragment, learns
+from runnel.runtime.control_messages import Failed
 from runnel.system.stacks import Frame, compiles, place, read, waits_for_device
 
 DESCRIPTORS_S = 30.0
@@ -50,14 +51,14 @@ class Fault(NamedTuple):
         return WorkerFailed(f"{self.worker} {self.reason}{more}{detail}")
 
 
-def raised(worker: str, failed: Mapping[str, Any]) -> Fault:
+def raised(worker: str, failed: Failed) -> Fault:
     """A worker that told of its own end."""
     error: Exception | None = None
-    if failed["user"]:
-        error = UserError(failed["message"])
-    elif failed.get("final"):
-        error = EnvironmentFailed(f"{worker}: {failed['message']}")
-    return Fault(worker, f"failed: {failed['message'].strip()}", failed["traceback"], crashed=True, error=error)
+    if failed.user:
+        error = UserError(failed.message)
+    elif failed.final:
+        error = EnvironmentFailed(f"{worker}: {failed.message}")
+    return Fault(worker, f"failed: {failed.message.strip()}", failed.traceback, crashed=True, error=error)
 
 
 def ended(worker: str, status: int, log: str, oom: bool = False) -> Fault:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from runnel.runtime.control_messages import EpisodeWindow, ProgressReport
 from runnel.runtime.programs import totals
 from runnel.runtime.programs.totals import Progress
 
@@ -25,57 +25,57 @@ class ProgressAggregator:
 
     def begin(self, env_steps: int = 0, iterations: int = 0, versions: int = 0) -> None:
         self.env_steps, self.iterations, self.versions, self.episodes = env_steps, iterations, versions, 0
-        self.last: dict[str, dict[str, Any]] = {}  # by worker: what it told last
+        self.last: dict[str, ProgressReport] = {}  # by worker: its newest report
         self.ended: dict[str, int] = {}  # by worker: episodes that those saw which it replaces
         self.sums = totals.Summed(0, {}, {}, {})
 
-    def hear(self, name: str, told: dict[str, Any]) -> None:
+    def hear(self, name: str, told: ProgressReport) -> None:
         before = self.last.get(name)
         self.last[name] = told
-        if before is not None and before["episodes"] > told["episodes"]:
-            self.ended[name] = self.ended.get(name, 0) + before["episodes"]
+        if before is not None and before.episodes > told.episodes:
+            self.ended[name] = self.ended.get(name, 0) + before.episodes
         if name in self.learners:
-            self.worked += max(0, told["env_steps"] - (before["env_steps"] if before else self.env_steps))
-        if told["rank"]:
+            self.worked += max(0, told.env_steps - (before.env_steps if before else self.env_steps))
+        if told.rank:
             return  # learners of several processes all tell the same
-        for node, times in told["times"].items():
+        for node, times in told.updates_by_node.items():
             self.sums.updates[node] = self.sums.updates.get(node, 0) + times
-        for quantity, times in told["broken"].items():
+        for quantity, times in told.refused_updates.items():
             self.sums.broken[quantity] = self.sums.broken.get(quantity, 0) + times
-        for node, out in told["out"].items():
+        for node, out in told.out_sums.items():
             sums = self.sums.out.setdefault(node, {})
             for key, value in out.items():
                 sums[key] = sums.get(key, 0.0) + value
 
     def reached_env_steps(self) -> int:
         """How far the slowest learner has come."""
-        return min((told["env_steps"] for told in self._of_learners()), default=0)
+        return min((told.env_steps for told in self._of_learners()), default=0)
 
-    def _of_learners(self) -> list[dict[str, Any]]:
+    def _of_learners(self) -> list[ProgressReport]:
         return [told for name, told in self.last.items() if name in self.learners]
 
     def progress(self, target: float = math.inf) -> Progress:
         """What is new since this was asked last."""
         learners = self._of_learners()
-        env_steps = min((p["env_steps"] for p in learners), default=self.env_steps)
-        iterations = min((p["iterations"] for p in learners), default=self.iterations)
-        versions = sum(p["versions"] for p in learners if not p["rank"]) if learners else self.versions
+        env_steps = min((p.env_steps for p in learners), default=self.env_steps)
+        iterations = min((p.iterations for p in learners), default=self.iterations)
+        versions = sum(p.updates for p in learners if not p.rank) if learners else self.versions
         sums, self.sums = self.sums, totals.Summed(0, {}, {}, {})
-        windows = [p["window"] for p in self.last.values() if p["window"] is not None and not p["rank"]]
+        windows = [p.window for p in self.last.values() if p.window is not None and not p.rank]
         returns = _group_returns(windows)
-        filled = sum(window["filled"] for window in windows)
+        filled = sum(window.filled for window in windows)
         episodes = self._episodes()
         mean = float(np.mean(list(returns.values()))) if returns else None
-        full = windows and all(window["filled"] >= 100 for window in windows)
+        full = windows and all(window.filled >= 100 for window in windows)
         progress = Progress(
             iterations=iterations - self.iterations,
             updates=versions - self.versions,
             episodes=max(0, episodes - self.episodes),
             mean_return=mean,
-            mean_length=sum(window["length"] for window in windows) / filled if filled else None,
+            mean_length=sum(window.length for window in windows) / filled if filled else None,
             group_returns=returns,
             out=_means(sums),
-            reached=any(p["reached"] for p in learners) or bool(full and mean is not None and mean >= target),
+            reached=any(p.target_reached for p in learners) or bool(full and mean is not None and mean >= target),
             env_steps=env_steps - self.env_steps,
             staleness=_staleness(learners),
             broken=sums.broken,
@@ -87,19 +87,19 @@ class ProgressAggregator:
         """Workers with the same groups have each their own episodes; those of other groups saw the same ones."""
         by_groups: dict[tuple[str, ...], int] = {}
         for name, told in self.last.items():
-            if told["window"] is not None and not told["rank"]:
-                groups = tuple(sorted(told["window"]["returns"]))
-                seen = told["episodes"] + self.ended.get(name, 0)
+            if told.window is not None and not told.rank:
+                groups = tuple(sorted(told.window.returns))
+                seen = told.episodes + self.ended.get(name, 0)
                 by_groups[groups] = by_groups.get(groups, 0) + seen
         return max(by_groups.values(), default=0)
 
 
-def _group_returns(windows: list[dict[str, Any]]) -> dict[str, float]:
+def _group_returns(windows: list[EpisodeWindow]) -> dict[str, float]:
     sums: dict[str, tuple[float, int]] = {}
     for window in windows:
-        for group, total in window["returns"].items():
+        for group, total in window.returns.items():
             before, count = sums.get(group, (0.0, 0))
-            sums[group] = (before + total, count + window["filled"])
+            sums[group] = (before + total, count + window.filled)
     return {group: total / count for group, (total, count) in sums.items() if count}
 
 
@@ -113,8 +113,8 @@ def _means(sums: totals.Summed) -> dict[str, float]:
     return means
 
 
-def _staleness(learners: list[dict[str, Any]]) -> tuple[float, int]:
+def _staleness(learners: list[ProgressReport]) -> tuple[float, int]:
     """The mean and the most, since the run was started."""
-    total = sum(p["staleness"][0] for p in learners)
-    count = sum(p["staleness"][1] for p in learners)
-    return (total / count if count else 0.0), max((p["staleness"][2] for p in learners), default=0)
+    total = sum(p.staleness.total for p in learners)
+    count = sum(p.staleness.count for p in learners)
+    return (total / count if count else 0.0), max((p.staleness.most for p in learners), default=0)

@@ -13,6 +13,7 @@ from typing import Any
 
 from runnel import envs as environments
 from runnel.environment import HostEnvironment, HostVector
+from runnel.runtime.control_messages import Load, ReadyToLoad, Reset, Stop, parse_command
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.ports import InPort, OutPort, PauseRequested, Stopped, WorkerContext
@@ -191,7 +192,7 @@ class WorkerBootstrap:
                 self.station.counts = counts
                 self.memory.again()
                 gc.collect()  # what the last life held, before the next takes as much again
-                self.control.send({"resting": self.job["name"]})
+                self.control.send(ReadyToLoad().to_json())
 
     def ports(self, station: WorkerContext) -> list[tuple[dict[str, Any], Any]]:
         """New ends of every stream."""
@@ -212,13 +213,13 @@ class WorkerBootstrap:
             self.bell.beat()
             message = self.control.receive(1.0)
             if message is not None:
-                match message.value["do"]:
-                    case "stop":
+                match parse_command(message.value):
+                    case Stop():
                         raise Stopped
-                    case "load":
-                        return BlockStart(dict(message.arrays), message.value["rejoins"], message.value["suspect"])
-                    case "rest":
-                        self.control.send({"resting": self.job["name"]})
+                    case Load(rejoins, suspect):
+                        return BlockStart(dict(message.arrays), rejoins, suspect)
+                    case Reset():
+                        self.control.send(ReadyToLoad().to_json())
                     # Anything else was meant for what this worker was at before.
             elif self.control.closed:
                 raise Stopped

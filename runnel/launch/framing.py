@@ -15,16 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runnel.errors import MalformedMessage
+
 if TYPE_CHECKING:
     import numpy as np
 
 ALIGNMENT = 64
 _MAX_JSON_BYTES = 1 << 30
 _PLAIN_DTYPE = re.compile(r"[<>|][biufcSU]\d+")
-
-
-class MalformedMessage(Exception):
-    """The other end sent what no `Control` sends. The message is dropped; later ones can be received."""
 
 
 class Received(NamedTuple):

@@ -19,6 +19,7 @@ from typing import Any
 from runnel.config.serialization import import_object
 from runnel.errors import EnvironmentFailed, UserError
 from runnel.launch.control import Control
+from runnel.runtime.control_messages import Failed
 from runnel.user_code import named_modules
 
 START_S = 60.0
@@ -78,15 +79,11 @@ def run(control: Control) -> int:
     except BaseException as error:
         text = traceback.format_exc()
         print(text, file=sys.stderr, end="")
-        report: dict[str, Any] = {
-            "type": type(error).__name__,
-            "message": str(error),
-            "traceback": text,
-            "user": isinstance(error, UserError),
-            "final": isinstance(error, EnvironmentFailed),  # to begin again would not help
-        }
+        report = Failed(
+            type(error).__name__, str(error), text, isinstance(error, UserError), isinstance(error, EnvironmentFailed)
+        )
         with contextlib.suppress(OSError):  # nobody may be left to hear it; the log has it
-            control.send({"failed": report}, timeout_s=5.0)
+            control.send(report.to_json(), timeout_s=5.0)
         return 1
 
 

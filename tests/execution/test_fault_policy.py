@@ -23,6 +23,7 @@ from runnel.execution.fault_policy import (
 )
 from runnel.planning.pace import staleness_in_iterations
 from runnel.recording.events import EventLog, read_events
+from runnel.runtime.control_messages import Failed
 
 
 class Clock:
@@ -52,7 +53,7 @@ def test_as_many_replacements_as_the_budget_says_within_its_window():
 
 def test_a_worker_that_fails_whenever_it_starts_ends_the_run_with_its_own_traceback():
     budget = RestartBudget()
-    fault = raised("learner", {"message": "no", "traceback": "Traceback: here", "user": False})
+    fault = raised("learner", Failed("ValueError", "no", "Traceback: here"))
     for _ in range(4):
         budget.spend(fault, learnt=0)
     with pytest.raises(WorkerFailed, match=r"learner failed: no, 5 times in a row(.|\n)*Traceback: here"):
@@ -73,7 +74,7 @@ def test_who_is_killed_from_outside_is_not_to_blame():
 
 @pytest.mark.parametrize(("told", "error"), [({"user": True}, UserError), ({"final": True}, EnvironmentFailed)])
 def test_what_a_new_worker_cannot_mend_ends_the_run_at_once(told, error):
-    fault = raised("actor-0", {"message": "bad", "traceback": "", "user": False, **told})
+    fault = raised("actor-0", Failed("ValueError", "bad", "", **told))
     with pytest.raises(error, match="bad"):
         RestartBudget().spend(fault, learnt=0)
 

@@ -12,6 +12,7 @@ from runnel.execution.building import build
 from runnel.execution.result import setting_of
 from runnel.planning.plan import Machine
 from runnel.reporting.bottleneck import Role, RunSetting, bottleneck
+from runnel.runtime.control_messages import PhaseName, Status
 from runnel.runtime.usage import StreamUsage, UsageReport, WorkerUsage, single_process_usage
 from runnel.runtime.workers.usage_meter import SAMPLE_S, UsageMeter, Watched
 
@@ -284,8 +285,8 @@ class Clock:
         return self.now
 
 
-def status(elapsed: float, waited: dict[str, float], steps: float = 0, phase: str = "working") -> dict[str, Any]:
-    return {"phase": phase, "elapsed": elapsed, "waited": waited, "counts": {"env_steps": steps}}
+def status(elapsed: float, waited: dict[str, float], steps: float = 0, phase: PhaseName = "working") -> Status:
+    return Status(phase, elapsed, waited, {"env_steps": steps})
 
 
 def test_busy_is_what_was_not_waited_since_measuring_began() -> None:

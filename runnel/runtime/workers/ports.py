@@ -14,6 +14,23 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from runnel.config.json_messages import JsonMessage
+from runnel.runtime.control_messages import (
+    Command,
+    Event,
+    Go,
+    Load,
+    Pause,
+    Paused,
+    Phase,
+    PhaseName,
+    Reset,
+    Save,
+    Saved,
+    Status,
+    Stop,
+    parse_command,
+)
 from runnel.transport.bell import Bell
 from runnel.transport.stream import Message, Reader, Writer
 
@@ -71,8 +88,8 @@ class WorkerContext:
         # In a pause: throws away what others must get rid of to pause too, and says whether there was anything.
         self.drain: Callable[[], bool] = lambda: False
         self.on_pause: Callable[[], None] = lambda: None
-        self.on_go: Callable[[dict[str, Any]], None] = lambda message: None
-        self.phase = "starting"
+        self.on_go: Callable[[Go], None] = lambda message: None
+        self.phase: PhaseName = "starting"
         self._compiler = False  # whether the main thread compiles, as `compile_watch` sees it
         self._waits_for: str | None = None  # the cause, while it waits
         self._told_wait = False
@@ -113,7 +130,7 @@ class WorkerContext:
         """Looks at the line, and reports from time to time."""
         self.bell.beat()
         while (message := self.line.receive()) is not None:
-            self._take(message.value)
+            self._take(parse_command(message.value))
         if self.line.closed:
             raise Stopped  # there is nobody left to work for
         now = time.monotonic()
@@ -121,26 +138,28 @@ class WorkerContext:
             self._reported = now
             self.report()
 
-    def _take(self, message: dict[str, Any]) -> None:
-        match message["do"]:
-            case "stop":
+    def _take(self, command: Command) -> None:
+        match command:
+            case Stop():
                 raise Stopped
-            case "rest":
+            case Reset():
                 raise PauseRequested
-            case "pause":
-                self.pausing, self.pause_at = True, message.get("at", 0)
-            case "go":
+            case Pause(at_iteration):
+                self.pausing, self.pause_at = True, at_iteration
+            case Go():
                 self.pausing, self.pause_at = False, 0
-                self.on_go(message)
-            case "save":
-                self.line.send_arrays({"saved": self.name}, self.save())
+                self.on_go(command)
+            case Save():
+                self.line.send_arrays(Saved().to_json(), self.save())
+            case Load():
+                raise AssertionError("a worker that was not reset was sent what to begin from")
 
     def pause(self) -> None:
         """Says so, and waits to be told to go on; saves meanwhile if asked."""
         self.pausing = True
         self.on_pause()
         self.report()
-        self.send({"paused": self.name, "iteration": self.iteration()})
+        self.send(Paused(self.iteration()))
         drained = 0.0
         while self.pausing and not self.too_early():
             self.bell.beat()
@@ -149,7 +168,7 @@ class WorkerContext:
             goes_on = time.monotonic() < drained + SLICE_S  # whoever had something may have more, and wait for room
             message = self.line.receive(DRAIN_S if goes_on else SLICE_S)
             if message is not None:
-                self._take(message.value)
+                self._take(parse_command(message.value))
             elif self.line.closed:
                 raise Stopped
 
@@ -162,11 +181,11 @@ class WorkerContext:
         iteration = self.iteration()
         return iteration is not None and iteration < self.pause_at
 
-    def send(self, value: dict[str, Any]) -> None:
+    def send(self, message: JsonMessage) -> None:
         """Says something to the launcher. Where that was stopped (Ctrl-Z) and takes nothing in, so is the worker."""
         while True:
             try:
-                return self.line.send(value, timeout_s=SEND_S)
+                return self.line.send(message.to_json(), timeout_s=SEND_S)
             except TimeoutError:
                 self.bell.beat()
             except BrokenPipeError:
@@ -174,31 +193,28 @@ class WorkerContext:
 
     def tell(self, event: str, **told: Any) -> None:
         """Something broke, and was mended here."""
-        self.send({"event": event, "told": told})
+        self.send(Event(event, told))
 
     def report(self) -> None:
         self._count_wait()
         elapsed = time.monotonic() - self.started
         waits = None if self._waits_for is None else (self._waits_for, time.monotonic() - self._began_to_wait)
         self._told_wait = waits is not None
-        self.send({"status": {
-            "phase": self._phase_now(), "elapsed": elapsed, "waited": dict(self.waited), "counts": dict(self.counts),
-            "waits": waits,
-        }})  # fmt: skip
+        self.send(Status(self._phase_now(), elapsed, dict(self.waited), dict(self.counts), waits))
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
         """What is compiled in the midst of work; its time counts as work all the same."""
         phase, self.phase = self.phase, "compiling"
         if phase != "compiling":
-            self.send({"phase": "compiling"})
+            self.send(Phase("compiling"))
         try:
             yield
         finally:
             self.phase = phase
             if phase != "compiling":
                 self.bell.beat()
-                self.send({"phase": phase})
+                self.send(Phase(phase))
 
     def note_compiler(self, runs: bool) -> None:
         """Tells whether this worker compiles; called from another thread, several times a second."""
@@ -206,12 +222,12 @@ class WorkerContext:
             self.bell.beat()
         if runs != self._compiler:
             self._compiler = runs
-            self.send({"phase": self._phase_now()})  # also where the compiler lets no other thread run for a while
+            self.send(Phase(self._phase_now()))  # also where the compiler lets no other thread run for a while
 
-    def _phase_now(self) -> str:
+    def _phase_now(self) -> PhaseName:
         return "compiling" if self._compiler else self.phase
 
-    def enter(self, phase: str) -> None:
+    def enter(self, phase: PhaseName) -> None:
         """A phase of the worker's life: starting, compiling, working."""
         if phase != self.phase:
             self.phase = phase

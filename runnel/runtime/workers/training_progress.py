@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import jax
 import numpy as np
 
+from runnel.runtime.control_messages import EpisodeWindow, Go, ProgressReport, StalenessSums
 from runnel.runtime.programs import totals
 from runnel.runtime.programs.versions import Acted, Staleness
 from runnel.runtime.recovery import checkpoint_names as names
@@ -72,9 +72,9 @@ class TrainingProgress:
 
     # How far it is to go
 
-    def on_go(self, message: dict[str, Any]) -> None:
-        self.until = message["until"]
-        self.target = float("inf") if message["target"] is None else float(message["target"])
+    def on_go(self, command: Go) -> None:
+        self.until = command.until_env_steps
+        self.target = float("inf") if command.target_return is None else command.target_return
 
     def complete(self) -> bool:
         """Whether all steps are made, or the target return is reached."""
@@ -104,18 +104,20 @@ class TrainingProgress:
         summed = totals.summed(jax.device_get(trainer.metrics))
         trainer.metrics.clear()
         self.episodes += summed.episodes
-        window = totals.window_json(jax.device_get(trainer.carry.window)) if self.a.counted_groups else None
-        progress = {
-            "iterations": trainer.iteration,
-            "env_steps": self.env_steps,
-            "rank": self.a.spec.replica if self.a.spmd is not None else 0,
-            "reached": self.reached,
-            "versions": int(self.context.counts["updates"]),  # of all that is learnt here
-            "times": summed.updates,
-            "out": summed.out,
-            "broken": dict(summed.broken),
-            "episodes": self.episodes,
-            "window": window,
-            "staleness": self.staleness.json(),
-        }
-        self.context.send({"progress": progress})
+        window = None
+        if self.a.counted_groups:
+            window = EpisodeWindow(**totals.window_json(jax.device_get(trainer.carry.window)))
+        report = ProgressReport(
+            iterations=trainer.iteration,
+            env_steps=self.env_steps,
+            rank=self.a.spec.replica if self.a.spmd is not None else 0,
+            target_reached=self.reached,
+            updates=int(self.context.counts["updates"]),
+            updates_by_node=summed.updates,
+            out_sums=summed.out,
+            refused_updates=dict(summed.broken),
+            episodes=self.episodes,
+            window=window,
+            staleness=StalenessSums(*self.staleness.json()),
+        )
+        self.context.send(report)

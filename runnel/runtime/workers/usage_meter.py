@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from runnel.runtime.control_messages import Status
 from runnel.runtime.usage import CARRIES, StreamUsage, UsageReport, WorkerUsage
 
 LEAST_S = 0.5
@@ -98,7 +99,7 @@ class UsageMeter:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.roles, self.streams, self._clock = roles, streams, clock
-        self._heard: dict[str, dict[str, Any]] = {}  # by worker: what it told last
+        self._heard: dict[str, Status] = {}  # by worker: what it told last
         self._before: dict[str, Counts] = {}  # by worker: what those had counted that it replaces
         self._skipped: set[str] = set()
         self.begin()
@@ -116,27 +117,27 @@ class UsageMeter:
         self._skipped = set(self._heard)
         self._sampled_at = self._clock()
 
-    def hear(self, worker: str, status: dict[str, Any]) -> None:
+    def hear(self, worker: str, status: Status) -> None:
         """A worker told how it fares: sums since it entered its phase."""
         before = self._heard.get(worker)
         self._heard[worker] = status
-        if before is not None and any(before["counts"].get(n, 0) > count for n, count in status["counts"].items()):
+        if before is not None and any(before.counts.get(n, 0) > count for n, count in status.counts.items()):
             ended = self._before.setdefault(worker, _zeros())
-            for name, count in before["counts"].items():
+            for name, count in before.counts.items():
                 ended[name] += count
         skipped = worker in self._skipped
         self._skipped.discard(worker)
-        if before is None or skipped or before["phase"] != status["phase"] or before["elapsed"] > status["elapsed"]:
+        if before is None or skipped or before.phase != status.phase or before.elapsed_s > status.elapsed_s:
             return  # a phase, or the worker, has just begun
-        if status["phase"] != "working":
+        if status.phase != "working":
             return
-        self._sums.seconds[worker] += status["elapsed"] - before["elapsed"]
+        self._sums.seconds[worker] += status.elapsed_s - before.elapsed_s
         waited = self._sums.waited.setdefault(worker, _zeros())
-        for cause, seconds in status["waited"].items():
-            waited[_plain(cause)] += seconds - before["waited"].get(cause, 0.0)
+        for cause, seconds in status.waited_s.items():
+            waited[_plain(cause)] += seconds - before.waited_s.get(cause, 0.0)
         counted = self._sums.counted.setdefault(worker, _zeros())
-        for name, count in status["counts"].items():
-            counted[name] += count - before["counts"].get(name, 0.0)
+        for name, count in status.counts.items():
+            counted[name] += count - before.counts.get(name, 0.0)
 
     def sample(self) -> None:
         """Looks at the streams, unless that was done just now."""
@@ -173,7 +174,7 @@ class UsageMeter:
         seconds = stretch.seconds[name]
         if name not in self._heard:
             return WorkerUsage(name, role)
-        told = self._heard[name]["counts"]  # since the worker began: compiling it took steps too
+        told = self._heard[name].counts  # since the worker began: compiling it took steps too
         before = self._before.get(name, {})
         counts = {key: int(told[key] + before.get(key, 0)) for key in ("env_steps", "updates") if key in told}
         if seconds < LEAST_S:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from runnel.runtime.control_messages import Phase
 from runnel.runtime.workers import compile_watch
 from runnel.runtime.workers.ports import Stopped, WorkerContext
 from runnel.system import stacks
@@ -68,10 +69,10 @@ def test_a_worker_says_that_it_compiles_and_gives_signs_of_life(watched):
     before = watched.bell.beats()
     jax.jit(program(100, time.time()))(jnp.float32(0)).block_until_ready()
     deadline = time.monotonic() + 30
-    while watched.said[-1:] != [{"phase": "working"}] and time.monotonic() < deadline:
+    while watched.said[-1:] != [Phase("working").to_json()] and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert {"phase": "compiling"} in watched.said
-    assert watched.said[-1] == {"phase": "working"}
+    assert Phase("compiling").to_json() in watched.said
+    assert watched.said[-1] == Phase("working").to_json()
     assert watched.bell.beats() > before
 
 

@@ -6,13 +6,14 @@ from toys import Drift
 
 import runnel
 from runnel.execution.distributed_program import DistributedProgram
+from runnel.runtime.control_messages import Pause
 
 
 def test_a_learner_for_each_group_pauses_with_the_others(tmp_path, monkeypatch):
     send = DistributedProgram._send
 
     def slowly(fleet, name, message):
-        if message["do"] == "pause":
+        if isinstance(message, Pause):
             time.sleep(0.5)  # whoever is asked first has paused, and the others have begun what they cannot finish
         send(fleet, name, message)
 

@@ -3,6 +3,7 @@
 import time
 from types import SimpleNamespace
 
+from runnel.runtime.control_messages import Go, Paused, Status, parse_report
 from runnel.runtime.workers.ports import DRAIN_S, REPORT_S, SLICE_S, InPort, OutPort, WorkerContext
 from runnel.transport import in_process
 from runnel.transport.stream import Field
@@ -22,14 +23,14 @@ class Line:
     def receive(self, timeout_s=0.0):
         self.timeouts.append(timeout_s)
         self.works()
-        return SimpleNamespace(value={"do": "go"}) if timeout_s == SLICE_S else None
+        return SimpleNamespace(value=Go(0, None).to_json()) if timeout_s == SLICE_S else None
 
 
 def test_who_pauses_says_so_and_goes_on_when_told():
     line = Line()
     context = WorkerContext("learner", in_process.InProcessBell(), line)
     context.pause()
-    assert {"paused": "learner", "iteration": None} in line.said
+    assert Paused(None).to_json() in line.said
     assert line.timeouts == [SLICE_S]
     assert not context.pausing
 
@@ -63,7 +64,8 @@ def test_a_wait_that_was_told_of_is_told_to_be_over():
     context = WorkerContext("actor", in_process.InProcessBell(), line)
     context._reported -= REPORT_S  # the first look at the line reports
     assert context.wait(lambda: time.monotonic() > comes or None, "parameters")
-    first, *_, last = [said["status"]["waits"] for said in line.said if "status" in said]
+    reports = map(parse_report, line.said)
+    first, *_, last = [report.waiting for report in reports if isinstance(report, Status)]
     assert first[0] == "parameters"
     assert last is None
 

@@ -1,0 +1,191 @@
+"""The control protocol: what the supervisor of a run and its workers send each other.
+
+The supervisor sends commands, a worker sends reports. Each is a JSON object over the worker's control socket
+(`launch.control`); `Load` and `Saved` travel with arrays. A worker's life, seen from here:
+
+    supervisor:  Load                Go              Pause           Save           Go ...  Stop
+    worker:            Status, Phase    ProgressReport      Paused          Saved
+
+After `Reset` a worker drops what it is doing, answers `ReadyToLoad` and waits for the next `Load`. Both ends are of the
+same version. Standard library only: environment workers import this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from runnel.config import json_messages
+from runnel.config.json_messages import JsonMessage
+
+PhaseName = Literal["starting", "compiling", "working"]
+
+
+# Commands: from the supervisor to a worker
+
+
+@dataclass(frozen=True)
+class Load(JsonMessage):
+    """Begin from the arrays of a checkpoint that come with this, or from the beginning where there are none."""
+
+    rejoins: bool
+    """The worker replaces another in the midst of training: it continues from that one's journal instead."""
+    suspect: bool
+    """The worker that it replaces crashed, maybe because of the environment's state or the actions in the journal."""
+
+
+@dataclass(frozen=True)
+class Go(JsonMessage):
+    """Train on."""
+
+    until_env_steps: int
+    """Learners pause here."""
+    target_return: float | None
+    """Learners pause when the mean return reaches this."""
+
+
+@dataclass(frozen=True)
+class Pause(JsonMessage):
+    """Pause between two unrolls or iterations, and report `Paused`."""
+
+    at_iteration: int = 0
+    """Learners do not pause before this iteration: those in lockstep must pause at the same one."""
+
+
+@dataclass(frozen=True)
+class Save(JsonMessage):
+    """Send this worker's part of a checkpoint. Only sent while the worker is paused."""
+
+
+@dataclass(frozen=True)
+class Reset(JsonMessage):
+    """Drop what this worker is doing and wait for `Load`; the process and its environments stay."""
+
+
+@dataclass(frozen=True)
+class Stop(JsonMessage):
+    """End."""
+
+
+Command = Load | Go | Pause | Save | Reset | Stop
+
+
+# Reports: from a worker to the supervisor
+
+
+@dataclass(frozen=True)
+class Phase(JsonMessage):
+    """The worker has entered a phase in the midst of work; `Status` says the same several times a second."""
+
+    phase: PhaseName
+
+
+@dataclass(frozen=True)
+class Status(JsonMessage):
+    """What the worker does, and what it has waited for; all are sums since the phase began."""
+
+    phase: PhaseName
+    elapsed_s: float
+    waited_s: dict[str, float]
+    """By cause."""
+    counts: dict[str, float]
+    """Environment steps and updates; since the worker began."""
+    waiting: tuple[str, float] | None = None
+    """The cause of the wait that goes on now, and how many seconds it has lasted."""
+
+
+@dataclass(frozen=True)
+class EpisodeWindow:
+    """Sums over the newest episodes that a worker has seen end."""
+
+    filled: int
+    """How many episodes; at most `ops.episodes.WINDOW`."""
+    length: float
+    returns: dict[str, float]
+    """By group."""
+
+
+@dataclass(frozen=True)
+class StalenessSums:
+    """Staleness of all that was learnt from, in versions."""
+
+    total: int
+    count: int
+    most: int
+
+
+@dataclass(frozen=True)
+class ProgressReport(JsonMessage):
+    """How far training has come (learners), and which episodes have ended (workers that count them)."""
+
+    iterations: int
+    env_steps: int
+    rank: int
+    """Among learners that are one program. All report the same numbers; only those of rank 0 count."""
+    target_reached: bool
+    updates: int
+    """Versions of all groups that this worker learns, since the run began."""
+    updates_by_node: dict[str, int]
+    """Since the last report, like the next two."""
+    out_sums: dict[str, dict[str, float]]
+    """By learning node: sums of its outputs over its updates."""
+    refused_updates: dict[str, int]
+    """By the first quantity that was not finite."""
+    episodes: int
+    """Since the worker began."""
+    window: EpisodeWindow | None
+    staleness: StalenessSums
+
+
+@dataclass(frozen=True)
+class Paused(JsonMessage):
+    """The worker has paused."""
+
+    iteration: int | None
+    """Of a learner that has not reached the end; None of all others."""
+
+
+@dataclass(frozen=True)
+class Saved(JsonMessage):
+    """The worker's part of a checkpoint: the arrays that come with this."""
+
+
+@dataclass(frozen=True)
+class ReadyToLoad(JsonMessage):
+    """The worker was reset, and waits for `Load`."""
+
+
+@dataclass(frozen=True)
+class Event(JsonMessage):
+    """Something for `events.jsonl`: an environment failed, or an episode was cut."""
+
+    event: str
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Failed(JsonMessage):
+    """The worker's entry raised; the process ends."""
+
+    error: str
+    """The class of the exception."""
+    message: str
+    traceback: str
+    user: bool = False
+    """A mistake of the user's (`UserError`): the run ends with the message alone."""
+    final: bool = False
+    """An environment failed for good (`EnvironmentFailed`): to start again would not help."""
+
+
+Report = Phase | Status | ProgressReport | Paused | Saved | ReadyToLoad | Event | Failed
+
+
+def parse_command(value: Mapping[str, Any]) -> Command:
+    """What a worker received; raises `MalformedMessage`."""
+    return json_messages.parse(value, Command)
+
+
+def parse_report(value: Mapping[str, Any]) -> Report:
+    """What a supervisor received; raises `MalformedMessage`."""
+    return json_messages.parse(value, Report)
