@@ -7,9 +7,9 @@
     Pause(3).to_json()                                 # {"type": "pause", "at_iteration": 3}
     parse({"type": "pause", "at_iteration": 3}, Pause | Stop)
 
-A field may be a bool, int, float, str, None, `Any` (as it is in JSON), a `Literal`, a dataclass, and lists, tuples,
-unions and dicts (with text as keys) of these. Nothing that is read is executed. Standard library only: every worker
-imports this.
+A field may be a bool, int, float, str, None, `Any` (as it is in JSON), a `Literal`, a dataclass, another message, and
+lists, tuples, unions and dicts (with text as keys) of these. Nothing that is read is executed. Standard library only:
+every worker imports this.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ def _types(kind: type) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """As JSON has it; values of type `Any` must be so already."""
+    if isinstance(value, JsonMessage):
+        return value.to_json()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -90,6 +92,8 @@ def _read(value: Any, kind: Any, where: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
+    if all(isinstance(each, type) and issubclass(each, JsonMessage) for each in inner or (kind,)):
+        return parse(value, kind) if isinstance(value, Mapping) else _dataclass(value, kind, where)
     if origin in (Union, types.UnionType):
         return _one_of(value, inner, where)
     if dataclasses.is_dataclass(kind):

@@ -18,16 +18,46 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 import runnel
 from runnel.errors import OutOfDescriptors, UserError
 from runnel.launch.agent_mail import AgentMail
-from runnel.launch.framing import MalformedMessage, Received
+from runnel.launch.agent_messages import (
+    AgentCommand,
+    ClearChannels,
+    CloseWorkers,
+    CommandFailed,
+    Done,
+    EndAgent,
+    FindPort,
+    FreePort,
+    FromWorker,
+    GetStacks,
+    GetTraffic,
+    Hello,
+    News,
+    OpenChannels,
+    PrepareServers,
+    Pulse,
+    ReapWorker,
+    Reply,
+    Request,
+    Result,
+    SendToWorker,
+    Stacks,
+    Started,
+    StartWorkers,
+    Traffic,
+    WorkerEnded,
+    WorkerLog,
+    parse_request,
+)
+from runnel.launch.framing import MalformedMessage
 from runnel.launch.host import HEAVY, LIGHT, HostChannels, HostRuntime, WorkerOrder, free_port
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess
 from runnel.planning.machine import gpus
@@ -36,6 +66,9 @@ from runnel.transport.curve import Call, new_keys
 from runnel.transport.parameter_store import SharedStore
 from runnel.transport.ring import Ring
 from runnel.user_code import named_modules
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PULSE_S = 0.25
 """How often an agent tells how its workers fare."""
@@ -77,7 +110,7 @@ class HostAgent:
 
     def serve(self, stdin: int) -> None:
         """Until the driver, or whoever started this process, is gone."""
-        self.mail.send({"hello": self.name, "courier": [self.courier.address, self.keys.public]})
+        self._send(Hello(self.name, (self.courier.address, self.keys.public)))
         sockets = zmq.Poller()
         sockets.register(self.call.socket, zmq.POLLIN)
         sockets.register(stdin, zmq.POLLIN)
@@ -109,50 +142,56 @@ class HostAgent:
         while (frames := self.call.receive()) is not None:
             try:
                 message = self.mail.take(frames)
+                request = parse_request(message.value) if message is not None else None
             except MalformedMessage:
                 continue
-            if message is not None:
-                self._take(message)
+            if message is not None and request is not None:
+                self._answer(request, message.arrays)
 
-    def _take(self, message: Received) -> None:
-        value = message.value
+    def _answer(self, request: Request, arrays: Mapping[str, np.ndarray]) -> None:
+        result: Result
         try:
-            reply = self._do(value, message)
-        except Exception as error:
-            told = str(error) if isinstance(error, UserError) else traceback.format_exc()
-            kind = "descriptors" if isinstance(error, OutOfDescriptors) else "user"
-            reply = {"error": told, "kind": kind if isinstance(error, UserError) else "defect"}
-        if "id" in value:
-            self.mail.send({"reply": value["id"], **(reply or {})})
+            result = self._do(request.command, arrays)
+        except OutOfDescriptors as error:
+            result = CommandFailed(str(error), "descriptors")
+        except UserError as error:
+            result = CommandFailed(str(error), "user")
+        except Exception:
+            result = CommandFailed(traceback.format_exc(), "defect")
+        if request.id is not None:
+            self._send(Reply(request.id, result))
 
-    def _do(self, value: dict[str, Any], message: Received) -> dict[str, Any] | None:
-        match value["do"]:
-            case "open":
-                self._open(value)
-            case "prepare":
-                self.launcher.prepare(value["entry"], value["job"])
-            case "start":
-                return {"started": self._start([WorkerOrder.of(order) for order in value["orders"]])}
-            case "tell":
-                self._tell(value["worker"], value["value"], message)
-            case "bury":
-                self.lives[value["worker"]] = self.lives.get(value["worker"], 0) + 1
-                self._here.bury(value["worker"])
-                self._ended.discard(value["worker"])
-            case "clear":
-                self._clear(value["epoch"])
-            case "port":
-                return {"port": free_port(self.interface)}
-            case "stacks":
-                process = self._here.processes.get(value["worker"])
-                return {"stacks": process.stacks() if process is not None else ""}
-            case "tally":
-                return {"tally": self.courier.tally()}
-            case "close":
-                self._close(value["seconds"])
-            case "end":
+    def _do(self, command: AgentCommand, arrays: Mapping[str, np.ndarray]) -> Result:
+        match command:
+            case OpenChannels():
+                self._open(command)
+            case PrepareServers(entry, job):
+                self.launcher.prepare(entry, job)
+            case StartWorkers(orders):
+                return Started(self._start([WorkerOrder.of(order) for order in orders]))
+            case SendToWorker():
+                self._pass_on(command, arrays)
+            case ReapWorker(worker):
+                self.lives[worker] = self.lives.get(worker, 0) + 1
+                self._here.bury(worker)
+                self._ended.discard(worker)
+            case ClearChannels(epoch):
+                self._clear(epoch)
+            case FindPort():
+                return FreePort(free_port(self.interface))
+            case GetStacks(worker):
+                process = self._here.processes.get(worker)
+                return Stacks(process.stacks() if process is not None else "")
+            case GetTraffic():
+                return Traffic(self.courier.tally())
+            case CloseWorkers(timeout_s):
+                self._close(timeout_s)
+            case EndAgent():
                 self._over = True
-        return None
+        return Done()
+
+    def _send(self, news: News, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        self.mail.send(news.to_json(), arrays)
 
     @property
     def _here(self) -> HostRuntime:
@@ -160,13 +199,12 @@ class HostAgent:
             raise RuntimeError("there are no workers here yet")
         return self.host
 
-    def _open(self, value: dict[str, Any]) -> None:
+    def _open(self, command: OpenChannels) -> None:
         self._close(0.0)
-        layout = HostChannels.of(value["layout"])
-        elsewhere: dict[str, str] = value["elsewhere"]  # by worker: its host
+        layout, elsewhere = HostChannels.of(command.layout), command.elsewhere
         host = self.host = HostRuntime(layout, self.launcher, self.logs, self.courier.bell)
         here = set(layout.posts)
-        peers = {name: Peer(*told) for name, told in value["peers"].items()}
+        peers = {name: Peer(*courier) for name, courier in command.peers.items()}
         self.courier.join(
             peers,
             sends=[
@@ -190,7 +228,7 @@ class HostAgent:
                 for b in layout.boards
                 if b.source not in here
             ],
-            epoch=value["epoch"],
+            epoch=command.epoch,
         )
         self.courier.start()
 
@@ -200,16 +238,16 @@ class HostAgent:
             self._ended.discard(process.name)
         return [(process.name, process.pid, self.lives.setdefault(process.name, 0)) for process in started]
 
-    def _tell(self, worker: str, value: dict[str, Any], message: Received) -> None:
-        process = self._here.processes.get(worker)
+    def _pass_on(self, command: SendToWorker, arrays: Mapping[str, np.ndarray]) -> None:
+        process = self._here.processes.get(command.worker)
         if process is None or process.exit_status() is not None:
             return  # its end is told
         try:
-            if message.value["arrays"]:
-                process.control.send_arrays(value, message.arrays)
+            if command.arrays:
+                process.control.send_arrays(command.message, arrays)
             else:
-                process.control.send(value, timeout_s=1.0)
-            self._here.ring(worker)
+                process.control.send(command.message, timeout_s=1.0)
+            self._here.ring(command.worker)
         except (BrokenPipeError, TimeoutError):
             pass  # its end, or that it hangs, is told
         except OutOfDescriptors as error:
@@ -231,16 +269,13 @@ class HostAgent:
                 if status is not None:
                     self._ended.add(name)
                     self._send_log(name, whole=True)
-                    self.mail.send({
-                        "ended": name, "life": self.lives[name], "status": status, "tail": process.tail().strip(),
-                        "oom": host.oom_kills(),
-                    })  # fmt: skip
+                    tail = process.tail().strip()
+                    self._send(WorkerEnded(name, self.lives[name], status, tail, host.oom_kills()))
 
     def _hear(self, process: LocalProcess) -> None:
         try:
             while (said := process.control.receive()) is not None:
-                told = {"from": process.name, "life": self.lives[process.name], "value": said.value}
-                self.mail.send(told, said.arrays)
+                self._send(FromWorker(process.name, self.lives[process.name], said.value), said.arrays)
         except OutOfDescriptors as error:
             self._give_up(process, error)
 
@@ -254,18 +289,19 @@ class HostAgent:
         if now < self._pulsed + PULSE_S:
             return
         self._pulsed = now
-        pulse: dict[str, Any] = {"rejected": self.courier.rejected()}
+        pulse = Pulse(self.courier.rejected())
         if self.host is not None:
             names = [name for name in self.host.processes if name not in self._ended]
-            pulse |= {
-                "beats": {name: self.host.beats(name) for name in names},
-                "stopped": [name for name in names if self.host.processes[name].stopped()],
-                "fill": {str(n): [stream.pending(), stream.committed()] for n, stream in self.host.streams.items()},
-                "oom": self.host.oom_kills(),
-            }
+            pulse = Pulse(
+                self.courier.rejected(),
+                beats={name: self.host.beats(name) for name in names},
+                stopped=[name for name in names if self.host.processes[name].stopped()],
+                fill={str(n): (stream.pending(), stream.committed()) for n, stream in self.host.streams.items()},
+                oom_kills=self.host.oom_kills(),
+            )
             for name in names:
                 self._send_log(name)
-        self.mail.send({"pulse": pulse})
+        self._send(pulse)
 
     def _send_log(self, name: str, whole: bool = False) -> None:
         """What a worker has written since; of one that writes faster than it can be sent, less."""
@@ -277,7 +313,7 @@ class HostAgent:
                     file.seek(sent)
                     text = file.read(LOG_BYTES).decode(errors="replace")
                 self._read[name] = sent = size if size - sent > 16 * LOG_BYTES else sent + LOG_BYTES
-                self.mail.send({"log": name, "text": text})
+                self._send(WorkerLog(name, text))
                 if not whole:
                     break
             self._read[name] = min(self._read.get(name, 0), size)

@@ -16,18 +16,48 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import zmq
 
 from runnel.errors import HostLost, OutOfDescriptors, UserError, WorkerFailed
 from runnel.launch.agent_mail import AgentMail
+from runnel.launch.agent_messages import (
+    AgentCommand,
+    ClearChannels,
+    CloseWorkers,
+    CommandFailed,
+    Done,
+    EndAgent,
+    FindPort,
+    FreePort,
+    FromWorker,
+    GetStacks,
+    GetTraffic,
+    Hello,
+    News,
+    OpenChannels,
+    PrepareServers,
+    Pulse,
+    ReapWorker,
+    Reply,
+    Request,
+    Result,
+    SendToWorker,
+    Stacks,
+    Started,
+    StartWorkers,
+    Traffic,
+    WorkerEnded,
+    WorkerLog,
+    parse_news,
+)
 from runnel.launch.framing import MalformedMessage, Received
 from runnel.launch.host import HostChannels, WorkerOrder
 from runnel.launch.host_launcher import AgentInvitation, HostLauncher, JoinedHost
 from runnel.launch.local_launcher import opened_log
-from runnel.launch.rejections import NONE, Counts, RejectionLog
+from runnel.launch.rejections import Counts, RejectionLog
 from runnel.transport.curve import Door, new_keys
 from runnel.transport.interface import SHARED_MEMORY
 from runnel.user_code import named_modules
@@ -51,6 +81,9 @@ DRIVER = "the driver"
 """Its place in counts by machine; no machine has a name with a space."""
 
 
+R = TypeVar("R", Done, Started, FreePort, Stacks, Traffic)
+
+
 class RemoteProcess:
     """A worker's process on another machine: a `site.Process`, and its own `site.Line`."""
 
@@ -70,10 +103,10 @@ class RemoteProcess:
         return self.status is not None and not self.said
 
     def send(self, value: Mapping[str, Any]) -> None:
-        self._cluster.tell(self.host, {"do": "tell", "worker": self.name, "value": value, "arrays": False})
+        self._cluster.tell(self.host, SendToWorker(self.name, dict(value)))
 
     def send_arrays(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        self._cluster.tell(self.host, {"do": "tell", "worker": self.name, "value": header, "arrays": True}, arrays)
+        self._cluster.tell(self.host, SendToWorker(self.name, dict(header), arrays=True), arrays)
 
     def receive(self) -> Received | None:
         return self.said.popleft() if self.said else None
@@ -87,11 +120,11 @@ class RemoteProcess:
         return self.status
 
     def stopped(self) -> bool:
-        return self.name in self._cluster.agents[self.host].pulse.get("stopped", ())
+        return self.name in self._cluster.agents[self.host].pulse.stopped
 
     def stacks(self) -> str:
         try:
-            return self._cluster.ask(self.host, {"do": "stacks", "worker": self.name}, STACKS_S)["stacks"]
+            return self._cluster.ask(self.host, GetStacks(self.name), Stacks, STACKS_S).text
         except (HostLost, WorkerFailed) as error:
             return f"(there is no word of it: {error})"
 
@@ -106,7 +139,7 @@ class _AgentConnection:
     joined: JoinedHost
     mail: AgentMail
     courier: tuple[str, str] = ("", "")  # address and public key
-    pulse: dict[str, Any] = field(default_factory=dict)
+    pulse: Pulse = field(default_factory=Pulse)
     ooms: int | None = None
 
 
@@ -117,10 +150,10 @@ class _Fill:
         self._agent, self._stream, self.capacity = agent, str(stream), capacity
 
     def pending(self) -> int:
-        return self._agent.pulse.get("fill", {}).get(self._stream, (0, 0))[0]
+        return self._agent.pulse.fill.get(self._stream, (0, 0))[0]
 
     def committed(self) -> int:
-        return self._agent.pulse.get("fill", {}).get(self._stream, (0, 0))[1]
+        return self._agent.pulse.fill.get(self._stream, (0, 0))[1]
 
 
 class Cluster:
@@ -134,12 +167,12 @@ class Cluster:
         self._layouts: dict[str, HostChannels] = {}
         self._epoch = 0
         self._ids = count()
-        self._replies: dict[int, dict[str, Any]] = {}
+        self._replies: dict[int, Result] = {}
         self._asked = self._ticked = 0.0
         self.new: set[str] = set()  # machines that could join
         self._not_before: dict[str, float] = {}  # by machine that could not join: when it may be tried again
         self._log = RejectionLog()
-        self._gone: dict[str, dict[str, Any]] = {}  # by machine that was lost: what it said last
+        self._gone: dict[str, Pulse] = {}  # by machine that was lost: its last
         keys = new_keys()
         self._door = Door(keys, hosts.interface)
         self._poller = zmq.Poller()
@@ -204,27 +237,33 @@ class Cluster:
 
     # Talking to agents
 
-    def tell(self, host: str, value: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+    def tell(
+        self, host: str, command: AgentCommand, arrays: Mapping[str, np.ndarray] | None = None, id: int | None = None
+    ) -> None:
         if host in self.agents:  # else it is lost, which is told elsewhere
-            self.agents[host].mail.send(value, arrays)
+            self.agents[host].mail.send(Request(command, id).to_json(), arrays)
 
-    def ask(self, host: str, value: Mapping[str, Any], seconds: float = REPLY_S) -> dict[str, Any]:
-        return self.ask_all({host: value}, seconds)[host]
+    def ask(self, host: str, command: AgentCommand, expected: type[R], seconds: float = REPLY_S) -> R:
+        return self.ask_all({host: command}, expected, seconds)[host]
 
-    def ask_all(self, values: Mapping[str, Mapping[str, Any]], seconds: float = REPLY_S) -> dict[str, dict[str, Any]]:
+    def ask_all(
+        self, commands: Mapping[str, AgentCommand], expected: type[R], seconds: float = REPLY_S
+    ) -> dict[str, R]:
         """Asks several at once, and waits for what they reply."""
-        ids = {host: next(self._ids) for host in values}
-        for host, value in values.items():
-            self.tell(host, {**value, "id": ids[host]})
+        ids = {host: next(self._ids) for host in commands}
+        for host, command in commands.items():
+            self.tell(host, command, id=ids[host])
         if not self.until(lambda: all(number in self._replies for number in ids.values()), seconds):
             late = sorted(host for host, number in ids.items() if number not in self._replies)
             raise WorkerFailed(f"{', '.join(late)} did not reply within {seconds:.0f} s")
         replies = {host: self._replies.pop(number) for host, number in ids.items()}
         for host, reply in replies.items():
-            if "error" in reply:
+            if isinstance(reply, CommandFailed):
                 kinds = {"user": UserError, "descriptors": OutOfDescriptors}
-                raise kinds.get(reply["kind"], WorkerFailed)(f"{host}: {reply['error']}")
-        return replies
+                raise kinds.get(reply.kind, WorkerFailed)(f"{host}: {reply.error}")
+            if not isinstance(reply, expected):
+                raise WorkerFailed(f"{host}: found the reply {reply.type_name()}, expected {expected.type_name()}")
+        return replies  # type: ignore[return-value]
 
     def until(self, done: Callable[[], bool], seconds: float) -> bool:
         """Listens until something is so; says whether it is."""
@@ -246,11 +285,12 @@ class Cluster:
                 continue
             try:
                 message = agent.mail.take(frames)
+                news = parse_news(message.value) if message is not None else None
             except MalformedMessage:
                 self._door.counts["malformed"] += 1
                 continue
-            if message is not None:
-                self._take(name, agent, message)
+            if message is not None and news is not None:
+                self._take(name, agent, news, message.arrays)
         self._tick()
 
     def _tick(self) -> None:
@@ -270,29 +310,30 @@ class Cluster:
                 if now > agent.mail.heard + self._lost_s:
                     raise HostLost(name, f"was not heard of for {self._lost_s:.0f} s")
 
-    def _take(self, host: str, agent: _AgentConnection, message: Received) -> None:
-        value = message.value
-        if "pulse" in value:
-            agent.pulse = value["pulse"]
-            agent.ooms = agent.pulse.get("oom", agent.ooms)
-        elif "reply" in value:
-            self._replies[value["reply"]] = value
-            for name, pid, life in value.get("started", ()):  # what it says may come with the next message
-                self.processes[name] = RemoteProcess(self, host, name, pid, life)
-                self._write(name, "")
-        elif "from" in value:
-            process = self._living(host, value["from"], value["life"])
-            if process is not None:
-                process.said.append(Received(value["value"], (), message.arrays))
-        elif "ended" in value:
-            process = self._living(host, value["ended"], value["life"])
-            agent.ooms = value["oom"]
-            if process is not None:
-                process.status, process.last = value["status"], value["tail"]
-        elif "log" in value:
-            self._write(value["log"], value["text"])
-        elif "hello" in value:
-            agent.courier = tuple(value["courier"])
+    def _take(self, host: str, agent: _AgentConnection, news: News, arrays: Mapping[str, np.ndarray]) -> None:
+        match news:
+            case Pulse():
+                agent.pulse = news
+                agent.ooms = agent.ooms if news.oom_kills is None else news.oom_kills
+            case Reply(number, result):
+                self._replies[number] = result
+                if isinstance(result, Started):
+                    for name, pid, life in result.workers:  # what it says may come with the next message
+                        self.processes[name] = RemoteProcess(self, host, name, pid, life)
+                        self._write(name, "")
+            case FromWorker(worker, life, message):
+                process = self._living(host, worker, life)
+                if process is not None:
+                    process.said.append(Received(message, (), arrays))
+            case WorkerEnded(worker, life, status, tail, oom_kills):
+                process = self._living(host, worker, life)
+                agent.ooms = oom_kills
+                if process is not None:
+                    process.status, process.last = status, tail
+            case WorkerLog(worker, text):
+                self._write(worker, text)
+            case Hello():
+                agent.courier = news.courier
 
     def _living(self, host: str, name: str, life: int) -> RemoteProcess | None:
         process = self.processes.get(name)
@@ -309,25 +350,24 @@ class Cluster:
         self._epoch += 1
         self._layouts = dict(layouts)
         homes = {name: host for host, layout in layouts.items() for name in layout.posts}
-        self.ask_all({
-            host: {
-                "do": "open",
-                "layout": layout.json(),
-                "elsewhere": {name: home for name, home in homes.items() if home != host},
-                "peers": {name: self.agents[name].courier for name in layouts if name != host},
-                "epoch": self._epoch,
-            }
+        commands = {
+            host: OpenChannels(
+                layout.json(),
+                elsewhere={name: home for name, home in homes.items() if home != host},
+                peers={name: self.agents[name].courier for name in layouts if name != host},
+                epoch=self._epoch,
+            )
             for host, layout in layouts.items()
-        })  # fmt: skip
+        }
+        self.ask_all(commands, Done)
 
     def prepare(self, entry: str, job: dict[str, Any]) -> None:
         for host in self._layouts:
-            self.tell(host, {"do": "prepare", "entry": entry, "job": job})
+            self.tell(host, PrepareServers(entry, job))
 
     def start(self, orders: Mapping[str, Sequence[WorkerOrder]]) -> None:
-        self.ask_all({
-            host: {"do": "start", "orders": [order.json() for order in each]} for host, each in orders.items()
-        })  # fmt: skip
+        commands = {host: StartWorkers([order.json() for order in each]) for host, each in orders.items()}
+        self.ask_all(commands, Started)
 
     def poll(self, seconds: float) -> set[str]:
         found = self._speaking()
@@ -344,7 +384,7 @@ class Cluster:
         agent = self.agents.get(process.host) if process is not None else None
         if agent is None or time.monotonic() > agent.mail.heard + FRESH_S:
             return None
-        return agent.pulse.get("beats", {}).get(name)
+        return agent.pulse.beats.get(name)
 
     def ring(self, name: str) -> None:
         """Whoever passes a message on does that."""
@@ -355,11 +395,11 @@ class Cluster:
     def bury(self, name: str) -> None:
         process = self.processes.pop(name, None)
         if process is not None:
-            self.tell(process.host, {"do": "bury", "worker": name})
+            self.tell(process.host, ReapWorker(name))
 
     def clear(self) -> None:
         self._epoch += 1
-        self.ask_all({host: {"do": "clear", "epoch": self._epoch} for host in self._layouts})
+        self.ask_all({host: ClearChannels(self._epoch) for host in self._layouts}, Done)
 
     def fill(self, host: str, stream: int) -> _Fill:
         slots = next(each.slots for each in self._layouts[host].streams if each.id == stream)
@@ -367,17 +407,17 @@ class Cluster:
 
     def port(self, host: str) -> str:
         address = self.agents[host].joined.address
-        port = self.ask(host, {"do": "port"})["port"]
+        port = self.ask(host, FindPort(), FreePort).port
         return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
     def traffic(self) -> dict[str, Any]:
         """What couriers have carried and dropped, by host, and what was rejected at the ports of all."""
-        replies: dict[str, dict[str, Any]] = {}
+        replies: dict[str, Traffic] = {}
         with contextlib.suppress(HostLost, WorkerFailed):  # it is good to know, and not worth a run
-            replies = self.ask_all({name: {"do": "tally"} for name in self.agents}, TALLY_S)
+            replies = self.ask_all({name: GetTraffic() for name in self.agents}, Traffic, TALLY_S)
         nothing: dict[str, Any] = {"wire": {}, "carried": {}, "dropped": {}}
         found = {name: {**nothing, "rejected": counts} for name, counts in self._rejected().items()}
-        found |= {name: reply["tally"] for name, reply in replies.items()}
+        found |= {name: reply.tally for name, reply in replies.items()}
         found[DRIVER]["dropped"] = dict(self._door.counts)
         return found
 
@@ -387,20 +427,20 @@ class Cluster:
 
     def _rejected(self) -> dict[str, Counts]:
         pulses = self._gone | {name: agent.pulse for name, agent in self.agents.items()}
-        agents = {name: pulse.get("rejected", NONE) for name, pulse in pulses.items()}
+        agents = {name: pulse.rejected for name, pulse in pulses.items()}
         return {DRIVER: self._door.rejected.json(), **agents}
 
     def close(self, seconds: float) -> None:
         """Ends the workers; the machines stay."""
         with contextlib.suppress(HostLost, WorkerFailed, UserError):
-            asked = {host: {"do": "close", "seconds": seconds} for host in self._layouts if host in self.agents}
-            self.ask_all(asked, seconds + 15.0)
+            commands = {host: CloseWorkers(seconds) for host in self._layouts if host in self.agents}
+            self.ask_all(commands, Done, seconds + 15.0)
         self._layouts, self.processes = {}, {}
 
     def shutdown(self) -> None:
         """Ends the agents, too."""
         for name in self.agents:
-            self.tell(name, {"do": "end"})
+            self.tell(name, EndAgent())
         deadline = time.monotonic() + 0.5
         with contextlib.suppress(HostLost):
             while time.monotonic() < deadline:

@@ -8,7 +8,7 @@ import sys
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import MalformedMessage
@@ -35,6 +35,7 @@ st.register_type_strategy(float, FINITE)
 def test_every_message_survives_its_way_as_json(kind: type) -> None:
     parse = parse_command if kind in get_args(Command) else parse_report
 
+    @settings(max_examples=30, deadline=None)
     @given(messages(kind))
     def survives(message: Any) -> None:
         assert parse(json.loads(json.dumps(message.to_json()))) == message

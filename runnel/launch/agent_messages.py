@@ -1,0 +1,246 @@
+"""The protocol between the driver of a run and the host agents: what each sends, as types.
+
+The driver sends a `Request` with a command. One with an id is answered by a `Reply` with the same id; others are not
+answered. An agent also sends, without being asked, what its workers say and how they are. Messages travel over
+`AgentMail`, once and in order; those of workers (`control_messages`) travel inside `SendToWorker` and `FromWorker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from runnel.config import json_messages
+from runnel.config.json_messages import JsonMessage
+
+# Commands: from the driver to an agent
+
+
+@dataclass(frozen=True)
+class OpenChannels(JsonMessage):
+    """Make the machine's share of the shared memory, and connect it to the other machines."""
+
+    layout: dict[str, Any]
+    """A `host.HostChannels`."""
+    elsewhere: dict[str, str]
+    """By worker on another machine: that machine."""
+    peers: dict[str, tuple[str, str]]
+    """By other machine: its courier's address and public key."""
+    epoch: int
+
+
+@dataclass(frozen=True)
+class PrepareServers(JsonMessage):
+    """Have the fork servers call an entry, once, before workers are started."""
+
+    entry: str
+    job: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StartWorkers(JsonMessage):
+    """Answered by `Started`."""
+
+    orders: list[dict[str, Any]]
+    """Each a `host.WorkerOrder`."""
+
+
+@dataclass(frozen=True)
+class SendToWorker(JsonMessage):
+    """Pass a message on to a worker, with the arrays that come with this where `arrays` says so."""
+
+    worker: str
+    message: dict[str, Any]
+    arrays: bool = False
+
+
+@dataclass(frozen=True)
+class ReapWorker(JsonMessage):
+    """A worker is gone or to be killed: make its ends of streams ready for its successor."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class ClearChannels(JsonMessage):
+    """Empty the streams; what other machines sent in an earlier epoch is dropped."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class FindPort(JsonMessage):
+    """Answered by `FreePort`."""
+
+
+@dataclass(frozen=True)
+class GetStacks(JsonMessage):
+    """Answered by `Stacks`."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class GetTraffic(JsonMessage):
+    """Answered by `Traffic`."""
+
+
+@dataclass(frozen=True)
+class CloseWorkers(JsonMessage):
+    """End all workers; the agent stays."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class EndAgent(JsonMessage):
+    """End."""
+
+
+AgentCommand = (
+    OpenChannels
+    | PrepareServers
+    | StartWorkers
+    | SendToWorker
+    | ReapWorker
+    | ClearChannels
+    | FindPort
+    | GetStacks
+    | GetTraffic
+    | CloseWorkers
+    | EndAgent
+)
+
+
+@dataclass(frozen=True)
+class Request(JsonMessage):
+    """A command; with an id where a reply is expected."""
+
+    command: AgentCommand
+    id: int | None = None
+
+
+# Results: what a reply holds
+
+
+@dataclass(frozen=True)
+class Done(JsonMessage):
+    """The command was carried out, and has nothing to return."""
+
+
+@dataclass(frozen=True)
+class Started(JsonMessage):
+    """Workers have been started."""
+
+    workers: list[tuple[str, int, int]]
+    """Name, process id, and life: how many of that name there were before."""
+
+
+@dataclass(frozen=True)
+class FreePort(JsonMessage):
+    """A port of the machine that nobody listens on."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class Stacks(JsonMessage):
+    """Where the threads of a worker stand; empty where there is no such worker."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Traffic(JsonMessage):
+    """What the courier has carried, dropped and rejected: `Courier.tally`."""
+
+    tally: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CommandFailed(JsonMessage):
+    """The command raised: a `UserError`, too few descriptors, or a defect with its traceback."""
+
+    error: str
+    kind: Literal["user", "descriptors", "defect"]
+
+
+Result = Done | Started | FreePort | Stacks | Traffic | CommandFailed
+
+
+# News: from an agent to the driver
+
+
+@dataclass(frozen=True)
+class Reply(JsonMessage):
+    """The answer to the `Request` of this id."""
+
+    id: int
+    result: Result
+
+
+@dataclass(frozen=True)
+class Hello(JsonMessage):
+    """The agent's first message."""
+
+    name: str
+    courier: tuple[str, str]
+    """Address and public key."""
+
+
+@dataclass(frozen=True)
+class Pulse(JsonMessage):
+    """How the machine is, several times a second."""
+
+    rejected: dict[str, dict[str, int]] = field(default_factory=lambda: {"reasons": {}, "addresses": {}})
+    """Connections of strangers: `rejections.Counts`."""
+    beats: dict[str, int | None] = field(default_factory=dict)
+    """By living worker: its heartbeats so far; None where they cannot be read."""
+    stopped: list[str] = field(default_factory=list)
+    """Workers that are stopped by a signal."""
+    fill: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By stream: messages pending, and messages committed so far."""
+    oom_kills: int | None = None
+
+
+@dataclass(frozen=True)
+class FromWorker(JsonMessage):
+    """A worker's message, with its arrays."""
+
+    worker: str
+    life: int
+    message: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class WorkerEnded(JsonMessage):
+    """A worker's process has ended."""
+
+    worker: str
+    life: int
+    status: int
+    tail: str
+    """The end of its log."""
+    oom_kills: int | None
+
+
+@dataclass(frozen=True)
+class WorkerLog(JsonMessage):
+    """What a worker has written to its log since the last of these."""
+
+    worker: str
+    text: str
+
+
+News = Reply | Hello | Pulse | FromWorker | WorkerEnded | WorkerLog
+
+
+def parse_request(value: Mapping[str, Any]) -> Request:
+    """What an agent received; raises `MalformedMessage`."""
+    return json_messages.parse(value, Request)
+
+
+def parse_news(value: Mapping[str, Any]) -> News:
+    """What the driver received; raises `MalformedMessage`."""
+    return json_messages.parse(value, News)
