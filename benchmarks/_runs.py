@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def _statuses(fleet: DistributedProgram) -> dict[str, dict[str, Any]]:
     for name, status in fleet.status.items():
         fields = Path(f"/proc/{fleet.crew.processes[name].pid}/stat").read_text().rpartition(")")[2].split()
         cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        told[name] = {**status, "cpu_s": cpu_s, "stolen_s": stolen_s}
+        told[name] = {**asdict(status), "cpu_s": cpu_s, "stolen_s": stolen_s}
     return told
 
 
@@ -108,5 +108,5 @@ def _share(before: dict[str, Any], after: dict[str, Any]) -> Share:
     def grown(what: str) -> dict[str, float]:
         return {name: value - before[what].get(name, 0.0) for name, value in after[what].items()}
 
-    seconds, cpu_s, stolen_s = (after[what] - before[what] for what in ("elapsed", "cpu_s", "stolen_s"))
-    return Share(seconds, cpu_s, stolen_s / seconds / (os.cpu_count() or 1), grown("waited"), grown("counts"))
+    seconds, cpu_s, stolen_s = (after[what] - before[what] for what in ("elapsed_s", "cpu_s", "stolen_s"))
+    return Share(seconds, cpu_s, stolen_s / seconds / (os.cpu_count() or 1), grown("waited_s"), grown("counts"))
