@@ -16,11 +16,9 @@ from typing import Any, NoReturn
 from runnel import __version__
 from runnel.cli.catalog import FLAGS
 from runnel.config import settings
+from runnel.config.run_config import MOST_ENVS, MOST_SEED, MOST_STEPS
 from runnel.errors import UserError, did_you_mean, near, nearest, printable
 from runnel.planning.machine import Machine
-
-MOST, MOST_SEED, MOST_ENVS = 2**62, 2**32 - 1, 2**24
-"""The largest numbers that flags take; those of a run's configuration."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -135,7 +133,7 @@ def _machines(text: str) -> list[Machine]:
     return found
 
 
-def _whole(least: int, most: int = MOST) -> Callable[[str], int]:
+def _whole(least: int, most: int = MOST_STEPS) -> Callable[[str], int]:
     """A whole number of `least` or more; 1_000_000 and 1e6 are such."""
 
     def read(text: str) -> int:

@@ -207,12 +207,25 @@ def check(instance: Any) -> None:
             raise UserError(f"{name}: found {found}, wanted {words}")
 
 
-def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Refuses an argument of a call from Python that is not of its parameter's type."""
+def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call from Python; one that is not of its parameter's type is refused.
+
+    A whole float, such as 1e6, is taken for an int where one is expected, as on the command line.
+    """
+    arguments = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        words = _misfit(given[name], _evaluated(parameter.annotation, function))
+        annotation = _evaluated(parameter.annotation, function)
+        arguments[name] = value = _as_whole(given[name], annotation)
+        words = _misfit(value, annotation)
         if words and parameter.kind is not parameter.VAR_KEYWORD:
-            raise UserError(f"{name}={given[name]!r}: found {shown(given[name])}, expected {words}")
+            raise UserError(f"{name}={value!r}: found {shown(value)}, expected {words}")
+    return arguments
+
+
+def _as_whole(value: Any, wanted: Any) -> Any:
+    choices = typing.get_args(wanted) or (wanted,)
+    is_whole = isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole and int in choices and float not in choices else value
 
 
 def shown(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from runnel import deprecated
 from runnel.config import settings
@@ -36,6 +36,26 @@ def load(name: str) -> type[Distribution]:
     from runnel.planning.plan import Distribution
 
     return load_class(name, REGISTRY, Distribution, "distribution")
+
+
+def default_for(environments: Literal["host", "jax"]) -> str:
+    """The name of the distribution that such environments are trained under when none is named."""
+    return next(name for name in REGISTRY if load(name).default_for == environments)
+
+
+def of_one_process() -> list[str]:
+    """The names of the distributions that never need workers."""
+    return [name for name in REGISTRY if load(name).one_process]
+
+
+def needs_workers(distribution: Distribution | type[Distribution] | Mapping[str, Any] | str | None) -> bool:
+    """Whether a distribution may need workers. Imports no code of the user's: of that it is assumed."""
+    if isinstance(distribution, Mapping):
+        distribution = str(distribution.get("class"))
+    if isinstance(distribution, str):
+        path = REGISTRY.get(distribution, distribution)
+        return path not in REGISTRY.values() or not load(path).one_process
+    return distribution is not None and not distribution.one_process
 
 
 def with_fields(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel import distributions
 from runnel.algorithm import Algorithm, act_one
 from runnel.environment import Environment, HostEnvironment, HostStep, JaxEnvironment
 from runnel.errors import UserError
@@ -58,7 +59,7 @@ def evaluate(
         raise UserError(f"--episodes {episodes}: 1 is the least")
     run_dir, config, given = of_run(run, algorithm, environment)
     with contained():
-        built = rebuild(run_dir, config, "inline", trusted=trust, **given)  # whatever distribution trained it
+        built = rebuild(run_dir, config, distributions.default_for("host"), trusted=trust, **given)
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
     refuse = functools.partial(unsound, built, config["seed"])
     with contained(), recording_video(video) as film:

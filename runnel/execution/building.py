@@ -13,7 +13,7 @@ import jax
 from runnel import algorithms, distributions
 from runnel import envs as environments
 from runnel.algorithm import Algorithm
-from runnel.config import serialization
+from runnel.config import run_config, serialization
 from runnel.config import settings as fields
 from runnel.config.presets import tuned
 from runnel.environment import Environment, JaxEnvironment, is_traceable
@@ -65,7 +65,7 @@ def build(
     makes one, or one that is made already. Other keywords are fields of the distribution:
     `build("ppo", "CartPole-v1", "coarse", actors=4)`.
     """
-    fields.check_arguments(build, locals())
+    envs = fields.check_arguments(build, locals())["envs"]
     named = isinstance(environment, str)
     distribution = distributions.with_fields(distribution, fields_of_distribution)
     known = tuned(algorithms.known_as(algorithm), environment) if named and isinstance(algorithm, str) else {}
@@ -81,12 +81,11 @@ def build(
         _check_traced(cast(JaxEnvironment, world))
     default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else DEFAULT_ENVS_HOST
     count = envs if envs is not None else tuned_envs or default_envs
-    if count < 1:
-        raise UserError(f"--envs {count}: an environment or more is needed")
-    if count > 2**24:
-        raise UserError("--envs: found more than a run can have, wanted at most 16777216")
+    expected = run_config.out_of_range("envs", count)
+    if expected:
+        raise UserError(f"envs={count}: found {count}, expected {expected}")
     if distribution is None:
-        distribution = "fused" if is_traceable(world) else "inline"
+        distribution = distributions.default_for("jax" if is_traceable(world) else "host")
     if isinstance(distribution, str):
         distribution = distributions.load(distribution)()
     startup.phase(f"tracing {type(chosen).__name__}")
@@ -122,8 +121,7 @@ def rebuild(
 
     `trusted`: names of code in it that the user vouches for.
     """
-    for missing in CONFIG.keys() - config.keys():
-        raise UserError(f"{run_dir}/config.json has no '{missing}'; it is not a run of this version")
+    run_config.check_complete(Path(run_dir) / "config.json", config)
     given = {"algorithm": algorithm, "distribution": distribution, "environment": environment}
     trust.admit(run_dir, config, trusted, [part for part, value in given.items() if value is None])
     algorithm = algorithm or serialization.from_json(config["algorithm"], Algorithm)
@@ -158,35 +156,9 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     return config
 
 
-CONFIG: dict[str, Callable[[Any], bool]] = {
-    "algorithm": lambda x: isinstance(x, dict),
-    "distribution": lambda x: isinstance(x, dict),
-    "environment": lambda x: (
-        isinstance(x, dict) and isinstance(x.get("name"), str) and isinstance(x.get("settings"), dict)
-    ),
-    "envs": lambda x: type(x) is int and 0 < x <= 2**24,
-    "steps": lambda x: type(x) is int and 0 < x <= 2**62,
-    "seed": lambda x: type(x) is int and 0 <= x < 2**32,
-    "stop_at_return": lambda x: x is None or type(x) in (int, float),
-    "checkpoint_every_s": lambda x: type(x) in (int, float) and x > 0,
-}
-"""What a run's configuration must have, and how it is told from something else."""
-
-MORE: dict[str, Callable[[Any], bool]] = {
-    "wandb": lambda x: isinstance(x, bool),
-    "restarts": lambda x: type(x) is int and x >= 0,
-    "hang_after_s": lambda x: type(x) in (int, float) and x > 0,
-    "on_nan": lambda x: x in ("stop", "skip", "rollback"),
-    "code": lambda x: isinstance(x, dict),
-}
-"""What it may have."""
-
-
 def _check_config(path: Path, config: dict[str, Any]) -> None:
     """Refuses what no run has written, before anything is made of it."""
-    for name, proper in (CONFIG | MORE).items():
-        if name in config and not proper(config[name]):
-            raise UserError(f"{path}: '{name}' is {str(config[name])[:60]!r}, which no run has; was the file edited?")
+    run_config.check_json(path, config)
     for name in _names(config):
         file, colon, _ = name.rpartition(":")
         if not colon or not file.endswith(".py"):

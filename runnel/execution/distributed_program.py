@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from runnel.config import run_config
 from runnel.environment import is_traceable
 from runnel.errors import MalformedMessage, OutOfDescriptors, StateLost, WorkerFailed
 from runnel.execution.building import BuiltRun
@@ -94,7 +95,8 @@ class DistributedProgram:
         self, built: BuiltRun, config: dict[str, Any], run_dir: Path, site: Site, machines: Sequence[Machine],
         tell: Tell = nobody,
     ):  # fmt: skip
-        self.built, self.config, self.run_dir, self.tell = built, config, run_dir, tell
+        self.built, self.run_config = built, run_config.from_json(config)
+        self.run_dir, self.tell = run_dir, tell
         self.steps = 0  # in this process
         self.graph, self.plan = built.graph, built.plan
         self.host = not is_traceable(built.environment)
@@ -104,9 +106,9 @@ class DistributedProgram:
         self.carry: Carry | None = None  # of the newest checkpoint
         self.told = ProgressAggregator(self.learners)
         self.paused: set[str] = set()
-        self.budget = RestartBudget(config.get("restarts", RestartBudget.most))
-        self.patience = HeartbeatMonitor(config.get("hang_after_s", 120.0))
-        self.standstill = DeadlockDetector(config.get("hang_after_s", 120.0))
+        self.budget = RestartBudget(self.run_config.restarts)
+        self.patience = HeartbeatMonitor(self.run_config.hang_after_s)
+        self.standstill = DeadlockDetector(self.run_config.hang_after_s)
         self._hurried_at: float | None = None  # when somebody began to wait for the end
         self.status: dict[str, Status] = {}  # by worker: how it fared, as it told last
         self._phases: dict[str, str] = {}
@@ -200,7 +202,7 @@ class DistributedProgram:
             self._until(self._all_paused, max(PAUSE_S, 1.5 * self.standstill.most_s), "pause")
         self._saved, self._asked_to_save = {}, set()
         self._until(self._all_saved, PAUSE_S, "save")
-        arrays: worker_checkpoint.Arrays = {names.SEED: np.asarray(self.config["seed"], np.uint32)}
+        arrays: worker_checkpoint.Arrays = {names.SEED: np.asarray(self.run_config.seed, np.uint32)}
         for name in sorted(self._saved, key=lambda name: name in self.learners):  # what learners say counts
             arrays |= self._saved[name]
         saved = worker_checkpoint.join(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runnel.config import serialization
+from runnel.config.run_config import RunConfig
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, read_config
 from runnel.execution.run_stats import RunCounters
@@ -56,7 +57,7 @@ def of_run(run: str | Path | Run, algorithm: Any, environment: Any) -> tuple[Pat
     return directory, config, given
 
 
-def finished(run_dir: Path, config: Mapping[str, Any], built: BuiltRun) -> Run | None:
+def finished(run_dir: Path, config: RunConfig, built: BuiltRun) -> Run | None:
     """The run as it ended, where it has come as far as `config` asks; None where there is something left to train.
 
     Nothing is started and nothing is written.
@@ -64,13 +65,13 @@ def finished(run_dir: Path, config: Mapping[str, Any], built: BuiltRun) -> Run |
     result = read_result(run_dir)
     if result is None or not may_be_done(result, config):
         return None
-    if not _reached(result, config) and result["env_steps"] >= config["steps"] + built.graph.steps_per_iteration:
+    if not _reached(result, config) and result["env_steps"] >= config.steps + built.graph.steps_per_iteration:
         return None  # fewer steps are asked for than it has taken, which is a mistake
     taken: list[Any] = []
 
     def refuse(states: PyTree, counters: dict[str, Any]) -> str | None:
         taken.append(counters.get("env_steps"))
-        return unsound(built, config["seed"], states, counters)
+        return unsound(built, config.seed, states, counters)
 
     states, _ = Checkpoints(run_dir).load_states(built.graph.states, lambda text: None, refuse)
     # Where the last checkpoint is lost, what came after the one before it is trained again.
@@ -82,16 +83,16 @@ def unsound(built: BuiltRun, seed: int, states: PyTree, counters: dict[str, Any]
     return RunCounters.problem(counters) or unsound_states(built.graph, states, seed)
 
 
-def may_be_done(result: Mapping[str, Any] | None, config: Mapping[str, Any]) -> bool:
+def may_be_done(result: Mapping[str, Any] | None, config: RunConfig) -> bool:
     """Whether a result says that the run has finished, and has come as far as `config` asks."""
     if result is None or result.get("status") != "finished" or type(result.get("env_steps")) is not int:
         return False
-    return result["env_steps"] >= config["steps"] or _reached(result, config)
+    return result["env_steps"] >= config.steps or _reached(result, config)
 
 
-def _reached(result: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    reached, target = result.get("mean_return"), config["stop_at_return"]
-    return target is not None and type(reached) in (int, float) and reached >= target
+def _reached(result: Mapping[str, Any], config: RunConfig) -> bool:
+    reached, target = result.get("mean_return"), config.stop_at_return
+    return target is not None and isinstance(reached, int | float) and reached >= target
 
 
 def read_result(run_dir: Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runnel.config import serialization
+from runnel.config import run_config, serialization
 from runnel.config.jax_config import keep_off_devices
 from runnel.environment import is_traceable
 from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed, printable
@@ -62,6 +62,7 @@ class Session:
         """`sinks`: the user's own receivers of metrics."""
         self.premises = premises or SingleMachine()
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
+        self.run_config = run_config.from_json(config)
         self.resumed, self.sinks = resumed, sinks
         self._asked_for = built  # what was asked for; where machines come and go, `built` is what there is of it
         self._first_cpus = sum(machine.cpus for machine in self.premises.machines)
@@ -116,7 +117,7 @@ class Session:
         notes += self.built.plan.notes
         if self.resumed:
             self._load(program, notes.append)
-        view = stack.enter_context(LiveView(self.config["steps"], self.quiet, self._title()))
+        view = stack.enter_context(LiveView(self.run_config.steps, self.quiet, self._title()))
         startup.through(view.starting)
         self._says = view.note
         for note in notes:
@@ -152,7 +153,7 @@ class Session:
         with told_plainly(self.run_dir / "result.json"):
             run_directory.remove(self.run_dir, "result.json")
         kept = self.counters.env_steps if self.resumed else None
-        wandb = self.config if self.config.get("wandb") else None
+        wandb = self.config if self.run_config.wandb else None
         return MetricsLog(self.run_dir, keep_until_env_steps=kept, wandb=wandb, events=self.events, sinks=self.sinks)
 
     def _program(self) -> Program:
@@ -162,7 +163,7 @@ class Session:
         if plan.workers == 1:
             check_descriptors(opened() + RUN)
             startup.phase(self._at_start)
-            return make_program(plan, graph, self.built.environment, self.config["seed"], self._tell)
+            return make_program(plan, graph, self.built.environment, self.run_config.seed, self._tell)
         from runnel.execution.distributed_program import DistributedProgram
 
         startup.phase(f"starting {plan.workers} workers")
@@ -258,8 +259,8 @@ class Session:
         self._saved_at_iteration = self.counters.iterations
 
     def _train_on(self, program: Program, log: MetricsLog, view: LiveView) -> None:
-        wanted, per_iteration = self.config["steps"], self.built.graph.steps_per_iteration
-        target = self.config["stop_at_return"]
+        wanted, per_iteration = self.run_config.steps, self.built.graph.steps_per_iteration
+        target = self.run_config.stop_at_return
         target = math.inf if target is None else target
         saved_at = time.monotonic()
         reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
@@ -281,7 +282,7 @@ class Session:
             self._not_finite(progress.broken, program, log, view)
             self._tell_of_strangers()
             grows = self.premises.grows() and isinstance(self.built.plan.synchronisation, BoundedStaleness)
-            if grows or time.monotonic() - saved_at > self.config["checkpoint_every_s"]:
+            if grows or time.monotonic() - saved_at > self.run_config.checkpoint_every_s:
                 self._save(program, view)
                 if self.rest is not None:
                     self._not_finite(self.rest.broken, program, log, view)
@@ -297,7 +298,7 @@ class Session:
 
     def _not_finite(self, broken: Mapping[str, int], program: Program, log: MetricsLog, view: LiveView) -> None:
         """Updates were refused: goes on without them, or from a checkpoint, or ends the run, as the user chose."""
-        choice = self.config.get("on_nan", "stop")
+        choice = self.run_config.on_nan
         if not broken or choice == "skip":
             return self._skip(broken)
         what = f"{self._first(broken)}; no such value has entered the learner's state"
@@ -388,7 +389,7 @@ class Session:
 
     def _refuse(self, saved: dict[str, PyTree], counters: dict[str, Any]) -> str | None:
         """What is wrong with a checkpoint's content."""
-        return RunCounters.problem(counters) or unsound(self.built.graph, saved["carry"], self.config["seed"])
+        return RunCounters.problem(counters) or unsound(self.built.graph, saved["carry"], self.run_config.seed)
 
     def _load(self, program: Program, note: Callable[[str], None]) -> None:
         startup.phase("reading the checkpoint")
@@ -400,9 +401,9 @@ class Session:
             raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
         self.ledger.counters = RunCounters.of(counters)
         taken = self.counters.env_steps
-        if taken - self.built.graph.steps_per_iteration >= self.config["steps"]:
+        if taken - self.built.graph.steps_per_iteration >= self.run_config.steps:
             raise UserError(
-                f"{self.run_dir} has taken {taken:,} steps already, and --steps {self.config['steps']:,} "
+                f"{self.run_dir} has taken {taken:,} steps already, and --steps {self.run_config.steps:,} "
                 "counts from its beginning; ask for more than it has"
             )
         cut = program.load(saved, taken)
@@ -436,7 +437,7 @@ class Session:
         self._say_how_to_go_on(self.reason)
 
     def _hang_watch(self) -> HangWatch:
-        hang_after_s, stopping = self.config.get("hang_after_s", 120.0), self._stopping
+        hang_after_s, stopping = self.run_config.hang_after_s, self._stopping
         return HangWatch(hang_after_s, self._steps, lambda: stopping.asked, self._say, stopping.interrupt)
 
     def _look(self) -> None:
@@ -507,7 +508,7 @@ class Session:
             "algorithm": self.built.plan.algorithm.lower(),
             "environment": self.config["environment"]["name"],
             "distribution": self.built.plan.distribution,
-            "seed": self.config["seed"],
+            "seed": self.run_config.seed,
             **self.ledger.result(),
             **outcome(
                 program,

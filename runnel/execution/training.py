@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from runnel import algorithms, distributions
 from runnel import envs as environments
 from runnel.algorithm import Algorithm
-from runnel.config import serialization
+from runnel.config import run_config, serialization
 from runnel.config import settings as fields
 from runnel.config.jax_config import configure_jax
+from runnel.config.run_config import OnNan, RunConfig
 from runnel.envs import FAMILIES
 from runnel.errors import UserError, nearest
 from runnel.execution.building import BuiltRun, build, read_config, rebuild
@@ -41,12 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BuiltRun", "Run", "build", "read_config", "rebuild", "resume", "train"]
 
-DEFAULT_STEPS = 500_000
-
 ALONE = "a run of one process: it is here, and the cluster is not used; see --distribution"
-
-OnNan = Literal["stop", "skip", "rollback"]
-"""What to do when an update is refused because something is not finite."""
 
 
 def train(
@@ -55,7 +51,7 @@ def train(
     distribution: Distribution | type[Distribution] | str | None = None,
     *,
     envs: int | None = None,
-    steps: int = DEFAULT_STEPS,
+    steps: int = 500_000,
     seed: int = 0,
     run_dir: str | Path | None = None,
     stop_at_return: float | None = None,
@@ -91,13 +87,10 @@ def train(
     "Extend Runnel" describes sinks, launchers and transports of your own. None of them is saved in the run's
     configuration: pass them to `resume` again.
     """
-    fields.check_arguments(train, locals())
+    given = fields.check_arguments(train, locals())
     serialization.defined_enough()
     began = time.monotonic()
-    if steps < 1:
-        raise UserError(f"--steps {steps}: a step or more is needed")
-    if steps > 2**62 or not 0 <= seed < 2**32:
-        raise UserError("found a number of steps or a seed out of range, wanted steps up to 2**62, a seed below 2**32")
+    run = RunConfig.of(given)
     _check_keywords(train, fields_of_distribution, algorithm, distribution)
     distribution = distributions.with_fields(distribution, fields_of_distribution)
     check_sinks(sinks)
@@ -107,24 +100,13 @@ def train(
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         built, premises = _settle(
             stack, launcher, address, transport, distribution, environment,
-            lambda: build(algorithm, environment, distribution, envs, settings, env_settings),
+            lambda: build(algorithm, environment, distribution, run.envs, settings, env_settings),
         )  # fmt: skip
-        config = {
-            **described(built),
-            "envs": built.graph.envs,
-            "steps": steps,
-            "seed": seed,
-            "stop_at_return": stop_at_return,
-            "wandb": wandb,
-            "checkpoint_every_s": checkpoint_every_s,
-            "restarts": restarts,
-            "hang_after_s": hang_after_s,
-            "on_nan": on_nan,
-        }
+        config = run_config.to_json(replace(run, envs=built.graph.envs), described(built))
         built = _sign(config, built, run_dir)
         if built.plan.workers > 1:
             _check_portable(config, built)
-        directory, made = _fresh_directory(run_dir, built, seed)
+        directory, made = _fresh_directory(run_dir, built, run.seed)
         built = _noted(built, stack.enter_context(_alone(directory)))
         stack.enter_context(_cleared(made))
         _refuse_held(directory)  # of two that start at once, the other may have been faster
@@ -157,40 +139,34 @@ def resume(
     `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
     them. They are signed from then on. `sinks` as for `train`.
     """
-    fields.check_arguments(resume, locals())
+    steps = fields.check_arguments(resume, locals())["steps"]
     serialization.defined_enough()
     began = time.monotonic()
     check_sinks(sinks)
     configure_jax()
     directory, config, given = of_run(run, algorithm, environment)
     given["trusted"] = trust
+    run_config.check_complete(directory / "config.json", config)
     if fields_of_distribution:
         if distribution is None:
             admit(directory, config, trust, ("distribution",))
         distribution = distribution or serialization.from_json(config["distribution"], Distribution)
         _check_keywords(resume, fields_of_distribution, None, distribution)
         distribution = distributions.with_fields(distribution, fields_of_distribution)
-    if on_nan is not None:
-        config["on_nan"] = on_nan
-    if steps is not None:
-        config["steps"] = steps
-        reached = (read_result(directory) or {}).get("mean_return")
-        target = config["stop_at_return"]
-        if type(reached) in (int, float) and target is not None and reached >= target:
-            config["stop_at_return"] = None  # it has been reached; who asks for more steps wants to go beyond
+    asked = _changed(run_config.from_json(config), steps, on_nan, read_result(directory))
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
-        ended = _finished(directory, config, given, quiet)
+        ended = _finished(directory, config, asked, given, quiet)
         if ended is not None:
             return ended
         admit(directory, config, trust, (WANDB,))
         notes = stack.enter_context(_alone(directory))
-        planned_by = distribution or config.get("distribution")
+        planned_by = distribution or config["distribution"]
         built, premises = _settle(
             stack, launcher, address, transport, planned_by, config["environment"]["name"],
             lambda: rebuild(directory, config, distribution, **given),
         )  # fmt: skip
         built = _noted(built, notes)
-        config |= described(built)
+        config = run_config.to_json(asked, described(built))
         if built.plan.workers > 1:
             _check_portable(config, built)
         built = _sign(config, built, directory)
@@ -198,6 +174,18 @@ def resume(
             directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises, sinks=sinks
         )
         return session.run()
+
+
+def _changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result: dict[str, Any] | None) -> RunConfig:
+    """What a run goes on with: what it was asked for before, and what `resume` was asked for now."""
+    if on_nan is not None:
+        stored = replace(stored, on_nan=on_nan)
+    if steps is None:
+        return stored
+    reached, target = (result or {}).get("mean_return"), stored.stop_at_return
+    if isinstance(reached, int | float) and target is not None and reached >= target:
+        stored = replace(stored, stop_at_return=None)  # reached already: more steps are to go beyond it
+    return replace(stored, steps=steps)
 
 
 def _sign(config: dict[str, Any], built: BuiltRun, run_dir: str | Path | None) -> BuiltRun:
@@ -209,11 +197,13 @@ def _sign(config: dict[str, Any], built: BuiltRun, run_dir: str | Path | None) -
     return built._replace(plan=replace(built.plan, notes=(*built.plan.notes, *filter(None, [signed.problem]))))
 
 
-def _finished(directory: Path, config: dict[str, Any], given: dict[str, Any], quiet: bool) -> Run | None:
+def _finished(
+    directory: Path, config: dict[str, Any], asked: RunConfig, given: dict[str, Any], quiet: bool
+) -> Run | None:
     """A run that has nothing left to train, as it ended."""
-    if not may_be_done(read_result(directory), config):
+    if not may_be_done(read_result(directory), asked):
         return None
-    ended = finished(directory, config, rebuild(directory, config, "inline", **given))
+    ended = finished(directory, asked, rebuild(directory, config, distributions.default_for("host"), **given))
     if ended is not None and not quiet:
         print(f"nothing is left to train after {ended.result['env_steps']:,} steps; with more --steps it goes on")
         print(summary({**ended.result, "run_dir": str(directory)}), flush=True)
@@ -256,12 +246,12 @@ def _check_portable(config: dict[str, Any], built: BuiltRun) -> None:
             raise UserError(
                 f"{built.plan.distribution} runs in {built.plan.workers} processes, which cannot be given this object "
                 f"({environments.label(built.made_from)}): pass its class with env_settings=, or a function of a "
-                "module; inline takes it as it is"
+                f"module; {distributions.default_for('host')} takes it as it is"
             )
         if why is not None:
             raise UserError(
                 f"distribution {built.plan.distribution} runs in {built.plan.workers} processes, and {why}; "
-                "inline and fused run it as it is"
+                f"{' and '.join(distributions.of_one_process())} run it as it is"
             )
 
 
@@ -326,10 +316,7 @@ def _own_launcher(path: str) -> HostLauncher:
 
 def _here(launcher: str | HostLauncher, transport: str, distribution: Any, environment: Any) -> SingleMachine:
     """This machine; where workers will be needed, with servers that import for them while this process does."""
-    if isinstance(distribution, dict):
-        distribution = str(distribution.get("class"))
-    name = distribution if isinstance(distribution, str) else type(distribution).__name__
-    if launcher != "local" or name.rpartition(":")[2].lower() in ("nonetype", "inline", "fused"):
+    if launcher != "local" or not distributions.needs_workers(distribution):
         return SingleMachine(transport=transport)
     from runnel.launch import LocalLauncher
     from runnel.launch.host import HEAVY, LIGHT

@@ -103,5 +103,11 @@ class Distribution(abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     """Kinds of node without which it makes no sense."""
 
+    default_for: ClassVar[Literal["host", "jax"] | None] = None
+    """The environments that are trained under it when no distribution is named."""
+
+    one_process: ClassVar[bool] = False
+    """Whether it never needs workers: nothing is prepared for them, and it takes what no other process can import."""
+
     @abc.abstractmethod
     def layout(self, graph: Graph) -> Layout: ...

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from runnel import distributions
 from runnel.runtime.usage import RoleUsage, UsageReport
 
 BUSY: Final = 0.85
@@ -240,7 +241,7 @@ def _fit(setting: RunSetting) -> str:
 
 def _single(setting: RunSetting) -> str:
     """The distribution of one process."""
-    return "inline" if setting.host else "fused"
+    return distributions.default_for("host" if setting.host else "jax")
 
 
 def _overlap(setting: RunSetting) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from runnel.config.run_config import check_format
 from runnel.errors import UserError, printable
 from runnel.recording import run_directory
 from runnel.recording.files import read_json, write_atomically
@@ -89,6 +90,7 @@ def _configuration(run_dir: Path) -> tuple[tuple[str, ...], dict[str, str], str]
     """What a run is called by: names, settings and seed."""
     try:
         config = read_json(run_dir, "config.json")
+        check_format(run_dir / "config.json", config)
         environment = config["environment"]
         if isinstance(environment, dict):
             environment = environment["name"]

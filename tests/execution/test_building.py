@@ -68,13 +68,13 @@ class NumberedEnd(Corridor):
 )
 def test_a_jax_environment_that_does_not_keep_its_word(environment, message):
     with pytest.raises(UserError, match=message):
-        runnel.build(Reinforce(), f"test_building:{environment}", "fused", envs=4)
+        runnel.build(Reinforce(), f"{__name__}:{environment}", "fused", envs=4)
 
 
 def test_sizes_that_make_no_sense():
-    with pytest.raises(UserError, match="--envs 0"):
+    with pytest.raises(UserError, match="envs=0: found 0, expected"):
         runnel.build(Reinforce(), "toys:Corridor", envs=0)
-    with pytest.raises(UserError, match="--steps 0"):
+    with pytest.raises(UserError, match="steps=0: found 0, expected"):
         runnel.train(Reinforce(), "toys:Corridor", steps=0)
 
 
@@ -100,7 +100,7 @@ def test_a_setting_of_the_wrong_type_from_python():
         ((3, "CartPole-v1"), "algorithm: found 3, expected a name such as 'ppo', or a runnel.Algorithm"),
         ((dict, "CartPole-v1"), "algorithm: found the class dict, expected"),
         ({"steps": "2000"}, "steps='2000': found text '2000', expected a whole number"),
-        ({"steps": 2e3}, r"steps=2000\.0: found 2000\.0, expected a whole number"),
+        ({"steps": 2000.5}, r"steps=2000\.5: found 2000\.5, expected a whole number"),
         ({"envs": "8"}, "envs='8': found text '8', expected a whole number or None"),
         ({"seed": None}, "seed=None: found None, expected a whole number"),
         ({"run_dir": 3}, "run_dir=3: found 3, expected text, a path or None"),

@@ -13,6 +13,7 @@ from paths import ROOT, SUPPORT
 import runnel
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.ppo import PPO
+from runnel.config.run_config import RunConfig
 from runnel.errors import UserError
 from runnel.execution.run import Run, may_be_done
 
@@ -174,7 +175,7 @@ def test_a_finished_run_is_returned_as_it_ended(distribution, tmp_path, capsys):
     ],
 )
 def test_a_run_has_finished_by_its_steps_or_its_return(result, done):
-    assert may_be_done(result, {"steps": 64, "stop_at_return": 10.0}) is done
+    assert may_be_done(result, RunConfig(steps=64, stop_at_return=10.0)) is done
 
 
 def test_a_run_is_shown_in_a_line(tmp_path):

@@ -1,0 +1,172 @@
+"""What a run is asked for besides its algorithm, environment and distribution.
+
+`RunConfig` is the one list of it: `runnel.train` has a keyword for each field, `runnel train` a flag, and `to_json` and
+`from_json` write and read those that config.json keeps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from runnel import __version__
+from runnel.errors import UserError
+
+if TYPE_CHECKING:
+    from runnel.launch.host_launcher import HostLauncher
+    from runnel.recording.sinks import Sink
+    from runnel.transport.interface import Transport
+
+OnNan = Literal["stop", "skip", "rollback"]
+"""What to do when an update is refused because something is not finite."""
+
+MOST_ENVS: Final = 2**24
+MOST_STEPS: Final = 2**62
+MOST_SEED: Final = 2**32 - 1
+
+FORMAT: Final = 1
+"""Of config.json. Directories without a format were written before there was one, and are read as format 1."""
+
+STORED: Final = (
+    "envs", "steps", "seed", "stop_at_return", "wandb", "checkpoint_every_s", "restarts", "hang_after_s", "on_nan",
+)  # fmt: skip
+"""The fields that config.json keeps. `settings` and `env_settings` are kept with the algorithm and the environment;
+the others belong to one process and its machine."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run is asked for. A test holds the keywords of `train` and the flags of `runnel train` to these fields."""
+
+    envs: int | None = None
+    """Environments in all. None: what is tuned for the environment, else 8 on the host and 64 in JAX."""
+    steps: int = 500_000
+    """Environment steps to train for: one action each, summed over environments."""
+    seed: int = 0
+    """Of every random number."""
+    run_dir: str | Path | None = None
+    """Where the run is kept. None: a new directory under runs/."""
+    stop_at_return: float | None = None
+    """Ends the run at this mean return of 100 episodes."""
+    launcher: str | HostLauncher = "local"
+    """Starts the workers: `local`, `ray`, or a launcher of the user's own."""
+    address: str | None = None
+    """Of the Ray cluster."""
+    transport: Transport | str | None = None
+    """Moves messages between workers: one of the user's own. None: shared memory and TCP."""
+    quiet: bool = False
+    """Prints nothing."""
+    wandb: bool = False
+    """Shows the run at Weights & Biases too."""
+    sinks: Sequence[Sink] = ()
+    """The user's own receivers of metrics."""
+    checkpoint_every_s: float = 60.0
+    """Writes a checkpoint this often."""
+    restarts: int = 10
+    """Replaces so many lost workers in ten minutes, then ends the run."""
+    hang_after_s: float = 120.0
+    """Replaces a worker without a heartbeat for so long."""
+    on_nan: OnNan = "stop"
+    """What to do when an update is refused because something is not finite."""
+    settings: dict[str, Any] | None = None
+    """Of the algorithm."""
+    env_settings: dict[str, Any] | None = None
+    """Of the environment."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            expected = out_of_range(name, value)
+            if expected:
+                raise UserError(f"{name}={value!r}: found {value!r}, expected {expected}")
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> RunConfig:
+        """From the arguments of a call, among others."""
+        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
+
+
+_RANGES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "envs": (lambda x: x is None or 1 <= x <= MOST_ENVS, f"a whole number from 1 to {MOST_ENVS}"),
+    "steps": (lambda x: 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),
+    "seed": (lambda x: 0 <= x <= MOST_SEED, "a whole number from 0 to 2**32 - 1"),
+    "checkpoint_every_s": (lambda x: x > 0, "more than 0 seconds"),
+    "restarts": (lambda x: x >= 0, "a whole number, 0 or more"),
+    "hang_after_s": (lambda x: x > 0, "more than 0 seconds"),
+}
+
+
+def out_of_range(name: str, value: Any) -> str | None:
+    """What a field of `RunConfig` expects instead of a number; None where it fits."""
+    fits, expected = _RANGES.get(name, (lambda x: True, ""))
+    return None if fits(value) else expected
+
+
+# config.json
+
+_NUMBER: Final = (int, float)
+
+_WELL_FORMED: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "algorithm": lambda x: isinstance(x, dict),
+    "distribution": lambda x: isinstance(x, dict),
+    "environment": lambda x: (
+        isinstance(x, dict) and isinstance(x.get("name"), str) and isinstance(x.get("settings"), dict)
+    ),
+    "envs": lambda x: type(x) is int,
+    "steps": lambda x: type(x) is int,
+    "seed": lambda x: type(x) is int,
+    "stop_at_return": lambda x: x is None or type(x) in _NUMBER,
+    "checkpoint_every_s": lambda x: type(x) in _NUMBER,
+    "wandb": lambda x: isinstance(x, bool),
+    "restarts": lambda x: type(x) is int,
+    "hang_after_s": lambda x: type(x) in _NUMBER,
+    "on_nan": lambda x: x in ("stop", "skip", "rollback"),
+    "code": lambda x: isinstance(x, dict),
+}
+"""What config.json may have, and of which type. Anybody may have edited it."""
+
+_REQUIRED: Final = ("algorithm", "distribution", "environment", "envs", "steps", "seed", "stop_at_return",
+                    "checkpoint_every_s")  # fmt: skip
+
+
+def to_json(run: RunConfig, parts: Mapping[str, Any], code: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The whole of config.json. `parts` describe algorithm, environment and distribution; `code` is the signature."""
+    stored = {name: getattr(run, name) for name in STORED}
+    signed = {} if code is None else {"code": code}
+    return {"runnel_version": __version__, "format": FORMAT, **parts, **stored, **signed}
+
+
+def from_json(config: Mapping[str, Any]) -> RunConfig:
+    """What config.json asks for. Fields that an older version did not have take their defaults."""
+    return RunConfig(**{name: config[name] for name in STORED if name in config})
+
+
+def check_json(path: Path | str, config: Mapping[str, Any]) -> None:
+    """Refuses a config.json that a newer version has written, or none."""
+    check_format(path, config)
+    for name, fits in _WELL_FORMED.items():
+        if name in config and (not fits(config[name]) or out_of_range(name, config[name])):
+            raise UserError(f"{path}: '{name}' is {str(config[name])[:60]!r}, which no run has; was the file edited?")
+
+
+def check_complete(path: Path | str, config: Mapping[str, Any]) -> None:
+    """Refuses a config.json that lacks what every version has written."""
+    for missing in [name for name in _REQUIRED if name not in config]:
+        raise UserError(f"{path} has no '{missing}', which every run has; was the file edited?")
+
+
+def check_format(path: Path | str, config: Any) -> None:
+    """Refuses a config.json of a newer format."""
+    found = config.get("format", FORMAT) if isinstance(config, Mapping) else FORMAT
+    if type(found) is not int or found < 1:
+        raise UserError(f"{path}: 'format' is {str(found)[:60]!r}, which no run has; was the file edited?")
+    if found > FORMAT:
+        version = str(config.get("runnel_version"))
+        by = f"Runnel {version}" if re.fullmatch(r"\d[\w.+-]{0,30}", version) else "a newer Runnel"
+        raise UserError(
+            f"{path}: found format {found}, written by {by}; expected format {FORMAT} or older, which Runnel "
+            f"{__version__} reads; use {by} for this run"
+        )
