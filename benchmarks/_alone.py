@@ -95,7 +95,7 @@ class _Writer:
         self.slots = [_filled(schema) for _ in range(slots)]
         self._next = 0
 
-    def claim(self, version: int, timeout_s: float) -> int:
+    def claim(self, iteration: int, timeout_s: float) -> int:
         return self._next
 
     def free(self) -> bool:

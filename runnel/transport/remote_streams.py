@@ -103,7 +103,7 @@ class Outgoing:
             assert message is not None
             self._held[message.sequence] = message
             self.link.put(partial(self._data, message))
-            self._said = None  # a message ends what was begun: if another is, even with the same version, it is new
+            self._said = None  # a message ends what was begun: if another is, even with the same iteration, it is new
         if self._said != (gone, begun):
             self._said = (gone, begun)
             self.link.put(lambda _: (wire.Begun(self.told.id, gone, begun), None))
@@ -130,9 +130,9 @@ class Outgoing:
         if packed is not None:
             self._count[self.told.kind, "saved_bytes"] += len(body) - len(packed)
             body = packed
-        _, version, rows, tag = message[:4]
+        _, iteration, rows, tag = message[:4]
         head = wire.Data(
-            self.told.id, self._fingerprint, packed is not None, message.sequence, version, rows, tag, len(body)
+            self.told.id, self._fingerprint, packed is not None, message.sequence, iteration, rows, tag, len(body)
         )
         return head, body
 
@@ -174,7 +174,7 @@ class Incoming:
         self._relay.tell(self.begun())
 
     def begun(self) -> int | None:
-        """The oldest version with which something may have begun that has not come.
+        """The oldest iteration with which something may have begun that has not come.
 
         What the source said where it is known; else it may begin any time where it has room, and not with parameters
         older than those it has.
@@ -245,10 +245,10 @@ class Incoming:
         self._count[self.told.kind, "received_bytes"] += self._size
         self._unreleased.add(entry.sequence)
         self._begun = None
-        self._relay.pass_on(slot, entry.version, entry.rows, entry.tag, self.begun())
+        self._relay.pass_on(slot, entry.iteration, entry.rows, entry.tag, self.begun())
 
     def hear(self, entry: wire.Begun) -> None:
-        self._begun = entry.version
+        self._begun = entry.iteration
         self._relay.tell(self.begun())
         if entry.gone != self.told.ring.gone("writer"):
             self.told.ring.follow("writer", entry.gone)

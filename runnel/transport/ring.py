@@ -37,7 +37,7 @@ _ORDER = 4 * LINE_WORDS
 _GONE = {"writer": (_WRITER_CLOSED, _WRITER_LOST), "reader": (_READER_CLOSED, _READER_LOST)}
 
 # Words at the head of a slot, written by the writer.
-_SEQUENCE, _VERSION, _ROWS, _TAG = range(4)
+_SEQUENCE, _ITERATION, _ROWS, _TAG = range(4)
 
 _MAGIC_VALUE = 0x72756E6E656C0001
 _NONE = -(2**63)
@@ -173,7 +173,7 @@ class RingWriter:
         self._bell = own_bell
         self._reader_bell = reader_bell
         self._claimed: int | None = None
-        self._version = 0
+        self._iteration = 0
         self._committed = words[_COMMITTED]
         # What `released` says of each slot when it is free.
         # A header beyond `committed` is of a writer killed before its commit: its slot was free, and still is.
@@ -181,8 +181,8 @@ class RingWriter:
         given_back = words[layout.released : layout.released + layout.capacity].tolist()
         self._free_at = [n + 1 if n < self._committed else r for n, r in zip(last, given_back, strict=True)]
 
-    def claim(self, version: int, timeout_s: float) -> int | None:
-        self._version = version
+    def claim(self, iteration: int, timeout_s: float) -> int | None:
+        self._iteration = iteration
         return self._bell.wait(self._claim, timeout_s)
 
     def _claim(self) -> int | None:
@@ -192,7 +192,7 @@ class RingWriter:
         slot = self._claimed if self._claimed is not None else self._next_free()
         if slot is not None:
             self._claimed = slot
-            words[_BEGUN] = self._version
+            words[_BEGUN] = self._iteration
             order()  # what the reader read of the slot was read before it is overwritten
         return slot
 
@@ -226,7 +226,7 @@ class RingWriter:
     def _hand_over(self, slot: int, rows: int, tag: int, begun: int) -> None:
         words, header, sequence = self._words, self._headers[slot], self._committed
         words[header + _SEQUENCE] = sequence
-        words[header + _VERSION] = self._version
+        words[header + _ITERATION] = self._iteration
         words[header + _ROWS] = rows
         words[header + _TAG] = tag
         words[_ORDER + sequence % self._capacity] = slot
@@ -266,9 +266,9 @@ class Relay(RingWriter):
         order()  # what the reader read of the slot was read before it is overwritten
         return slot
 
-    def pass_on(self, slot: int, version: int, rows: int, tag: int, begun: int | None) -> None:
+    def pass_on(self, slot: int, iteration: int, rows: int, tag: int, begun: int | None) -> None:
         """Hands a filled slot to the reader, `begun` being what may be begun by now where it came from."""
-        self._version = version
+        self._iteration = iteration
         self._hand_over(slot, rows, tag, _NONE if begun is None else begun)
 
     def tell(self, begun: int | None) -> None:
@@ -329,11 +329,11 @@ class RingReader:
 
     def _message(self, sequence: int, slot: int) -> Message:
         header = self._headers[slot]
-        found, version, rows, tag = self._words[header : header + 4]
+        found, iteration, rows, tag = self._words[header : header + 4]
         if found != sequence:
             raise RuntimeError(f"the stream is damaged: slot {slot} holds message {found} in place of {sequence}")
         self._held[slot] = sequence
-        return Message(sequence, version, rows, tag, slot, self._arrays[slot])
+        return Message(sequence, iteration, rows, tag, slot, self._arrays[slot])
 
     def _over(self) -> bool:
         """Whether the writer is gone and everything it committed was received."""
@@ -357,11 +357,11 @@ class RingReader:
 
     def begun(self) -> int | None:
         words = self._words
-        version = words[_BEGUN]
-        if version == _NONE or words[_WRITER_CLOSED] or words[_WRITER_LOST]:
-            version = None
+        iteration = words[_BEGUN]
+        if iteration == _NONE or words[_WRITER_CLOSED] or words[_WRITER_LOST]:
+            iteration = None
         order()  # so that `pending`, asked next, counts what was committed before this was seen
-        return version
+        return iteration
 
     def pending(self) -> int:
         return len(self._again) + self._words[_COMMITTED] - self._received

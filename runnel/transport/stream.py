@@ -1,6 +1,6 @@
 """What a stream is, whichever transport carries it: messages of known shape, one writer, one reader, bounded.
 
-    slot = writer.claim(version, timeout_s=1.0)        message = reader.receive(timeout_s=1.0)
+    slot = writer.claim(iteration, timeout_s=1.0)      message = reader.receive(timeout_s=1.0)
     writer.slots[slot][0][:] = observation             learn(message.arrays)
     writer.commit(rows=8)                              reader.release(message)
 
@@ -65,7 +65,7 @@ class Message(NamedTuple):
     """One message as its reader has it. `arrays` are views of the slot, valid until it is released."""
 
     sequence: int  # 0, 1, 2 ... in the order of commits
-    version: int  # announced when the slot was claimed
+    iteration: int  # announced when the slot was claimed
     rows: int  # the last two are the writer's own: how much of the arrays counts, and of what kind it is
     tag: int
     slot: int
@@ -133,8 +133,8 @@ class Writer(Protocol):
     slots: list[list[np.ndarray]]
     """The arrays of every slot, so that views of their rows can be prepared once."""
 
-    def claim(self, version: int, timeout_s: float) -> int | None:
-        """The index of a free slot to fill in place, with `version` announced as begun; None where none came free in
+    def claim(self, iteration: int, timeout_s: float) -> int | None:
+        """The index of a free slot to fill in place, with `iteration` announced as begun; None where none came free in
         time. Raises Closed when the reader closed or is lost. Claiming again before the commit gives the same slot."""
         ...
 
@@ -172,7 +172,7 @@ class Reader(Protocol):
         ...
 
     def begun(self) -> int | None:
-        """The version of a claim not yet committed, if there is one. A commit counts the message before it ends the
+        """The iteration of a claim not yet committed, if there is one. A commit counts the message before it ends the
         claim: ask `begun` first and `pending` second, and nothing on its way is missed."""
         ...
 

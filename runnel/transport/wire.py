@@ -48,18 +48,18 @@ class Data(NamedTuple):
     fingerprint: int  # of the schema
     packed: bool  # compressed
     sequence: int
-    version: int
+    iteration: int
     rows: int
     tag: int
     length: int
 
 
 class Begun(NamedTuple):
-    """What the writer of a stream is at: the version of a claim, and whether it is gone."""
+    """What the writer of a stream is at: the iteration of a claim, and whether it is gone."""
 
     id: int
     gone: int
-    version: int | None
+    iteration: int | None
 
 
 class Released(NamedTuple):
@@ -136,8 +136,8 @@ def encode(head: BatchHead, parcels: Sequence[Parcel]) -> list[Payload]:
     frames: list[Payload] = [b""]
     for entry, payload in parcels:
         mark, form = _KIND_OF[type(entry)]
-        if isinstance(entry, Begun) and entry.version is None:
-            entry = entry._replace(version=_NONE)
+        if isinstance(entry, Begun) and entry.iteration is None:
+            entry = entry._replace(iteration=_NONE)
         first += (mark, form.pack(*entry))
         if payload is not None and len(payload) < INLINE_BYTES:
             inline.append(payload)
@@ -162,8 +162,8 @@ def decode(frames: Sequence[memoryview]) -> tuple[BatchHead, list[tuple[Entry, P
         for _ in range(count):
             kind, form = _KINDS[first[at]]
             entry = kind(*form.unpack_from(first, at + 1))
-            if isinstance(entry, Begun) and entry.version == _NONE:
-                entry = entry._replace(version=None)
+            if isinstance(entry, Begun) and entry.iteration == _NONE:
+                entry = entry._replace(iteration=None)
             entries.append(entry)
             at += 1 + form.size
     except (struct.error, IndexError):

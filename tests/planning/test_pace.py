@@ -31,11 +31,11 @@ class Store:
 class Edge:
     """A stream from one worker to another that take turns."""
 
-    def __init__(self, station, slots):
+    def __init__(self, context, slots):
         bell = in_process.InProcessBell()
         ring = in_process.create((Field((1,), "<i8"),), slots)
-        self.out = OutPort(station, ring.writer(bell, bell), "value")
-        self.port = InPort(station, ring.reader(bell, bell), "value")
+        self.out = OutPort(context, ring.writer(bell, bell), "value")
+        self.port = InPort(context, ring.reader(bell, bell), "value")
 
 
 class Actor:
@@ -43,23 +43,23 @@ class Actor:
 
     def __init__(self, outs, store, lead, draw):
         self.outs, self.store, self.lead, self.draw = outs, store, lead, draw
-        self.unroll, self.left, self.version = 0, 0, None
+        self.unroll, self.left, self.begun_with = 0, 0, None
 
     def tick(self):
         out = self.outs[self.unroll % len(self.outs)]
-        if self.version is None:
+        if self.begun_with is None:
             if out.free() and in_time({"": self.store}, self.unroll, self.lead):
-                self.version, self.left = self.store.iteration(), self.draw()
-                out.claim(self.version)
+                self.begun_with, self.left = self.store.iteration(), self.draw()
+                out.claim(self.begun_with)
         elif self.left:
             self.left -= 1
         else:
-            out.send([self.version], self.version)
-            self.unroll, self.version = self.unroll + 1, None
+            out.send([self.begun_with], self.begun_with)
+            self.unroll, self.begun_with = self.unroll + 1, None
 
 
 class Stage:
-    """One replica of a map, or the learner: takes its iterations in order, and passes on the oldest version."""
+    """One replica of a map, or the learner: takes its iterations in order, and passes on the oldest iteration."""
 
     def __init__(self, iteration, turns, collect, outs, draw):
         self.iteration, self.turns, self.collect, self.outs, self.draw = iteration, turns, collect, outs, draw
@@ -77,15 +77,15 @@ class Stage:
             self.iteration, self.value = self.iteration + self.turns, None
 
 
-def from_actors(station, ports):
-    intake = BatchCollector(station, [[port] for port in ports], len(ports), None, "unrolls")
+def from_actors(context, ports):
+    intake = BatchCollector(context, [[port] for port in ports], len(ports), None, "unrolls")
 
     def collect(iteration):
         if not intake.ready(iteration):
             return None
         taken = intake.collect(iteration)
         intake.release(taken)
-        return min(each.version for each in taken)
+        return min(each.iteration for each in taken)
 
     return collect
 
@@ -109,20 +109,20 @@ def from_stage(ports):
 @settings(max_examples=60, deadline=None)
 def test_nothing_is_older_than_the_limit_behind_any_chain(limit, slowness, replicas, seed):
     nobody: Any = None
-    rng, station, store = np.random.default_rng(seed), WorkerContext("any", in_process.InProcessBell(), nobody), Store()
+    rng, context, store = np.random.default_rng(seed), WorkerContext("any", in_process.InProcessBell(), nobody), Store()
 
     def drawing(slow):
         return lambda: int(rng.integers(0, slow + 1))
 
     sizes = [*replicas, 1]  # the last is the learner
-    unrolls = [[Edge(station, min(limit + 1, 4)) for _ in range(sizes[0])] for _ in slowness]
+    unrolls = [[Edge(context, min(limit + 1, 4)) for _ in range(sizes[0])] for _ in slowness]
     actors = [
         Actor([edge.out for edge in own], store, limit, drawing(s)) for own, s in zip(unrolls, slowness, strict=True)
     ]
-    collects = [from_actors(station, [own[r].port for own in unrolls]) for r in range(sizes[0])]
+    collects = [from_actors(context, [own[r].port for own in unrolls]) for r in range(sizes[0])]
     stages = []
     for size, after in zip(sizes, [*sizes[1:], 0], strict=True):
-        edges = [[Edge(station, 2) for _ in range(after)] for _ in range(size)]
+        edges = [[Edge(context, 2) for _ in range(after)] for _ in range(size)]
         stages += [
             Stage(r, size, collects[r], [e.out for e in edges[r]] or None, drawing(5)) for r in range(size)
         ]  # fmt: skip

@@ -173,10 +173,10 @@ class _Writer(ring.RingWriter):
         super().__init__(near._buffer, near._words, near._layout, own_bell, made.hosts.first.bell)
         self._made = made
 
-    def claim(self, version: int, timeout_s: float) -> int | None:
+    def claim(self, iteration: int, timeout_s: float) -> int | None:
         if timeout_s <= 0:
             self._made.settle()
-        return super().claim(version, timeout_s)
+        return super().claim(iteration, timeout_s)
 
     def free(self) -> bool:
         self._made.settle()

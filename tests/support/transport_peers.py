@@ -59,7 +59,7 @@ def send(writer: Any, n: int, timeout_s: float = LIMIT_S) -> bool:
 def check(message: Message | None, n: int) -> Message:
     """The message, which must be number n and whole."""
     assert message is not None, f"message {n} did not come"
-    found = (message.sequence, message.version, message.rows, message.tag)
+    found = (message.sequence, message.iteration, message.rows, message.tag)
     assert found == (n, 1000 + n, n % 7, n % 3)
     assert holds(message.arrays, n)
     return message

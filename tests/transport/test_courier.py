@@ -484,7 +484,7 @@ def test_what_is_on_its_way_is_never_said_to_be_newer_than_it_is(steps: list[str
             reader.release(held.pop())
         begun = reader.begun()
         on_its_way = sent[two.far[0].committed() :] + ([] if claimed is None else [claimed])
-        assert all(begun is not None and begun <= version for version in on_its_way), (begun, on_its_way)
+        assert all(begun is not None and begun <= iteration for iteration in on_its_way), (begun, on_its_way)
     two.close()
 
 

@@ -53,7 +53,7 @@ def test_what_is_read_is_the_slot_that_was_written_except_between_hosts(stream: 
     assert (message.arrays[0] == 7).all() == shared
 
 
-def test_a_claim_announces_its_version_until_the_commit(stream: OpenStream) -> None:
+def test_a_claim_announces_its_iteration_until_the_commit(stream: OpenStream) -> None:
     assert stream.reader.begun() is None
     stream.writer.claim(-5, 0)
     assert stream.reader.begun() == -5
@@ -63,14 +63,14 @@ def test_a_claim_announces_its_version_until_the_commit(stream: OpenStream) -> N
     assert stream.reader.pending() == stream.ring.pending() == stream.ring.committed() == 1
 
 
-def test_claiming_again_gives_the_same_slot_with_the_new_version(stream: OpenStream) -> None:
+def test_claiming_again_gives_the_same_slot_with_the_new_iteration(stream: OpenStream) -> None:
     slot = stream.writer.claim(1, 0)
     assert stream.writer.claim(2, 0) == slot
     assert stream.reader.begun() == 2
     stream.writer.commit()
     message = stream.reader.receive(0)
     assert message is not None
-    assert message.version == 2
+    assert message.iteration == 2
 
 
 def test_misuse_is_told(stream: OpenStream) -> None:

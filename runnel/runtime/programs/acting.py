@@ -14,11 +14,11 @@ import numpy as np
 
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.row_packing import packed
-from runnel.runtime.programs.versions import NO_VERSION, Version
+from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.types import Array, PyTree
 
-Parameters = Callable[[int], tuple[Version, dict[str, PyTree]]]
-"""Gives the version and, by group, the parameters that an unroll is to be acted with."""
+Parameters = Callable[[int], tuple[ParameterStamp, dict[str, PyTree]]]
+"""Returns the parameters that act in an unroll, by group, and their stamp."""
 
 SMALL_BYTES = 1 << 16
 """Parameters up to this size go to `act` as one array of each kind; larger ones would be copied at every step."""
@@ -29,7 +29,7 @@ class LocalPolicies:
 
     def __init__(self, loop: Loop, groups: Sequence[str], parameters: Parameters, seed: Any):
         self.loop, self.groups, self.parameters = loop, list(groups), parameters
-        self.version = NO_VERSION
+        self.stamp = NO_STAMP
         self.seed = jnp.uint32(seed)
         self._act = jax.jit(self._act_all)
         self._keys = jax.jit(self._keys_of_unroll)
@@ -46,7 +46,7 @@ class LocalPolicies:
         self._given = given.arrays(self._packed)
 
     def begin(self, unroll: int) -> None:
-        self.version, params = self.parameters(unroll)
+        self.stamp, params = self.parameters(unroll)
         # Every array that enters or leaves a program costs a microsecond, and walking trees takes longer than that.
         leaves, self._structure = jax.tree.flatten({group: params[group] for group in self.groups})
         self._types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -1,7 +1,8 @@
 """Which parameters made what is learnt from, and how old they are when it is learnt from. NumPy only.
 
-A version is counted in updates, by group. Unrolls carry the version that they were begun with, and values that are
-made of unrolls carry the versions of those, all the way to the learner, which alone can say how old they are.
+A version counts the updates of a group's state. An iteration counts passes of the training loop, each of which makes no
+update, one or several. Unrolls carry the version that they were begun with, and values made of unrolls carry the
+versions of those, all the way to the learner, which alone can say how old they are.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from typing import NamedTuple
 from runnel.transport.parameter_store import StoreReader
 
 
-class Version(NamedTuple):
+class ParameterStamp(NamedTuple):
     """The parameters that an unroll is begun with."""
 
     iteration: int  # of their learner; the lowest where there are several
-    updates: Mapping[str, int]  # by group
+    versions: Mapping[str, int]  # by group
 
 
-NO_VERSION = Version(0, {})
+NO_STAMP = ParameterStamp(0, {})
 
 
-def version_now(stores: Mapping[str, StoreReader], learnt: Mapping[str, int]) -> Version:
-    """The oldest version that acts in an unroll that begins now. `learnt`: the updates of what is learnt here."""
+def stamp_now(stores: Mapping[str, StoreReader], learnt: Mapping[str, int]) -> ParameterStamp:
+    """The oldest parameters that act in an unroll that begins now. `learnt`: the versions of what is learnt here."""
     iteration = min((store.iteration() for store in stores.values()), default=0)
-    updates = {group: max(0, store.version()) for group, store in stores.items()}
-    return Version(max(0, iteration), {**learnt, **updates})
+    versions = {group: max(0, store.version()) for group, store in stores.items()}
+    return ParameterStamp(max(0, iteration), {**learnt, **versions})
 
 
 def in_time(stores: Mapping[str, StoreReader], unroll: int, lead: int | None) -> bool:

@@ -21,7 +21,7 @@ from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.programs.unrolls import assemble_all
-from runnel.runtime.programs.versions import NO_VERSION, Version
+from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.runtime.recovery import action_history
 from runnel.runtime.usage import UsageReport, single_process_usage
 from runnel.runtime.workers.lanes import LocalPolicyLane
@@ -51,15 +51,15 @@ class SteppedProgram:
         self.policies = LocalPolicies(self.loop, list(lanes), self._parameters, seed)
         block = BlockState(vector, range(graph.envs), graph.unroll, lanes, self.policies, discounts)
         block.reset()
-        player = Player([block], lambda block: NO_VERSION, beat=self._stepped, tell=self.tell)
+        player = Player([block], lambda block: NO_STAMP, beat=self._stepped, tell=self.tell)
         player.tell_failures(block)
         return player
 
     def _stepped(self, steps: int) -> None:
         self.steps = steps
 
-    def _parameters(self, unroll: int) -> tuple[Version, dict[str, PyTree]]:
-        return NO_VERSION, {group: state.params for group, state in self.carry.states.items()}
+    def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
+        return NO_STAMP, {group: state.params for group, state in self.carry.states.items()}
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""

@@ -20,7 +20,7 @@ class Actor:
     def __init__(self, a: Assignment, parameters: Parameters, gate: UnrollGate):
         self.a, self.context = a, a.context
         self.player: Player | CompiledPlayer = make_compiled_player(a, parameters, gate.wait) or Player(
-            make_blocks(a, parameters), gate.wait_for, gate.early_version, a.context.leave_boundary,
+            make_blocks(a, parameters), gate.wait_for, gate.early_stamp, a.context.leave_boundary,
             asks_count=a.free and bool(a.groups("rollout")),
             compiled=partial(a.context.enter, "working"), beat=a.context.bell.beat_at, tell=a.context.tell,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from runnel.planning.plan import PlacedFragment, Plan, learns
 from runnel.runtime.programs.acting import LocalPolicies, Parameters
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.spmd import Spmd
-from runnel.runtime.programs.versions import Version
+from runnel.runtime.programs.versions import ParameterStamp
 from runnel.runtime.recovery import block_checkpoint, worker_checkpoint
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
@@ -206,7 +206,7 @@ def make_blocks(a: Assignment, parameters: Parameters) -> list[BlockState]:
 
 
 def make_compiled_player(
-    a: Assignment, parameters: Parameters, gate: Callable[[Callable[[], bool], int], Version]
+    a: Assignment, parameters: Parameters, gate: Callable[[Callable[[], bool], int], ParameterStamp]
 ) -> CompiledPlayer | None:
     """Where environments and all policies can be traced and are here, unrolls are compiled whole; else None."""
     groups = list(a.run_graph.spec.groups)

@@ -14,7 +14,7 @@ class Collected(NamedTuple):
     """What one source gave: a message of each of its streams."""
 
     source: int
-    version: int  # the iteration whose parameters it was begun with
+    iteration: int  # whose parameters it was begun with
     messages: list[Message]
 
 
@@ -63,7 +63,7 @@ class BatchCollector:
 
     def _receive(self, k: int) -> Collected:
         messages = [port.receive() for port in self.sources[k]]
-        return Collected(k, messages[0].version, messages)
+        return Collected(k, messages[0].iteration, messages)
 
     def _enough(self, iteration: int, taking: bool = True) -> list[Collected] | None:
         """The oldest that have come, if all others can still be taken in time; None where more must come first."""
@@ -71,22 +71,22 @@ class BatchCollector:
         begun = self._look()
         if len(self._waiting) < self.take:
             return None
-        oldest = sorted(self._waiting, key=lambda taken: (taken.version, taken.source))
-        rest = sorted([taken.version for taken in oldest[self.take :]] + begun)
+        oldest = sorted(self._waiting, key=lambda taken: (taken.iteration, taken.source))
+        rest = sorted([taken.iteration for taken in oldest[self.take :]] + begun)
         # Those that are left are taken in later iterations, the oldest first, `take` at a time.
-        for k, version in enumerate(rest):
-            if begun and iteration + 1 + k // self.take - version > self.limit:
+        for k, begun_with in enumerate(rest):
+            if begun and iteration + 1 + k // self.take - begun_with > self.limit:
                 return None
         if not taking:
             return []
         self._waiting = deque(oldest[self.take :])
-        return sorted(oldest[: self.take], key=lambda taken: (taken.source, taken.version))
+        return sorted(oldest[: self.take], key=lambda taken: (taken.source, taken.iteration))
 
     def _look(self) -> list[int]:
-        """Takes in what has come; gives the versions of what is begun and has not."""
+        """Takes in what has come; returns the iterations of what is begun and has not come."""
         while True:
             begun = [ports[0].reader.begun() for ports in self.sources]
             came = [k for k, ports in enumerate(self.sources) if all(port.peek() for port in ports)]
             if not came:  # asked after `begun`: so nothing was on its way in between
-                return [version for version in begun if version is not None]
+                return [begun_with for begun_with in begun if begun_with is not None]
             self._waiting.extend(self._receive(k) for k in came)

@@ -19,7 +19,7 @@ from runnel.runtime.programs.acting import Parameters
 from runnel.runtime.programs.carry import ActorStates, Carry, EnvStates
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.unrolls import pack
-from runnel.runtime.programs.versions import Version
+from runnel.runtime.programs.versions import ParameterStamp
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import Arrays, BlockMemory, Journal
@@ -73,7 +73,7 @@ class CompiledPlayer:
         outs: dict[int, dict[str, list[OutPort]]],
         parameters: Parameters,
         seed: int,
-        gate: Callable[[Callable[[], bool], int], Version],
+        gate: Callable[[Callable[[], bool], int], ParameterStamp],
         beat: Callable[[], None],
         memory: BlockMemory,
         start: BlockStart,
@@ -129,16 +129,16 @@ class CompiledPlayer:
         behind = min(block.unrolls for block in self.blocks)
         for block in [block for block in self.blocks if block.unrolls == behind]:
             outs = block.takers(behind)
-            told = self.gate(lambda outs=outs: all(out.free() for out in outs), behind)
+            oldest = self.gate(lambda outs=outs: all(out.free() for out in outs), behind)
             for out in outs:
-                out.claim(told.iteration)  # before parameters are read: these or newer ones will act
-            version, params = self.parameters(behind)
-            claimed = {id(out): out.claim(version.iteration) for out in outs}
+                out.claim(oldest.iteration)  # before parameters are read: these or newer ones will act
+            stamp, params = self.parameters(behind)
+            claimed = {id(out): out.claim(stamp.iteration) for out in outs}
             before = block.carry.actors
             assert isinstance(before, ActorStates)
             carry = block.carry._replace(
                 iteration=np.int32(behind),
-                updates={g: np.int32(version.updates[g]) for g in self.groups},
+                updates={g: np.int32(stamp.versions[g]) for g in self.groups},
                 states={g: CompiledActing(params[g]) for g in self.groups},
             )
             carry, trajectories, finished = block.unroll(carry)
@@ -161,7 +161,7 @@ class CompiledPlayer:
                     if id(out) in claimed:
                         for to, value in zip(out.slots[claimed[id(out)]], arrays, strict=True):
                             to[...] = value
-                        out.commit(tag=behind, rows=version.updates[group])
+                        out.commit(tag=behind, rows=stamp.versions[group])
 
     def unrolled(self) -> tuple[dict[str, Trajectory], Finished]:
         """The unroll just played, for nodes in the same worker."""

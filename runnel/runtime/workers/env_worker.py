@@ -60,7 +60,7 @@ class EnvWorker:
                 load_host(number, block, start.saved)
                 journal.write(block.entry())
         self.player = Player(
-            list(self.blocks.values()), gate.wait_for, gate.early_version, context.leave_boundary,
+            list(self.blocks.values()), gate.wait_for, gate.early_stamp, context.leave_boundary,
             asks_count=free and bool(rolled), beat=context.bell.beat_at, tell=context.tell,
         )  # fmt: skip
         tell_cut(self.blocks.values(), context.tell)

@@ -24,7 +24,7 @@ from runnel.runtime.programs import row_packing
 from runnel.runtime.programs.acting import Given, LocalPolicies, Parameters
 from runnel.runtime.programs.episode_counter import EpisodeCounter
 from runnel.runtime.programs.loop import Loop, group_key
-from runnel.runtime.programs.versions import Version
+from runnel.runtime.programs.versions import ParameterStamp
 from runnel.runtime.workers.lanes import LocalPolicyLane
 from runnel.runtime.workers.player import count
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
@@ -85,16 +85,16 @@ class InferenceClient:
         self.request.release(message)
         return seen
 
-    def announce(self, version: Version) -> None:
-        """An unroll begins, with the parameters of a version or newer ones."""
+    def announce(self, stamp: ParameterStamp) -> None:
+        """An unroll begins, with the parameters of a stamp or newer ones."""
         if self.kept is not None:
             self.first[0] = self.first[-1]
-            self.kept.begin(self.unrolls, version)
+            self.kept.begin(self.unrolls, stamp)
 
-    def begin(self, version: Version, memory: Sequence[Any]) -> None:
+    def begin(self, stamp: ParameterStamp, memory: Sequence[Any]) -> None:
         """It has begun with these."""
         if self.kept is not None:
-            self.kept.acted_by(version)
+            self.kept.acted_by(stamp)
             self.kept.remember(memory)
 
     def answer(self, t: int, action: np.ndarray, extras: Sequence[np.ndarray], memory: Sequence[np.ndarray]) -> None:
@@ -185,11 +185,11 @@ class _Set:
 
     def begin(self, unroll: int) -> None:
         for client in self.clients:
-            client.announce(self.policies.version)
+            client.announce(self.policies.stamp)
         self.policies.begin(unroll)
         memory = [np.asarray(leaf) for leaf in self.policies.memory()[self.group]]
         for client, rows in zip(self.clients, self.rows, strict=True):
-            client.begin(self.policies.version, [leaf[rows] for leaf in memory])
+            client.begin(self.policies.stamp, [leaf[rows] for leaf in memory])
 
     def act(self, t: int) -> None:
         for client, rows, envs in zip(self.clients, self.rows, self._envs, strict=True):

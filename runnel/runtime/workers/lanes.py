@@ -33,7 +33,7 @@ from runnel.planning.schemas import (  # fmt: skip
     schema,
     unroll_fields,
 )
-from runnel.runtime.programs.versions import NO_VERSION, Version
+from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.runtime.recovery.journal import Journal
 from runnel.runtime.workers.ports import InPort, OutPort
 from runnel.transport.stream import Message, dtype_of
@@ -110,7 +110,7 @@ class LocalPolicyLane:
         self.after = as_observation(types.agents.observation, shown)  # what the next unroll starts from
         self.slot = self._slots[0][0] if self.outs else self._scratch()
         self._to: list[OutPort] = []
-        self._version, self._unroll = NO_VERSION, 0
+        self._stamp, self._unroll = NO_STAMP, 0
 
     def _made(self, arrays: Sequence[np.ndarray]) -> Slot:
         return Slot(self.types, self.fields, arrays, self.steps)
@@ -129,20 +129,20 @@ class LocalPolicyLane:
         """Whether everybody who takes this unroll has been given it before."""
         return not self._takers(unroll)
 
-    def begin(self, unroll: int, version: Version) -> None:
-        """Takes a slot of everybody who takes the unroll, and tells them so; `version` or a newer one will act.
+    def begin(self, unroll: int, stamp: ParameterStamp) -> None:
+        """Claims a slot of every consumer of the unroll; the parameters of `stamp` or newer ones act in it.
 
         The first observation is the last one of the unroll before.
         """
         self._to, self._unroll = self._takers(unroll), unroll
-        slots = self.acted_by(version)
+        slots = self.acted_by(stamp)
         self.slot = self._slots[self.outs.index(self._to[0])][slots[0]] if slots else self._scratch()
         _copy(self.slot.seen[0], self.after)
 
-    def acted_by(self, version: Version) -> list[int]:
+    def acted_by(self, stamp: ParameterStamp) -> list[int]:
         """Tells what the unroll in progress is acted with; gives the slots that it goes to."""
-        self._version = version
-        return [out.claim(version.iteration) for out in self._to]
+        self._stamp = stamp
+        return [out.claim(stamp.iteration) for out in self._to]
 
     def remember(self, memory: Sequence[Any]) -> None:
         """The memory before the unroll's first step."""
@@ -178,11 +178,11 @@ class LocalPolicyLane:
         slot.named["episode_return"][0][...] = unroll.returns[self.group]
         slot.named["episode_length"][0][...] = unroll.lengths
         for out in self._to[1:]:
-            claimed = out.claim(self._version.iteration)  # the slot that it has
+            claimed = out.claim(self._stamp.iteration)  # the slot that it has
             for to, value in zip(out.slots[claimed], slot.arrays, strict=True):
                 to[...] = value
         for out in self._to:
-            out.commit(tag=self._unroll, rows=self._version.updates.get(self.group, 0))
+            out.commit(tag=self._unroll, rows=self._stamp.versions.get(self.group, 0))
 
     def _takers(self, unroll: int) -> list[OutPort]:
         """Who takes this unroll and has not got it: consumers with several replicas take turns."""
@@ -211,8 +211,8 @@ class RemotePolicyLane(LocalPolicyLane):
 
     def observed(self, t: int, step: int, flags: Flags) -> None:
         if t == self.steps:
-            return  # the next unroll asks, once there is room for it and its version is told
-        named = self._requests[self.request.claim(self._version.iteration)]
+            return  # the next unroll asks, once there is room for it and it is known which parameters act
+        named = self._requests[self.request.claim(self._stamp.iteration)]
         for to, value in zip(named["observation"], leaves(self.seen(t)), strict=True):
             to[...] = value
         named["first"][0][...] = flags.first
@@ -261,7 +261,7 @@ class RemoteRolloutLane:
     def ready(self, unroll: int) -> bool:
         return True
 
-    def begin(self, unroll: int, version: Version) -> None:
+    def begin(self, unroll: int, stamp: ParameterStamp) -> None:
         pass
 
     def results(self, t: int) -> Results:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from runnel.runtime.programs.carry import Carry
-from runnel.runtime.programs.versions import Version
+from runnel.runtime.programs.versions import ParameterStamp
 from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.ports import OutPort
 from runnel.types import PyTree
@@ -24,14 +24,14 @@ class ParameterReader:
         self.iterations: dict[str, int] = {}  # by group: the iteration of what was read last
         self._params: dict[str, PyTree] = {}
 
-    def for_acting(self, unroll: int) -> tuple[Version, dict[str, PyTree]]:
+    def for_acting(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
         """The parameters of an unroll: those of its iteration, or the newest where staleness is allowed."""
         for group in self.stores:
             self.wait(group, self.required(unroll))
             state = self.read_newer(group)
             if state is not None:
                 self._params[group] = state.params
-        return Version(min(self.iterations.values()), dict(self.versions)), self._params
+        return ParameterStamp(min(self.iterations.values()), dict(self.versions)), self._params
 
     def required(self, iteration: int) -> int:
         """The oldest iteration whose parameters may be used in another iteration."""

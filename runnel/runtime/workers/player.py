@@ -17,7 +17,7 @@ from runnel.environment import Episode, HostStep, HostVector
 from runnel.errors import EnvironmentFailed
 from runnel.recording.events import Tell, nobody
 from runnel.runtime.programs.episode_counter import EpisodeCounter
-from runnel.runtime.programs.versions import NO_VERSION, Version
+from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.runtime.recovery.action_history import ActionHistory, PrivateBuffers, Row
 from runnel.runtime.recovery.journal import Journal
 from runnel.runtime.workers.lanes import Flags, Lane, LocalPolicyLane, RemoteRolloutLane, Unrolled
@@ -28,7 +28,7 @@ from runnel.types import PyTree
 class Acting(Protocol):
     """Actions computed in this process, for all groups that have their policy here."""
 
-    version: Version  # of the parameters taken last
+    stamp: ParameterStamp  # of the parameters taken last
 
     def begin(self, unroll: int) -> None:
         """An unroll begins: takes the parameters for it."""
@@ -139,7 +139,7 @@ class BlockState:
         done = told - self.unrolls * self.steps
         if done <= 0 or not self.served:
             return
-        self.begin(NO_VERSION)
+        self.begin(NO_STAMP)
         for t in range(done):
             actions = {group: lane.actions[t] for group, lane in self.served.items()}
             out = self._out(t)
@@ -158,17 +158,17 @@ class BlockState:
     def ready(self) -> bool:
         return all(lane.ready(self.unrolls) for lane in self.lanes.values())
 
-    def begin(self, version: Version) -> None:
-        """An unroll begins, with the parameters of a version or newer ones."""
+    def begin(self, stamp: ParameterStamp) -> None:
+        """An unroll begins, with the parameters of a stamp or newer ones."""
         self.begun = True
         self.first[0] = self.first[-1]
         # Before parameters are read: whoever takes the unroll must not count on newer ones meanwhile.
         for lane in self.lanes.values():
-            lane.begin(self.unrolls, version)
+            lane.begin(self.unrolls, stamp)
         if self.acting is not None:
             self.acting.begin(self.unrolls)
             for lane in self.kept.values():
-                lane.acted_by(self.acting.version)
+                lane.acted_by(self.acting.stamp)
             for group, memory in self.acting.memory().items():
                 self.kept[group].remember(memory)
         self._now = self._prepared()
@@ -279,19 +279,20 @@ def count(
 class Player:
     """All blocks of one worker.
 
-    `gate` waits until a block may begin an unroll and gives the version to tell; `early` gives one where a block may
-    begin at once while others still play, else None. `started` is called once the state is no more that between two
-    unrolls: with the first action, or, where others act on what they are asked at once, with the first question.
-    `compiled` is called once all have acted: what takes long now is no compiler.
-    `beat` is called with the number of steps that a block has taken, so that whoever watches sees how it goes on, and
-    `tell` where environments failed.
+    `gate` waits until a block may begin an unroll, and returns the stamp of the oldest parameters that act in it.
+    `early` returns one where a block may begin at once while others still step, else None.
+    `started` is called once the state is no longer that between two unrolls: with the first action or, where others act
+    on a request at once, with the first request.
+    `compiled` is called once all blocks have acted: from then on, what takes long is no compiler.
+    `beat` is called with the number of steps that a block has taken: its heartbeat.
+    `tell` reports environments that failed.
     """
 
     def __init__(
         self,
         blocks: Sequence[BlockState],
-        gate: Callable[[BlockState], Version],
-        early: Callable[[BlockState], Version | None] = lambda block: None,
+        gate: Callable[[BlockState], ParameterStamp],
+        early: Callable[[BlockState], ParameterStamp | None] = lambda block: None,
         started: Callable[[], None] = lambda: None,
         asks_count: bool = False,
         compiled: Callable[[], None] = lambda: None,
@@ -329,10 +330,10 @@ class Player:
         steps = blocks[0].steps
         for block in blocks:
             if not block.begun:
-                version = self.gate(block)
+                stamp = self.gate(block)
                 if self.asks_count:
                     self.started()
-                block.begin(version)
+                block.begin(stamp)
         begin = min(block.at for block in blocks)
         for t in range(begin, steps):
             for block in blocks:
@@ -358,9 +359,9 @@ class Player:
     def _finish(self, block: BlockState) -> None:
         block.finish()
         self.tell_failures(block)
-        version = self.early(block)
-        if version is not None:
-            block.begin(version)
+        stamp = self.early(block)
+        if stamp is not None:
+            block.begin(stamp)
 
     def tell_failures(self, block: BlockState) -> None:
         """What went wrong in environments of a block since this was last asked."""

@@ -257,20 +257,20 @@ class OutPort:
     def free(self) -> bool:
         return self.writer.free()
 
-    def claim(self, version: int = 0) -> int:
+    def claim(self, iteration: int = 0) -> int:
         """A slot to fill; waits while the reader has not caught up."""
         if not self.writer.free():
             self.context.wait(lambda: self.writer.free() or None, f"room in {self.name}")
-        claimed = self.writer.claim(version, 0.0)
+        claimed = self.writer.claim(iteration, 0.0)
         assert claimed is not None
         return claimed
 
     def commit(self, tag: int = 0, rows: int = 1) -> None:
         self.writer.commit(rows, tag)
 
-    def send(self, arrays: Sequence[Any], version: int = 0, tag: int = 0, rows: int = 1) -> None:
+    def send(self, arrays: Sequence[Any], iteration: int = 0, tag: int = 0, rows: int = 1) -> None:
         """A whole message at once."""
-        slot = self.slots[self.claim(version)]
+        slot = self.slots[self.claim(iteration)]
         for to, value in zip(slot, arrays, strict=True):
             to[...] = np.asarray(value)
         self.commit(tag, rows)

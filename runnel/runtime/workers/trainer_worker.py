@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runnel.runtime.programs.versions import Acted, Version
+from runnel.runtime.programs.versions import Acted, ParameterStamp
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.recovery.journal import Arrays
@@ -45,10 +45,10 @@ class TrainerWorker:
         self.work = _Iterations(self) if collector is None else _Gradients(self, collector, nodes)
         self.context.on_pause = self.progress.report
 
-    def _parameters(self, unroll: int) -> tuple[Version, dict[str, PyTree]]:
+    def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
         """Acts with the states that the trainer has."""
         params = {group: state.params for group, state in self.trainer.carry.states.items()}
-        return Version(self.trainer.iteration, self.acting_versions()), params
+        return ParameterStamp(self.trainer.iteration, self.acting_versions()), params
 
     def acting_versions(self) -> dict[str, int]:
         """By group: the updates of the parameters that act here."""

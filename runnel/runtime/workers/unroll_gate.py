@@ -1,11 +1,11 @@
-"""When a block of environments may begin an unroll, and with which version of the parameters. NumPy only."""
+"""When a block of environments may begin an unroll, and which parameters act in it. NumPy only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from runnel.runtime.programs.versions import Version, in_time, version_now
+from runnel.runtime.programs.versions import ParameterStamp, in_time, stamp_now
 from runnel.runtime.workers.player import BlockState
 from runnel.runtime.workers.ports import WorkerContext
 from runnel.transport.parameter_store import StoreReader
@@ -21,8 +21,8 @@ class UnrollGate:
     early: bool  # a block that requests its actions may begin while its neighbours still step
     learnt: Callable[[], Mapping[str, int]] = dict  # by group: the updates of what is learnt in this worker
 
-    def wait(self, ready: Callable[[], bool], unroll: int) -> Version:
-        """Waits until an unroll may begin; returns the oldest version that acts in it.
+    def wait(self, ready: Callable[[], bool], unroll: int) -> ParameterStamp:
+        """Waits until an unroll may begin; returns the oldest parameters that act in it.
 
         At a barrier the wait counts as one for parameters; ahead of the learner by all of `lead`, as one for room.
         """
@@ -32,16 +32,16 @@ class UnrollGate:
         if not in_time(self.stores, unroll, self.lead):
             cause = "room for unrolls" if self.lead else "parameters"
             context.wait(lambda: in_time(self.stores, unroll, self.lead) or None, cause)
-        return self._version()
+        return self._stamp()
 
-    def wait_for(self, block: BlockState) -> Version:
+    def wait_for(self, block: BlockState) -> ParameterStamp:
         return self.wait(block.ready, block.unrolls)
 
-    def early_version(self, block: BlockState) -> Version | None:
-        """The version of a block that may begin at once, while its neighbours still step; else None."""
+    def early_stamp(self, block: BlockState) -> ParameterStamp | None:
+        """The same for a block that may begin at once, while its neighbours still step; else None."""
         requests = self.early and block.acting is None and bool(block.kept) and not self.context.pausing
         may = requests and block.ready() and in_time(self.stores, block.unrolls, self.lead)
-        return self._version() if may else None
+        return self._stamp() if may else None
 
-    def _version(self) -> Version:
-        return version_now(self.stores, self.learnt())
+    def _stamp(self) -> ParameterStamp:
+        return stamp_now(self.stores, self.learnt())

@@ -54,7 +54,7 @@ def test_nothing_is_older_than_the_limit_and_nobody_waits_for_ever(limit, slowne
         elif intake.ready(iteration):
             taken = intake.collect(iteration)
             assert len(taken) == len(made)
-            assert max(iteration - each.version for each in taken) <= limit
+            assert max(iteration - each.iteration for each in taken) <= limit
             busy, idle = 3, 0
         idle += 1
         assert idle < 1000, "everybody waits"
@@ -74,7 +74,7 @@ def test_gradients_taken_one_by_one_are_not_older_than_the_limit(slowness, seed)
             source.tick(iteration)
         if intake.ready(iteration):
             (taken,) = intake.collect(iteration)
-            assert iteration - taken.version <= limit
+            assert iteration - taken.iteration <= limit
             iteration, idle = iteration + 1, 0
             intake.release([taken])
         idle += 1
