@@ -33,7 +33,7 @@ class Params(NamedTuple):
     updates: Array  # [] what epsilon falls by
 
 
-class Team(NamedTuple):
+class MixedValues(NamedTuple):
     """What is learnt: the values of the agents, and how they mix."""
 
     values: TeamValues
@@ -49,7 +49,7 @@ class State(NamedTuple):
 
     params: Params
     mixer: Mixer
-    target: Any  # Team; `Any`, for optax knows no such tree of arrays
+    target: Any  # MixedValues; `Any`, for optax knows no such tree of arrays
     optimiser: optax.OptState
 
 
@@ -110,7 +110,7 @@ class QMIX(Algorithm):
         values_key, mixer_key = jax.random.split(key)
         values = TeamValues.create(self, values_key, spec)
         mixer = Mixer.create(mixer_key, spec, self.mixing_embed, self.mixing_hidden)
-        team: Any = Team(values, mixer)
+        team: Any = MixedValues(values, mixer)
         return State(Params(values, jnp.int32(0)), mixer, team, self._optimiser().init(team))
 
     def act(
@@ -129,20 +129,20 @@ class QMIX(Algorithm):
         """[T * E] of whole teams: what they see and do is `[agents, ...]`."""
         return n_step_transitions(teams.together(trajectory, agents), self.n_step, self.discount)
 
-    def gradient(self, state: State, batch: Transition, key: Array) -> tuple[Team, Metrics]:
-        team = Team(state.params.values, state.mixer)
+    def gradient(self, state: State, batch: Transition, key: Array) -> tuple[MixedValues, Metrics]:
+        team = MixedValues(state.params.values, state.mixer)
         (loss, mean_value), grads = jax.value_and_grad(self._loss, has_aux=True)(team, state.target, batch)
         return grads, Metrics(loss, mean_value, self.epsilon(state.params))
 
     def apply(self, state: State, grads: Any) -> State:
-        team: Any = Team(state.params.values, state.mixer)
+        team: Any = MixedValues(state.params.values, state.mixer)
         changes, optimiser = self._optimiser().update(grads, state.optimiser)
         team = optax.apply_updates(team, changes)
         updates = state.params.updates + 1
         target = optax.periodic_update(team, state.target, updates, self.target_period)
         return State(Params(team.values, updates), team.mixer, target, optimiser)
 
-    def _loss(self, team: Team, target: Team, items: Transition) -> tuple[Array, Array]:
+    def _loss(self, team: MixedValues, target: MixedValues, items: Transition) -> tuple[Array, Array]:
         total_tm1 = jax.vmap(team)(items.s_tm1, items.a_tm1)  # [batch]
         # The mixture is greatest where each agent's value is, so each chooses for itself.
         a_t = jax.vmap((team if self.double else target).values.greedy)(items.s_t)  # [batch, agents]

@@ -79,7 +79,7 @@ class AleEnvironment:
         self._name = f"ALE/{name}"
         self._rom = _rom_of(name)
         self._settings = _checked(self._name, settings)
-        probe = Game(self._rom, self._settings)
+        probe = AtariGame(self._rom, self._settings)
         self._observations = spaces.observations(probe.observation_space, self._name)
         self._actions = spaces.actions(probe.action_space, self._name)
         probe.close()
@@ -94,10 +94,10 @@ class AleEnvironment:
         return AleVector(self._name, make, indices, seed, self._observations, self._actions)
 
     def _make(self, render: bool) -> gymnasium.Env:
-        return TimeLimit(Game(self._rom, self._settings, render), self._limit)
+        return TimeLimit(AtariGame(self._rom, self._settings, render), self._limit)
 
 
-class Game(gymnasium.Env):
+class AtariGame(gymnasium.Env):
     """One game. `step` can be had in two parts, so that others play between them: `send`, then `receive`."""
 
     def __init__(self, rom: str, settings: AleSettings, render: bool = False):
@@ -167,10 +167,10 @@ class AleVector(GymnasiumVector):
     """Several games, which play a step at the same time."""
 
     def _step_each(self, actions: Iterable[Any]) -> Iterable[Any]:
-        games = cast("list[Game]", self._bare)
+        games = cast("list[AtariGame]", self._bare)
         for game, action in zip(games, actions, strict=True):
             game.send(action)
-        return map(Game.receive, games)
+        return map(AtariGame.receive, games)
 
 
 def _rom_of(name: str) -> str:

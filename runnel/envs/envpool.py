@@ -23,7 +23,7 @@ import numpy as np
 from runnel.environment import Episode, Failure, HostStep, episode_seed
 from runnel.envs import spaces
 from runnel.envs.making import bad_setting, draw_without_screen, one_line
-from runnel.envs.recovery import Failures, Fault, fault_of_reward
+from runnel.envs.recovery import EnvironmentFault, Failures, fault_of_reward
 from runnel.errors import UserError, nearest
 from runnel.types import DEFAULT_GROUP, EnvSpec, PyTree, zeros
 
@@ -156,7 +156,7 @@ class EnvPoolVector:
         self._observations.copy(observation[DEFAULT_GROUP], self._shown)
         self._tell_watch(-1)
 
-    def _step(self, rows: np.ndarray, actions: np.ndarray, out: HostStep) -> dict[int, Fault]:
+    def _step(self, rows: np.ndarray, actions: np.ndarray, out: HostStep) -> dict[int, EnvironmentFault]:
         """Steps some of the environments, and shows what they give; tells which of them failed."""
         observation, reward, terminated, truncated, _ = self._pool.step(actions[rows], rows)
         kept = out.reward[DEFAULT_GROUP]
@@ -187,7 +187,9 @@ class EnvPoolVector:
                 self._episodes[row] += 1
             rows = np.array(sorted(faults), np.int32)
 
-    def _show(self, rows: np.ndarray, observation: PyTree, call: str, faults: dict[int, Fault]) -> dict[int, Fault]:
+    def _show(
+        self, rows: np.ndarray, observation: PyTree, call: str, faults: dict[int, EnvironmentFault]
+    ) -> dict[int, EnvironmentFault]:
         """Keeps what environments show, but for those with a fault, and those it adds: they give NaN."""
         values = _each(observation, len(rows))
         if len(rows) == len(self._all) and not faults:
@@ -196,21 +198,21 @@ class EnvPoolVector:
                 return faults
         for row, value in zip(rows.tolist(), values, strict=True):
             if row not in faults and self._observations.has_nan(value):
-                faults[row] = Fault(f"{call} gave NaN in its observation")
+                faults[row] = EnvironmentFault(f"{call} gave NaN in its observation")
             if row not in faults:
                 self._observations.write_row(self._shown, row, value)
         return faults
 
-    def _condemnations(self, rows: np.ndarray) -> dict[int, Fault]:
+    def _condemnations(self, rows: np.ndarray) -> dict[int, EnvironmentFault]:
         """Which of them are not to go on with their episodes, or not to begin them. Asked once."""
         keys = [(row, int(self._episodes[row])) for row in rows.tolist()] if self._condemned else []
-        return {key[0]: Fault(what) for key in keys if (what := self._condemned.pop(key, None))}
+        return {key[0]: EnvironmentFault(what) for key in keys if (what := self._condemned.pop(key, None))}
 
     def _tell_watch(self, row: int) -> None:
         if self.watch is not None:
             self.watch(row)
 
-    def _fail(self, row: int, fault: Fault, stepping: bool = False) -> None:
+    def _fail(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
         """Counts a failure. There is nothing to be made anew: the pool is one, and a reset is what it offers."""
         failure = Failure(row, self._indices[row], int(self._episodes[row]), fault.what, fault.traceback)
         self._failures.add(failure, self._clock, stepping)

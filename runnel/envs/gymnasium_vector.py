@@ -20,7 +20,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from runnel.environment import Episode, HostStep
 from runnel.envs import spaces
 from runnel.envs.making import missing_dependency
-from runnel.envs.recovery import Fault, fault_of_reset, fault_of_step, raised
+from runnel.envs.recovery import EnvironmentFault, fault_of_reset, fault_of_step, raised
 from runnel.envs.vector import RecoveringVector, ended_early
 from runnel.types import DEFAULT_GROUP, PyTree, zeros
 
@@ -111,9 +111,9 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
     def _copy_shown(self, observation: dict[str, PyTree]) -> None:
         self._observations.copy(observation[DEFAULT_GROUP], self._shown)
 
-    def _begin_episode(self, row: int, seed: int) -> Fault | None:
+    def _begin_episode(self, row: int, seed: int) -> EnvironmentFault | None:
         result = self._try(row, "reset", self._resets[row], seed=seed)
-        if isinstance(result, Fault):
+        if isinstance(result, EnvironmentFault):
             return result
         try:
             observation, _ = result
@@ -168,10 +168,12 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         self._observations.copy(out.observation[DEFAULT_GROUP], self._shown)
         return self._ends(terminated, truncated)
 
-    def _fault(self, result: Any) -> Fault | None:
-        return result if isinstance(result, Fault) else fault_of_step(result, self._observations, self._rewards)
+    def _fault(self, result: Any) -> EnvironmentFault | None:
+        return (
+            result if isinstance(result, EnvironmentFault) else fault_of_step(result, self._observations, self._rewards)
+        )
 
-    def _replay(self, row: int, episode: Episode) -> Fault | None:
+    def _replay(self, row: int, episode: Episode) -> EnvironmentFault | None:
         played = np.asarray(episode.actions.get(DEFAULT_GROUP, ()))
         for step, action in enumerate(self._actions.unpack(played) if len(played) else (), 1):
             result = self._try(row, "step", self._steps[row], action)

@@ -27,7 +27,7 @@ from runnel.types import Array, PyTree
 NEVER = 2**31 - 1
 
 
-class Kind(NamedTuple):
+class EnvironmentTraits(NamedTuple):
     """What JaxMARL's own interface does not tell of an environment."""
 
     limit: Sequence[str] = ("max_steps",)  # the attributes whose product is the limit of steps
@@ -47,19 +47,19 @@ def _on_turn(state: Any) -> Array:
     return state.cur_player_idx[jnp.argsort(state.seat_order)]
 
 
-MPE = Kind()
-SMAX = Kind(
+MPE = EnvironmentTraits()
+SMAX = EnvironmentTraits(
     legal="get_avail_actions",
     active=_alive,
     tables={"scenario": "smax.smax_env:MAP_NAME_TO_SCENARIO"},
     narrow=True,
 )
-HANABI = Kind(limit=(), legal="get_legal_moves", active=_on_turn)
-OVERCOOKED = Kind(stops=False, tables={"layout": "overcooked.layouts:overcooked_layouts"})
-OVERCOOKED_V2 = Kind(stops=False, narrow=True)
-COIN_GAME = Kind(limit=("num_inner_steps", "num_outer_steps"), stops=False)
-JAXNAV = Kind(stops=False, active=lambda state: ~state.done, narrow=True)
-MABRAX = Kind(limit=("episode_length",), settings={"auto_reset": False})
+HANABI = EnvironmentTraits(limit=(), legal="get_legal_moves", active=_on_turn)
+OVERCOOKED = EnvironmentTraits(stops=False, tables={"layout": "overcooked.layouts:overcooked_layouts"})
+OVERCOOKED_V2 = EnvironmentTraits(stops=False, narrow=True)
+COIN_GAME = EnvironmentTraits(limit=("num_inner_steps", "num_outer_steps"), stops=False)
+JAXNAV = EnvironmentTraits(stops=False, active=lambda state: ~state.done, narrow=True)
+MABRAX = EnvironmentTraits(limit=("episode_length",), settings={"auto_reset": False})
 
 BATTLE = "smax.heuristic_enemy_smax_env:HeuristicEnemySMAX"
 
@@ -82,7 +82,7 @@ ENVIRONMENTS = {
     "hanabi": (HANABI, "hanabi.hanabi:HanabiEnv"),
     "overcooked": (OVERCOOKED, "overcooked.overcooked:Overcooked"),
     "overcooked_v2": (OVERCOOKED_V2, "overcooked_v2.overcooked:OvercookedV2"),
-    "switch_riddle": (Kind(), "switch_riddle.switch_riddle:SwitchRiddle"),
+    "switch_riddle": (EnvironmentTraits(), "switch_riddle.switch_riddle:SwitchRiddle"),
     "coin_game": (COIN_GAME, "coin_game.coin_game:CoinGame"),
     "jaxnav": (JAXNAV, "jaxnav.jaxnav_env:JaxNav"),
     "ant_4x2": (MABRAX, "mabrax.mabrax_env:Ant"),
@@ -94,7 +94,7 @@ ENVIRONMENTS = {
 """All of JaxMARL's but storm, which does not keep to its interface, and those that other packages bring."""
 
 
-def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Kind]:
+def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, EnvironmentTraits]:
     kind, place = ENVIRONMENTS.get(name, (SMAX, BATTLE))
     if name not in ENVIRONMENTS:
         maps = _import(kind.tables["scenario"])
@@ -124,7 +124,7 @@ def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Kind]:
     return environment, kind
 
 
-def take_limit(environment: Any, kind: Kind) -> int | None:
+def take_limit(environment: Any, kind: EnvironmentTraits) -> int | None:
     """The limit of steps; from now on nobody else minds it where that is possible."""
     if not kind.limit:
         return None

@@ -13,7 +13,7 @@ from runnel.environment import Episode, HostStep
 from runnel.envs import spaces
 from runnel.envs.pettingzoo_games import Agent, Game, Moment
 from runnel.envs.pettingzoo_teams import State, Team
-from runnel.envs.recovery import Fault, fault_of_observation, fault_of_reward, raised
+from runnel.envs.recovery import EnvironmentFault, fault_of_observation, fault_of_reward, raised
 from runnel.envs.vector import RecoveringVector, ended_early
 from runnel.types import PyTree, space_map, zeros
 
@@ -55,7 +55,7 @@ class PettingZooVector(RecoveringVector[Game]):
         ends: list[tuple[int, bool]] = []
         for row, chosen in enumerate(self._choices(action, len(self._indices))):
             played = self._play(row, chosen)
-            if isinstance(played, Fault):
+            if isinstance(played, EnvironmentFault):
                 self._fail(row, played, stepping=True)
                 nothing = {group: np.zeros(len(team.agents)) for group, team in self._teams.items()}
                 played = _Played(self._seats[row], nothing, truncated=True)
@@ -82,16 +82,16 @@ class PettingZooVector(RecoveringVector[Game]):
     def _copy_shown(self, observation: dict[str, PyTree]) -> None:
         self._copy(observation, self._shown)
 
-    def _begin_episode(self, row: int, seed: int) -> Fault | None:
+    def _begin_episode(self, row: int, seed: int) -> EnvironmentFault | None:
         begun = self._read(row, "reset", seed)
-        if isinstance(begun, Fault):
+        if isinstance(begun, EnvironmentFault):
             return begun
         if begun.terminated or begun.truncated:
-            return Fault("reset left no agent that can act", misfit=True)
+            return EnvironmentFault("reset left no agent that can act", misfit=True)
         self._show(row, begun)
         return None
 
-    def _replay(self, row: int, episode: Episode) -> Fault | None:
+    def _replay(self, row: int, episode: Episode) -> EnvironmentFault | None:
         steps = max(map(len, episode.actions.values()), default=0)
         if not steps:
             return None
@@ -102,7 +102,7 @@ class PettingZooVector(RecoveringVector[Game]):
         }
         for step, chosen in enumerate(self._choices(actions, steps), 1):
             played = self._play(row, chosen)
-            if isinstance(played, Fault):
+            if isinstance(played, EnvironmentFault):
                 return played
             if played.terminated or played.truncated:
                 return ended_early(steps, step)
@@ -127,20 +127,24 @@ class PettingZooVector(RecoveringVector[Game]):
                 one.update(zip(team.agents, each, strict=False))  # takes as many as there are agents
         return chosen
 
-    def _play(self, row: int, chosen: Mapping[Agent, Any]) -> _Played | Fault:
+    def _play(self, row: int, chosen: Mapping[Agent, Any]) -> _Played | EnvironmentFault:
         return self._read(row, "step", chosen)
 
-    def _read(self, row: int, call: str, argument: Any) -> _Played | Fault:
+    def _read(self, row: int, call: str, argument: Any) -> _Played | EnvironmentFault:
         """What a call of an environment gave, in rows; or what was wrong with it."""
         given = self._try(row, call, self._call, row, call, argument)
-        if isinstance(given, Fault):
+        if isinstance(given, EnvironmentFault):
             return given
         moment, state = given
         for agent in moment.acting:
             if agent not in self._agents:
-                return Fault(f"{call} has an agent {agent!r}, which its possible_agents have not", misfit=True)
+                return EnvironmentFault(
+                    f"{call} has an agent {agent!r}, which its possible_agents have not", misfit=True
+                )
             if moment.observations.get(agent) is None:
-                return Fault(f"{call} gave no observation for {agent}, which is one of its agents", misfit=True)
+                return EnvironmentFault(
+                    f"{call} gave no observation for {agent}, which is one of its agents", misfit=True
+                )
         try:
             shown, rewards = {}, {}
             for group, team in self._teams.items():
@@ -159,7 +163,7 @@ class PettingZooVector(RecoveringVector[Game]):
         moment = getattr(game, call)(argument)
         return moment, None if self._state is None else self._state(game.environment, moment)
 
-    def _fault(self, call: str, moment: Moment, state: np.ndarray | None) -> Fault | None:
+    def _fault(self, call: str, moment: Moment, state: np.ndarray | None) -> EnvironmentFault | None:
         """What is wrong with what one of the agents was given."""
         for team in self._teams.values():
             with contextlib.suppress(Exception):  # so wrong that there are no words for it: its exception is told

@@ -31,7 +31,7 @@ LONGEST_TRACEBACK: Final = 4000  # characters
 LONGEST_LINE: Final = 300
 
 
-class Fault(NamedTuple):
+class EnvironmentFault(NamedTuple):
     """What was wrong with one call of an environment."""
 
     what: str  # in one line
@@ -39,27 +39,27 @@ class Fault(NamedTuple):
     misfit: bool = False  # it gave a thing of another kind or shape than its spaces say
 
 
-def raised(call: str, problem: BaseException) -> Fault:
+def raised(call: str, problem: BaseException) -> EnvironmentFault:
     """The environment's own exception. As text: kept, it would hold on to all that the environment is."""
     line = traceback.format_exception_only(problem)[0]
     what = f"called {problem}" if isinstance(problem, Exited) else f"raised {line}"
     inner = problem.__traceback__ and problem.__traceback__.tb_next  # without our own call
     text = "".join(traceback.format_exception(type(problem), problem, inner))
-    return Fault(_one_line(f"{call} {what}"), text[-LONGEST_TRACEBACK:].rstrip())
+    return EnvironmentFault(_one_line(f"{call} {what}"), text[-LONGEST_TRACEBACK:].rstrip())
 
 
-def fault_of_reset(result: Any, observations: Observations) -> Fault | None:
+def fault_of_reset(result: Any, observations: Observations) -> EnvironmentFault | None:
     """What is wrong with what `reset` gave."""
     if not isinstance(result, tuple | list) or len(result) != 2:
-        return Fault(f"reset gave {_words(result)}, wanted (observation, info)", misfit=True)
+        return EnvironmentFault(f"reset gave {_words(result)}, wanted (observation, info)", misfit=True)
     return fault_of_observation("reset", result[0], observations)
 
 
-def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) -> Fault | None:
+def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) -> EnvironmentFault | None:
     """What is wrong with what `step` gave; `rewards` is the type in which rewards are kept."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
-        return Fault(f"step gave {_words(result)}, wanted {wanted}", misfit=True)
+        return EnvironmentFault(f"step gave {_words(result)}, wanted {wanted}", misfit=True)
     observation, reward, *ends, _ = result
     if fault := fault_of_observation("step", observation, observations):
         return fault
@@ -69,34 +69,34 @@ def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) ->
         [bool(end) for end in ends]
     except Exception:
         found = " and ".join(map(_words, ends))
-        return Fault(f"step gave {found} as terminated and truncated, wanted booleans", misfit=True)
+        return EnvironmentFault(f"step gave {found} as terminated and truncated, wanted booleans", misfit=True)
     return None
 
 
-def fault_of_observation(call: str, observation: Any, observations: Observations) -> Fault | None:
+def fault_of_observation(call: str, observation: Any, observations: Observations) -> EnvironmentFault | None:
     """What is wrong with an observation that `call` gave."""
     if misfit := observations.misfit(observation):
-        return Fault(_one_line(f"{call} gave {misfit}"), misfit=True)
-    return Fault(f"{call} gave NaN in its observation") if observations.has_nan(observation) else None
+        return EnvironmentFault(_one_line(f"{call} gave {misfit}"), misfit=True)
+    return EnvironmentFault(f"{call} gave NaN in its observation") if observations.has_nan(observation) else None
 
 
-def fault_of_reward(reward: Any, dtype: np.dtype) -> Fault | None:
+def fault_of_reward(reward: Any, dtype: np.dtype) -> EnvironmentFault | None:
     """What is wrong with a reward that `step` gave, and that is to be kept as `dtype`."""
-    misfit = Fault(f"step gave {_words(reward)} as its reward, wanted a number", misfit=True)
+    misfit = EnvironmentFault(f"step gave {_words(reward)} as its reward, wanted a number", misfit=True)
     if isinstance(reward, str | bytes) or np.iscomplexobj(reward) or getattr(reward, "shape", ()):
         return misfit  # an array of one element is no number: it does not fit among the others'
     try:
         value = float(reward)
     except OverflowError:
-        return Fault(f"step gave {_words(reward)} as its reward, which is infinite as {dtype}")
+        return EnvironmentFault(f"step gave {_words(reward)} as its reward, which is infinite as {dtype}")
     except Exception:
         return misfit
     if math.isnan(value):
-        return Fault("step gave NaN as its reward")
+        return EnvironmentFault("step gave NaN as its reward")
     if math.isinf(value):
-        return Fault(f"step gave {value} as its reward, wanted a finite number")
+        return EnvironmentFault(f"step gave {value} as its reward, wanted a finite number")
     if abs(value) > LARGEST[dtype]:
-        return Fault(f"step gave {value} as its reward, which is infinite as {dtype}")
+        return EnvironmentFault(f"step gave {value} as its reward, which is infinite as {dtype}")
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from runnel.environment import Episode, Failure, episode_seed
-from runnel.envs.recovery import Failures, Fault, raised
+from runnel.envs.recovery import EnvironmentFault, Failures, raised
 from runnel.errors import UserError
 from runnel.types import PyTree
 
@@ -49,11 +49,11 @@ class RecoveringVector(abc.ABC, Generic[E]):
         """Puts an environment into a row."""
 
     @abc.abstractmethod
-    def _begin_episode(self, row: int, seed: int) -> Fault | None:
+    def _begin_episode(self, row: int, seed: int) -> EnvironmentFault | None:
         """Resets an environment and shows its first observation."""
 
     @abc.abstractmethod
-    def _replay(self, row: int, episode: Episode) -> Fault | None:
+    def _replay(self, row: int, episode: Episode) -> EnvironmentFault | None:
         """Plays an episode that has just begun as far as its actions go, and shows where it stands."""
 
     @abc.abstractmethod
@@ -116,9 +116,9 @@ class RecoveringVector(abc.ABC, Generic[E]):
             self._episodes[row] += 1
 
     def _try(self, row: int, what: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a call of an environment gave, or a `Fault`."""
+        """What a call of an environment gave, or an `EnvironmentFault`."""
         if reason := self._condemned.pop((row, self._episodes[row]), None):
-            return Fault(reason)
+            return EnvironmentFault(reason)
         if self.watch is not None:
             self.watch(row)
         try:
@@ -128,15 +128,15 @@ class RecoveringVector(abc.ABC, Generic[E]):
         except BaseException as problem:  # also `sys.exit`: an environment does not decide how a run ends
             return raised(what, problem)
 
-    def _fail(self, row: int, fault: Fault, stepping: bool = False) -> None:
+    def _fail(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
         """Counts a failure, and puts an environment made anew in the place of the one that failed."""
-        problem: Fault | None = fault
+        problem: EnvironmentFault | None = fault
         while problem:
             failure = Failure(row, self._indices[row], self._episodes[row], problem.what, problem.traceback)
             self._failures.add(failure, self._clock, stepping)
             problem = self._rebuild(row)
 
-    def _rebuild(self, row: int) -> Fault | None:
+    def _rebuild(self, row: int) -> EnvironmentFault | None:
         if self.watch is not None:
             self.watch(row)
         with contextlib.suppress(Exception, SystemExit):
@@ -150,6 +150,8 @@ class RecoveringVector(abc.ABC, Generic[E]):
         return None
 
 
-def ended_early(steps: int, after: int) -> Fault:
+def ended_early(steps: int, after: int) -> EnvironmentFault:
     """An episode of so many steps, played again, ended after fewer."""
-    return Fault(f"an episode of {steps} steps and more ended after {after}: the environment is not deterministic")
+    return EnvironmentFault(
+        f"an episode of {steps} steps and more ended after {after}: the environment is not deterministic"
+    )

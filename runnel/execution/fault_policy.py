@@ -19,10 +19,10 @@ from runnel.system.stacks import Frame, compiles, place, read, waits_for_device
 DESCRIPTORS_S = 30.0
 """How long a run that is short of descriptors waits for some to be given back."""
 
-Done = TypeVar("Done")
+T = TypeVar("T")
 
 
-def patiently(do: Callable[[], Done], seconds: float = DESCRIPTORS_S) -> Done:
+def patiently(do: Callable[[], T], seconds: float = DESCRIPTORS_S) -> T:
     """Does something that takes descriptors, again and again while there are none, for so long."""
     deadline = time.monotonic() + seconds
     while True:

@@ -13,7 +13,7 @@ from runnel.execution.run_stats import RunCounters
 from runnel.launch.rejections import total
 from runnel.planning.pace import staleness_in_iterations
 from runnel.planning.plan import Machine
-from runnel.reporting.bottleneck import Role, RunSetting, bottleneck
+from runnel.reporting.bottleneck import FragmentRole, RunSetting, bottleneck
 from runnel.runtime.single_process.program import Program
 from runnel.runtime.usage import UsageReport
 
@@ -69,7 +69,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
     return RunSetting(
         flags=flags,
         roles=tuple(
-            Role(fragment.name, fragment.replicas, frozenset(graph.nodes[node].kind for node in fragment.nodes))
+            FragmentRole(fragment.name, fragment.replicas, frozenset(graph.nodes[node].kind for node in fragment.nodes))
             for fragment in plan.fragments
         ),
         envs=plan.envs,

@@ -17,7 +17,7 @@ from runnel.algorithm import Algorithm
 from runnel.replay import Replay
 from runnel.types import EnvSpec, PyTree
 
-Kind = Literal["environment", "act", "rollout", "map", "replay", "learn", "gradient", "apply"]
+NodeKind = Literal["environment", "act", "rollout", "map", "replay", "learn", "gradient", "apply"]
 
 
 def tree_bytes(tree: PyTree) -> int:
@@ -96,7 +96,7 @@ class Node:
     """
 
     name: str
-    kind: Kind
+    kind: NodeKind
     group: str
     inputs: tuple[Ref, ...]
     output: PyTree
@@ -143,7 +143,7 @@ class Graph:
     edges: tuple[Edge, ...]
     states: Mapping[str, PyTree]  # by group: the type of the learner's state
 
-    def of_kind(self, *kinds: Kind) -> list[Node]:
+    def of_kind(self, *kinds: NodeKind) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind in kinds]
 
     def after_rollout(self) -> list[Node]:

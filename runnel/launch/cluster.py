@@ -57,7 +57,7 @@ from runnel.launch.framing import MalformedMessage, Received
 from runnel.launch.host import HostChannels, WorkerOrder
 from runnel.launch.host_launcher import AgentInvitation, HostLauncher, JoinedHost
 from runnel.launch.local_launcher import opened_log
-from runnel.launch.rejections import Counts, RejectionLog
+from runnel.launch.rejections import RejectionCounts, RejectionLog
 from runnel.transport.curve import Door, new_keys
 from runnel.transport.interface import SHARED_MEMORY
 from runnel.user_code import named_modules
@@ -425,7 +425,7 @@ class Cluster:
         """Events that tell of connections rejected since the last ones, at the driver's port and the agents'."""
         return self._log.report(self._rejected(), at_once)
 
-    def _rejected(self) -> dict[str, Counts]:
+    def _rejected(self) -> dict[str, RejectionCounts]:
         pulses = self._gone | {name: agent.pulse for name, agent in self.agents.items()}
         agents = {name: pulse.rejected for name, pulse in pulses.items()}
         return {DRIVER: self._door.rejected.json(), **agents}

@@ -12,10 +12,10 @@ from typing import Any
 
 EVERY_S = 10.0
 
-Counts = Mapping[str, Mapping[str, int]]
+RejectionCounts = Mapping[str, Mapping[str, int]]
 """`reasons` and `addresses`, each with how many connections."""
 
-NONE: Counts = {"reasons": {}, "addresses": {}}
+NONE: RejectionCounts = {"reasons": {}, "addresses": {}}
 
 
 class RejectionLog:
@@ -24,9 +24,9 @@ class RejectionLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._reported_at: float | None = None
-        self._reported: dict[str, Counts] = {}
+        self._reported: dict[str, RejectionCounts] = {}
 
-    def report(self, counts: Mapping[str, Counts], at_once: bool = False) -> list[dict[str, Any]]:
+    def report(self, counts: Mapping[str, RejectionCounts], at_once: bool = False) -> list[dict[str, Any]]:
         """One event for each place that has rejected connections since the last report; none too soon after it."""
         now = self._clock()
         if not at_once and self._reported_at is not None and now < self._reported_at + EVERY_S:
@@ -42,14 +42,14 @@ class RejectionLog:
         return events
 
 
-def since(counts: Counts, before: Counts) -> dict[str, dict[str, int]]:
+def since(counts: RejectionCounts, before: RejectionCounts) -> dict[str, dict[str, int]]:
     """What has been added; everything where counting has begun anew."""
     if any(counts["reasons"].get(name, 0) < number for name, number in before["reasons"].items()):
         before = NONE
     return {kind: dict(Counter(counts[kind]) - Counter(before[kind])) for kind in ("reasons", "addresses")}
 
 
-def total(counts: Mapping[str, Counts]) -> dict[str, dict[str, int]]:
+def total(counts: Mapping[str, RejectionCounts]) -> dict[str, dict[str, int]]:
     """Of all places."""
     return {
         kind: dict(sum((Counter(each[kind]) for each in counts.values()), Counter()))
@@ -57,7 +57,7 @@ def total(counts: Mapping[str, Counts]) -> dict[str, dict[str, int]]:
     }
 
 
-def event(place: str, new: Counts) -> dict[str, Any]:
+def event(place: str, new: RejectionCounts) -> dict[str, Any]:
     """As `events.jsonl` has it."""
     times = sum(new["reasons"].values())
     found = [", ".join(f"{number:,} {name}" for name, number in new["reasons"].items())]

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from runnel.nn.cores import Core
-from runnel.nn.heads import Distribution, Head
+from runnel.nn.heads import ActionDistribution, Head
 from runnel.nn.networks import dense
 from runnel.observations import view
 from runnel.ops.hardware import launch_bound
@@ -136,7 +136,7 @@ class ActorCritic(struct.PyTreeNode):
         )
         return (one, other), jax.tree.map(lambda *x: jnp.stack(x, axis), one_memory, other_memory)
 
-    def _read(self, features: Any, joint: bool) -> tuple[Distribution, Array]:
+    def _read(self, features: Any, joint: bool) -> tuple[ActionDistribution, Array]:
         """From the features of the policy and of the value."""
         if joint:
             distribution, value = self._read_jointly(features[:, None])
@@ -145,7 +145,7 @@ class ActorCritic(struct.PyTreeNode):
         value: Any = dense(1).apply(self.critic, value_features)
         return self.head.apply(self.policy, policy_features), jnp.squeeze(value, -1)
 
-    def _read_jointly(self, features: Array) -> tuple[Distribution, Array]:
+    def _read_jointly(self, features: Array) -> tuple[ActionDistribution, Array]:
         """[T] from features `[2, T, f]`: both heads as one batched product, the critic's filled up with zeros."""
         policy, critic = self.policy["params"]["Dense_0"], self.critic["params"]
         missing = policy["kernel"].shape[-1] - 1

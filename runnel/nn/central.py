@@ -19,7 +19,7 @@ from flax import struct
 from runnel.nn import agents, teams
 from runnel.nn.agents import check_mask, core_for
 from runnel.nn.cores import Core
-from runnel.nn.heads import Distribution, Head, head_for
+from runnel.nn.heads import ActionDistribution, Head, head_for
 from runnel.nn.networks import dense
 from runnel.nn.teams import WholeState, beside, identities_of, identity, network_beside
 from runnel.observations import parted, view
@@ -56,7 +56,7 @@ class AgentPolicy(struct.PyTreeNode):
             memory, features = core.init(core_key, features), core.output(core.initial_memory())
         return cls(torso, memory, head.init(last_key, features), network, core, head, identities)
 
-    def step(self, observation: PyTree, memory: PyTree, agent: Array | int) -> tuple[Distribution, PyTree]:
+    def step(self, observation: PyTree, memory: PyTree, agent: Array | int) -> tuple[ActionDistribution, PyTree]:
         """What the agent may do on one observation, and its memory after it."""
         features = self._features(observation, agent)
         if self.core is not None:
@@ -64,7 +64,7 @@ class AgentPolicy(struct.PyTreeNode):
             features = self.core.output(memory)
         return self._read(features, observation), memory
 
-    def unroll(self, observation: PyTree, first: Array, memory: PyTree, agent: Array | int) -> Distribution:
+    def unroll(self, observation: PyTree, first: Array, memory: PyTree, agent: Array | int) -> ActionDistribution:
         """[T] of a sequence, as `step` would have said it one by one; `agent` is [T] too."""
         features = jax.vmap(self._features)(observation, agent)
         if self.core is not None:
@@ -75,7 +75,7 @@ class AgentPolicy(struct.PyTreeNode):
         seen = beside(view(observation).seen, identity(agent, self.identities))
         return self.network.apply(self.torso, seen)
 
-    def _read(self, features: Array, observation: PyTree) -> Distribution:
+    def _read(self, features: Array, observation: PyTree) -> ActionDistribution:
         legal, distribution = view(observation).action_mask, self.head.apply(self.last, features)
         return distribution if legal is None else distribution.masked(legal)
 

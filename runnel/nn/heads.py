@@ -113,7 +113,7 @@ class Gaussian(NamedTuple):
         return jnp.sum(self.log_std + 0.5 * math.log(2 * math.pi * math.e), -1)
 
 
-Distribution = Categorical | MultiCategorical | Gaussian
+ActionDistribution = Categorical | MultiCategorical | Gaussian
 
 
 class Head(Protocol):

@@ -14,7 +14,7 @@ from runnel.ops.averages import mean
 from runnel.ops.surrogate import clipped_surrogate
 from runnel.types import Array, PyTree
 
-Carry = TypeVar("Carry")
+CarryT = TypeVar("CarryT")
 
 
 class PolicyTerms(NamedTuple):
@@ -51,9 +51,9 @@ def clipped_value_loss(value: Array, target: Array, v_acted: Array, clip: float 
 
 
 def epochs(
-    step: Callable[[Carry, PyTree], tuple[Carry, PyTree]], carry: Carry, batch: PyTree, key: Array,
+    step: Callable[[CarryT, PyTree], tuple[CarryT, PyTree]], carry: CarryT, batch: PyTree, key: Array,
     count: int, parts: int, sequences: bool, unroll: int = 1,
-) -> tuple[Carry, PyTree]:  # fmt: skip
+) -> tuple[CarryT, PyTree]:  # fmt: skip
     """Steps through a batch `[T, B, ...]` `count` times, each time cut anew into so many `parts` (`minibatches.cut`).
 
     Gives what the last step did, and the mean of what all told. With `unroll`, so many are compiled side by side.

@@ -21,14 +21,14 @@ from runnel.transport.wire import alone_bytes, batches_bytes
 HEADER_BYTES = alone_bytes()
 """What travels with a message besides its arrays, there and back. Less where several go together."""
 
-Kind = Literal["request", "reply", "unroll", "value", "parameters"]
+FlowKind = Literal["request", "reply", "unroll", "value", "parameters"]
 
 
 @dataclass(frozen=True)
 class NetworkFlow:
     """All messages of a kind from one machine to another, in an iteration on average."""
 
-    kind: Kind
+    kind: FlowKind
     source: str
     target: str
     messages: float
@@ -57,7 +57,7 @@ class NetworkEstimate:
 
     def by_kind(self) -> dict[str, float]:
         """Bytes an iteration."""
-        kinds = {kind: sum(flow.bytes for flow in self.flows if flow.kind == kind) for kind in get_args(Kind)}
+        kinds = {kind: sum(flow.bytes for flow in self.flows if flow.kind == kind) for kind in get_args(FlowKind)}
         return {kind: count for kind, count in kinds.items() if count}
 
     def by_pair(self) -> dict[tuple[str, str], float]:
@@ -89,7 +89,7 @@ class NetworkEstimate:
 
 def estimate_network(plan: Plan, graph: Graph, topology: Topology) -> NetworkEstimate:
     """What crosses between the machines of a plan."""
-    totals: dict[tuple[Kind, str, str], tuple[float, float]] = {}
+    totals: dict[tuple[FlowKind, str, str], tuple[float, float]] = {}
     for kind, source, target, messages, size in _flows(plan, graph, topology):
         if source != target:
             before = totals.get((kind, source, target), (0.0, 0.0))
@@ -103,7 +103,7 @@ def message_bytes(schema: Schema) -> int:
     return HEADER_BYTES + sum(math.prod(field.shape) * dtype_of(field).itemsize for field in schema)
 
 
-def _flows(plan: Plan, graph: Graph, topology: Topology) -> Iterator[tuple[Kind, str, str, float, float]]:
+def _flows(plan: Plan, graph: Graph, topology: Topology) -> Iterator[tuple[FlowKind, str, str, float, float]]:
     """Kind, machine, machine, messages an iteration and bytes a message."""
     for link in topology.links:
         times, size = _messages(plan, graph, link), float(message_bytes(link.schema))

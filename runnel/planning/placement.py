@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from runnel.planning.distribution import Devices
 from runnel.planning.machine import Machine
 
-Role = Literal["learn", "play", "act", "rest"]
+PlacementRole = Literal["learn", "play", "act", "rest"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ReplicaRequest:
     acts: bool = False
 
     @property
-    def role(self) -> Role:
+    def role(self) -> PlacementRole:
         """What decides its place."""
         return "learn" if self.learns else "play" if self.plays else "act" if self.acts else "rest"
 
@@ -110,7 +110,7 @@ class _Placing:
             self._servers(k)
         return self.found
 
-    def _of(self, role: Role) -> list[int]:
+    def _of(self, role: PlacementRole) -> list[int]:
         return [k for k, each in enumerate(self.wanted) if each.role == role]
 
     def _put(self, k: int, hosts: Iterable[int]) -> None:

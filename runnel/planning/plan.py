@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from runnel.deprecated import accepts_old_fields
 from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
-from runnel.graph.nodes import Edge, Graph, Kind, Node, tree_bytes
+from runnel.graph.nodes import Edge, Graph, Node, NodeKind, tree_bytes
 from runnel.planning.advisories import notes, plural
 from runnel.planning.distribution import (
     REST,
@@ -253,7 +253,9 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
         layout = dataclasses.replace(layout, synchronisation=BoundedStaleness(bound))
     for fragment in layout.fragments:
         for pattern in fragment.nodes:
-            if pattern not in (REST, *get_args(Kind)) and not any(_matches(pattern, n) for n in graph.nodes.values()):
+            if pattern not in (REST, *get_args(NodeKind)) and not any(
+                _matches(pattern, n) for n in graph.nodes.values()
+            ):
                 kinds = (node.kind for node in graph.nodes.values())
                 known = dict.fromkeys([*kinds, *graph.nodes, *(f"{group}/*" for group in graph.spec.groups)])
                 raise UserError(f"distribution {name}: there is no node '{pattern}'{nearest(pattern, known)}")

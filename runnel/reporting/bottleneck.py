@@ -30,7 +30,7 @@ NOTHING: Final = "nothing to change"
 
 
 @dataclass(frozen=True)
-class Role:
+class FragmentRole:
     """A fragment: how many workers it has and the kinds of its nodes."""
 
     name: str
@@ -51,7 +51,7 @@ class RunSetting:
     """What a run was given, as far as it could be given more or less of it."""
 
     flags: Mapping[str, int]  # those its distribution has: actors, inference, learners, env_splits
-    roles: tuple[Role, ...]
+    roles: tuple[FragmentRole, ...]
     envs: int
     cpus: int
     gpus: int = 0
@@ -68,7 +68,7 @@ class RunSetting:
         """Whether environments ask other workers for every action."""
         return any(role.plays and "act" not in role.kinds for role in self.roles)
 
-    def flag(self, role: Role) -> str | None:
+    def flag(self, role: FragmentRole) -> str | None:
         """The flag that says how many workers of a role there are."""
         named = {"actors": role.plays, "inference": "act" in role.kinds, "learners": role.learns}
         fits = [name for name, meant in named.items() if meant and self.flags.get(name) == role.replicas]
@@ -119,7 +119,7 @@ def bottleneck(report: UsageReport, setting: RunSetting, restarts: Mapping[str, 
     return f"{found}: {remedy}"
 
 
-Seen = Sequence[tuple[Role, RoleUsage]]
+Seen = Sequence[tuple[FragmentRole, RoleUsage]]
 
 
 def _restarted(
@@ -159,7 +159,7 @@ def _among(seen: Seen, setting: RunSetting) -> tuple[str, str]:
     return found, _relieve(slowest, {role.name: share for role, share in seen}, setting)
 
 
-def _alike(role: Role, setting: RunSetting) -> str | None:
+def _alike(role: FragmentRole, setting: RunSetting) -> str | None:
     """Of replicas of everything: they wait for each other inside the gradient step, where nobody can see it."""
     if setting.gpus:
         return _more(role, setting)
@@ -168,7 +168,7 @@ def _alike(role: Role, setting: RunSetting) -> str | None:
     )
 
 
-def _relieve(slowest: Role, shares: Mapping[str, RoleUsage], setting: RunSetting) -> str:
+def _relieve(slowest: FragmentRole, shares: Mapping[str, RoleUsage], setting: RunSetting) -> str:
     """What helps the role that sets the pace."""
     others = [share.busy for name, share in shares.items() if name != slowest.name]
     more = _more(slowest, setting, enough=1 / max(others) if setting.free and others and max(others) else math.inf)
@@ -188,7 +188,7 @@ def _relieve(slowest: Role, shares: Mapping[str, RoleUsage], setting: RunSetting
     return _fewer_players(playing, busy, setting) or (larger if setting.gpus else "use a GPU")
 
 
-def _more(role: Role, setting: RunSetting, enough: float = math.inf) -> str | None:
+def _more(role: FragmentRole, setting: RunSetting, enough: float = math.inf) -> str | None:
     """More workers of a role, where there are CPUs and environments for them; not more than `enough` times as many."""
     flag, spare = setting.flag(role), setting.spare()
     if flag is None or spare < 1:
@@ -202,7 +202,7 @@ def _more(role: Role, setting: RunSetting, enough: float = math.inf) -> str | No
     return f"use --{flag} {chosen}" if chosen else None
 
 
-def _fewer_players(playing: Role, busy: float, setting: RunSetting) -> str | None:
+def _fewer_players(playing: FragmentRole, busy: float, setting: RunSetting) -> str | None:
     """As many as would be busy all the time: the others take CPUs and make samples staler."""
     if setting.flag(playing) != "actors":
         return None
@@ -211,7 +211,7 @@ def _fewer_players(playing: Role, busy: float, setting: RunSetting) -> str | Non
     return f"use --actors {chosen}, which would not be slower" if chosen else None
 
 
-def _traded(slowest: Role, playing: Role, busy: float, setting: RunSetting) -> str | None:
+def _traded(slowest: FragmentRole, playing: FragmentRole, busy: float, setting: RunSetting) -> str | None:
     """More of who holds the run back, on the CPUs of players that wait anyway."""
     flag = setting.flag(slowest)
     if flag is None or setting.flag(playing) != "actors":
@@ -300,13 +300,13 @@ def label(role: str, replicas: int) -> str:
     return f"{role} x{replicas}" if replicas > 1 else role
 
 
-def _who(role: Role) -> str:
+def _who(role: FragmentRole) -> str:
     """`the learner`, `the 4 actors`, `the 2 environment workers`."""
     noun = role.name if role.name.endswith(("er", "or", "replica")) else f"{role.name} worker"
     return f"the {noun}" if role.replicas == 1 else f"the {role.replicas} {noun}s"
 
 
-def _are(role: Role) -> str:
+def _are(role: FragmentRole) -> str:
     return "is" if role.replicas == 1 else "are"
 
 

@@ -25,7 +25,7 @@ from runnel.transport.wire import Malformed
 
 __all__ = ["Courier", "Mirrors", "Peer", "Publishes", "Sends", "Takes"]
 
-End = TypeVar("End", Outgoing, Incoming, Mirroring)
+RemoteEnd = TypeVar("RemoteEnd", Outgoing, Incoming, Mirroring)
 
 LOOK_S = 0.02
 """How often connections are looked after."""
@@ -326,7 +326,7 @@ class Courier:
                         into.has(entry)
 
 
-def _known(end: End | None, link: PeerLink) -> End:
+def _known(end: RemoteEnd | None, link: PeerLink) -> RemoteEnd:
     """Something carried, which a peer has spoken of: it must be at the other end of it."""
     if end is None or end.link is not link:
         raise Malformed("id")

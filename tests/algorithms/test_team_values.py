@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from teams import Meeting
 
-from runnel.algorithms.qmix import QMIX, Team
+from runnel.algorithms.qmix import QMIX, MixedValues
 from runnel.algorithms.vdn import VDN
 from runnel.errors import UserError
 from runnel.graph.flow import trace
@@ -57,7 +57,7 @@ def test_the_target_is_the_value_of_what_each_agent_likes_best(kind):
     def losses(key, other):
         state = algorithm.init(key, WALKERS)._replace(target=algorithm.init(other, WALKERS).target)
         values, target = state.params.values, state.target
-        online = Team(values, state.mixer) if kind is QMIX else values.of
+        online = MixedValues(values, state.mixer) if kind is QMIX else values.of
         late = target if kind is QMIX else target.of
 
         def total(team, observation, action):  # [n]

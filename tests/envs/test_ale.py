@@ -9,7 +9,7 @@ from ale_py.vector_env import AtariVectorEnv
 from playing import empty, play, random_actions, same
 
 from runnel.environment import episode_seed
-from runnel.envs.ale import AleEnvironment, Game
+from runnel.envs.ale import AleEnvironment, AtariGame
 from runnel.errors import UserError
 from runnel.types import Box, Discrete
 
@@ -187,7 +187,7 @@ def test_games_play_the_same_whatever_was_played_before(name):
     """What makes episodes replayable: without chance of its own, a game follows from its actions."""
     environment = AleEnvironment(name)
     game = environment._make(render=False).unwrapped
-    assert isinstance(game, Game)
+    assert isinstance(game, AtariGame)
     rng = np.random.default_rng(0)
     actions = [int(random_actions(environment.spec, 1, rng)["agent"][0]) for _ in range(100)]
     runs = []

@@ -11,7 +11,7 @@ from runnel import distributions
 from runnel.execution.building import build
 from runnel.execution.result import setting_of
 from runnel.planning.plan import Machine
-from runnel.reporting.bottleneck import Role, RunSetting, bottleneck
+from runnel.reporting.bottleneck import FragmentRole, RunSetting, bottleneck
 from runnel.runtime.control_messages import PhaseName, Status
 from runnel.runtime.usage import StreamUsage, UsageReport, WorkerUsage, single_process_usage
 from runnel.runtime.workers.usage_meter import SAMPLE_S, UsageMeter, Watched
@@ -23,7 +23,7 @@ LEARNER = frozenset({"learn"})
 def setting(**given: Any) -> RunSetting:
     """Four actors and a learner that run free on sixteen CPUs, unless something else is said."""
     roles = given.pop("roles", {"actor": (4, ACTOR), "learner": (1, LEARNER)})
-    made = tuple(Role(name, replicas, frozenset(kinds)) for name, (replicas, kinds) in roles.items())
+    made = tuple(FragmentRole(name, replicas, frozenset(kinds)) for name, (replicas, kinds) in roles.items())
     plain = {"flags": {"actors": 4, "learners": 1}, "envs": 16, "cpus": 16, "free": True, "max_staleness": 20}
     return RunSetting(roles=made, **{**plain, **given})
 

@@ -24,7 +24,7 @@ from runnel.algorithms.ppo import PPO
 from runnel.envs import make
 from runnel.graph.flow import trace
 from runnel.graph.nodes import tree_bytes
-from runnel.runtime.programs.carry import Metrics
+from runnel.runtime.programs.carry import IterationMetrics
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.spmd import Spmd
 from runnel.runtime.programs.stage import Stage
@@ -52,7 +52,7 @@ def main() -> None:
         trajectory = spmd.columns({"agent": jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), unroll)})["agent"]
 
         def learn(carry, trajectory, stage=stage):
-            return stage.run(carry, stage.nodes, {"rollout": trajectory}, Metrics(jnp.int32(0), {}, {}))
+            return stage.run(carry, stage.nodes, {"rollout": trajectory}, IterationMetrics(jnp.int32(0), {}, {}))
 
         text = jax.jit(learn).lower(carry, trajectory).compile().as_text()
         crossing = [(kind, array_bytes(what)) for what, kind in COLLECTIVE.findall(text)]

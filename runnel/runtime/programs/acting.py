@@ -17,7 +17,7 @@ from runnel.runtime.programs.row_packing import packed
 from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.types import Array, PyTree
 
-Parameters = Callable[[int], tuple[ParameterStamp, dict[str, PyTree]]]
+ParameterSource = Callable[[int], tuple[ParameterStamp, dict[str, PyTree]]]
 """Returns the parameters that act in an unroll, by group, and their stamp."""
 
 SMALL_BYTES = 1 << 16
@@ -27,7 +27,7 @@ SMALL_BYTES = 1 << 16
 class LocalPolicies:
     """The policies of some groups, for all columns of a loop at once; they remember from step to step."""
 
-    def __init__(self, loop: Loop, groups: Sequence[str], parameters: Parameters, seed: Any):
+    def __init__(self, loop: Loop, groups: Sequence[str], parameters: ParameterSource, seed: Any):
         self.loop, self.groups, self.parameters = loop, list(groups), parameters
         self.stamp = NO_STAMP
         self.seed = jnp.uint32(seed)

@@ -55,7 +55,7 @@ class Carry(NamedTuple):
     environments: EnvStates | tuple[()]  # () for host environments, which live outside
 
 
-class Metrics(NamedTuple):
+class IterationMetrics(NamedTuple):
     """What an iteration has to tell, as sums that can be added up."""
 
     episodes: Array  # [] how many ended
@@ -73,15 +73,15 @@ def scalars(out: PyTree) -> dict[str, Array]:
     return named
 
 
-def update(node: str, out: PyTree, fine: Array, tally: NonFiniteCounts) -> Metrics:
+def update(node: str, out: PyTree, fine: Array, tally: NonFiniteCounts) -> IterationMetrics:
     """What one update has to tell: of one that is refused only why it was."""
     told = {name: jnp.where(fine, value, 0.0) for name, value in scalars(out).items()}
-    return Metrics(jnp.zeros((), jnp.int32), {node: fine.astype(jnp.int32)}, {node: told}, {node: tally})
+    return IterationMetrics(jnp.zeros((), jnp.int32), {node: fine.astype(jnp.int32)}, {node: told}, {node: tally})
 
 
-def noted(metrics: Metrics, learnt: Metrics) -> Metrics:
+def noted(metrics: IterationMetrics, learnt: IterationMetrics) -> IterationMetrics:
     """Metrics with those of what other nodes learnt."""
-    return Metrics(
+    return IterationMetrics(
         metrics.episodes + learnt.episodes,
         {**metrics.updates, **learnt.updates},
         {**metrics.out, **learnt.out},

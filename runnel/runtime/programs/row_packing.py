@@ -37,11 +37,11 @@ class Row:
         return arrays
 
 
-Message = Row | Sequence[Array]
+PackedMessage = Row | Sequence[Array]
 """What a program is given: a message as it lies in memory, or its arrays."""
 
 
-def whole(arrays: Sequence[np.ndarray], schema: Schema) -> Message:
+def whole(arrays: Sequence[np.ndarray], schema: Schema) -> PackedMessage:
     """A message in one piece, given its arrays as `memory.arrays_at` made them.
 
     In several where one of them is of 64 bits: programs have such numbers only if told so, and make them shorter.
@@ -50,7 +50,7 @@ def whole(arrays: Sequence[np.ndarray], schema: Schema) -> Message:
     return Row(bytes_of(arrays), schema) if known else arrays
 
 
-def apart(message: Message) -> Sequence[Array]:
+def apart(message: PackedMessage) -> Sequence[Array]:
     """Inside a program: a message's arrays."""
     return message.arrays() if isinstance(message, Row) else message
 

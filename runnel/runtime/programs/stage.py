@@ -20,7 +20,7 @@ from runnel.ops import random
 from runnel.ops.episodes import Finished
 from runnel.replay import PrioritisedReplay
 from runnel.runtime.programs import finite
-from runnel.runtime.programs.carry import Carry, Metrics, ReplayState, noted, update
+from runnel.runtime.programs.carry import Carry, IterationMetrics, ReplayState, noted, update
 from runnel.runtime.programs.loop import group_key
 from runnel.types import Array, PyTree, Trajectory
 
@@ -66,7 +66,9 @@ class Stage:
         self.components = components(graph)
         self.key_offset = key_offset  # workers that learn from a share each draw numbers of their own
 
-    def iterate(self, carry: Carry, trajectories: dict[str, Trajectory], finished: Finished) -> tuple[Carry, Metrics]:
+    def iterate(
+        self, carry: Carry, trajectories: dict[str, Trajectory], finished: Finished
+    ) -> tuple[Carry, IterationMetrics]:
         """One iteration of a stage that holds all nodes."""
         rollouts = {node.group: node.name for node in self.graph.of_kind("rollout")}
         values: Values = {rollouts[group]: trajectory for group, trajectory in trajectories.items()}
@@ -78,14 +80,14 @@ class Stage:
             carry, metrics = self.replayed(carry, component, values, metrics)
         return carry._replace(iteration=carry.iteration + 1), metrics
 
-    def count(self, carry: Carry, finished: Finished) -> tuple[Carry, Metrics]:
+    def count(self, carry: Carry, finished: Finished) -> tuple[Carry, IterationMetrics]:
         """Takes note of the episodes that ended."""
         window, ended = ops_episodes.push(carry.window, finished)  # type: ignore[arg-type]
-        return carry._replace(window=window), Metrics(ended, {}, {})
+        return carry._replace(window=window), IterationMetrics(ended, {}, {})
 
     def run(
-        self, carry: Carry, nodes: Sequence[Node], values: Values, metrics: Metrics
-    ) -> tuple[Carry, Values, Metrics]:
+        self, carry: Carry, nodes: Sequence[Node], values: Values, metrics: IterationMetrics
+    ) -> tuple[Carry, Values, IterationMetrics]:
         """Runs nodes once, in order; a replay takes in what is inserted."""
         values = dict(values)
         for node in nodes:
@@ -96,7 +98,7 @@ class Stage:
                 metrics = noted(metrics, learnt)
         return carry, values, metrics
 
-    def _run(self, carry: Carry, node: Node, values: Values) -> tuple[Carry, PyTree, Metrics]:
+    def _run(self, carry: Carry, node: Node, values: Values) -> tuple[Carry, PyTree, IterationMetrics]:
         """One node once: the carry after it, its value and, where it learns, what it has to tell."""
         group, inputs = node.group, [ref.take(values[ref.node]) for ref in node.inputs]
         state, version = carry.states[group], carry.updates[group]
@@ -120,7 +122,9 @@ class Stage:
         # Refused or not: the next update draws other numbers.
         return carry._replace(states=states, updates={**carry.updates, group: version + 1}), value, learnt
 
-    def _learn(self, node: Node, state: PyTree, inputs: list[PyTree], key: Array) -> tuple[PyTree, PyTree, Metrics]:
+    def _learn(
+        self, node: Node, state: PyTree, inputs: list[PyTree], key: Array
+    ) -> tuple[PyTree, PyTree, IterationMetrics]:
         """An update; the state stays as it is where anything that the update gives is not finite."""
         assert node.function is not None
         new, out = node.function(state, *inputs, key)
@@ -129,7 +133,7 @@ class Stage:
         state, fine, tally = finite.guard(self._called(node), seen, made, new, instead=state)
         return state, out, update(node.name, out, fine, tally)
 
-    def _gradient(self, node: Node, state: PyTree, inputs: list[PyTree], key: Array) -> tuple[PyTree, Metrics]:
+    def _gradient(self, node: Node, state: PyTree, inputs: list[PyTree], key: Array) -> tuple[PyTree, IterationMetrics]:
         """The first half of an update; where it is not fine the gradients say so to whoever applies them."""
         assert node.function is not None
         grads, out = node.function(state, *inputs, key)
@@ -138,7 +142,7 @@ class Stage:
         grads, fine, tally = finite.guard(self._called(node), seen, made, grads, instead=finite.spoilt(grads))
         return {"grads": grads, "out": out}, update(node.name, out, fine, tally)
 
-    def _apply(self, node: Node, state: PyTree, inputs: list[PyTree]) -> tuple[PyTree, Metrics]:
+    def _apply(self, node: Node, state: PyTree, inputs: list[PyTree]) -> tuple[PyTree, IterationMetrics]:
         """The second half; gradients that are not finite were counted where they were made."""
         assert node.function is not None
         new = node.function(state, *inputs)
@@ -189,7 +193,9 @@ class Stage:
                 carry = carry._replace(replays={**carry.replays, node.name: buffer._replace(items=items)})
         return carry
 
-    def replayed(self, carry: Carry, component: Component, outside: Values, metrics: Metrics) -> tuple[Carry, Metrics]:
+    def replayed(
+        self, carry: Carry, component: Component, outside: Values, metrics: IterationMetrics
+    ) -> tuple[Carry, IterationMetrics]:
         """Runs a component once for each batch that its replays may give."""
 
         def may_sample(now: tuple[Carry, Any]) -> Array:
@@ -197,7 +203,7 @@ class Stage:
             costs = {node.name: node.sampling.replay.cost(node.sampling.batch) for node in component.replays}
             return jnp.stack([carry.replays[name].credit >= cost for name, cost in costs.items()]).all()
 
-        def once(carry: Carry) -> tuple[Carry, Metrics]:
+        def once(carry: Carry) -> tuple[Carry, IterationMetrics]:
             carry, sampled = self.sample(carry, component)
             values, learnt = {**outside, **sampled}, _nothing()
             for node in component.nodes:
@@ -205,7 +211,7 @@ class Stage:
                 learnt = noted(learnt, more)
             return self.prioritise(carry, component, values), learnt
 
-        def body(now: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
+        def body(now: tuple[Carry, IterationMetrics]) -> tuple[Carry, IterationMetrics]:
             carry, sums = now
             carry, learnt = once(carry)
             return carry, jax.tree.map(jnp.add, sums, learnt)
@@ -215,6 +221,6 @@ class Stage:
         return carry, noted(metrics, sums)
 
 
-def _nothing() -> Metrics:
+def _nothing() -> IterationMetrics:
     """What a node has to tell that does not learn."""
-    return Metrics(jnp.zeros((), jnp.int32), {}, {})
+    return IterationMetrics(jnp.zeros((), jnp.int32), {}, {})

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel.ops import episodes as ops_episodes
-from runnel.runtime.programs.carry import Carry, Metrics
+from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.finite import NonFiniteCounts
 from runnel.types import Array
 
@@ -32,12 +32,12 @@ class Progress(NamedTuple):
     broken: Mapping[str, int] = MappingProxyType({})  # updates refused, by what was the first not to be finite
 
 
-def empty(metrics: Any) -> Metrics:
+def empty(metrics: Any) -> IterationMetrics:
     """Zeros of the types of `metrics`."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
 
 
-def add(total: Metrics, metrics: Metrics) -> Metrics:
+def add(total: IterationMetrics, metrics: IterationMetrics) -> IterationMetrics:
     return jax.tree.map(jnp.add, total, metrics)
 
 
@@ -51,7 +51,7 @@ def window_mean_of(window: ops_episodes.Window) -> Array:
     return jnp.where(window.filled >= ops_episodes.WINDOW, ops_episodes.mean_return(window), jnp.nan)
 
 
-def read(iterations: int, total: Metrics, carry: Carry, stopped: bool) -> Progress:
+def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) -> Progress:
     """Waits for the device and brings the sums to the host."""
     total, window = jax.device_get((total, carry.window))
     filled = int(window.filled)
@@ -85,7 +85,7 @@ class Summed(NamedTuple):
     broken: dict[str, int]  # updates refused, by what was the first not to be finite
 
 
-def summed(metrics: Sequence[Metrics]) -> Summed:
+def summed(metrics: Sequence[IterationMetrics]) -> Summed:
     """The sum of metrics that are on the host already; programs differ in the nodes they know of."""
     total = Summed(0, {}, {}, {})
     for each in metrics:

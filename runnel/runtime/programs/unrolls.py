@@ -19,7 +19,7 @@ from runnel.types import PER_COLUMN, Array, Trajectory
 def assemble(
     loop: Loop,
     group: str,
-    blocks: Sequence[row_packing.Message],
+    blocks: Sequence[row_packing.PackedMessage],
     starts: Array,
     versions: Array,
 ) -> tuple[Trajectory, Array, Array]:
@@ -62,7 +62,7 @@ def assemble(
 
 
 def assemble_all(
-    loop: Loop, blocks: dict[str, Sequence[row_packing.Message]], starts: Array, versions: dict[str, Array],
+    loop: Loop, blocks: dict[str, Sequence[row_packing.PackedMessage]], starts: Array, versions: dict[str, Array],
 ) -> tuple[dict[str, Trajectory], Finished]:  # fmt: skip
     """Every group's blocks; all groups end their episodes together."""
     trajectories, returns, lengths = {}, {}, jnp.zeros((0,), jnp.int32)

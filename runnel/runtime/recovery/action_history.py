@@ -15,7 +15,7 @@ from runnel.environment import Episode
 LIMIT_BYTES: Final = 256 * 2**20
 """Episodes that never end would fill the memory; beyond this the oldest actions are forgotten."""
 
-Row = tuple[tuple[int, ...], np.dtype]
+RowSpec = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of what a group does in one step: [E, (agents,) ...]."""
 
 
@@ -39,7 +39,7 @@ class ActionBuffers(Protocol):
 class PrivateBuffers:
     """Memory of this process."""
 
-    def __init__(self, rows: Mapping[str, Row], steps: int):
+    def __init__(self, rows: Mapping[str, RowSpec], steps: int):
         self._rows, self._steps = dict(rows), max(64, 2 * steps)
 
     def room(self, number: int) -> ActionBuffer | None:
@@ -54,7 +54,7 @@ class PrivateBuffers:
         pass
 
 
-def row_bytes(rows: Mapping[str, Row]) -> int:
+def row_bytes(rows: Mapping[str, RowSpec]) -> int:
     return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in rows.values())
 
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from runnel.runtime.recovery import checkpoint_names as names
-from runnel.runtime.recovery.action_history import ActionBuffer, Row, row_bytes
+from runnel.runtime.recovery.action_history import ActionBuffer, RowSpec, row_bytes
 from runnel.transport.memory import ALIGNMENT, aligned, order
 
 Arrays = dict[str, np.ndarray]
-Shapes = Mapping[str, Row]
+Shapes = Mapping[str, RowSpec]
 
 HISTORY_BYTES = 64 * 2**20
 """How much of the episodes in progress a block's journal can hold; what is longer is cut where it must be replayed."""

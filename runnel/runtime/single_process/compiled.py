@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runnel.runtime.programs import finite, totals
-from runnel.runtime.programs.carry import Carry, Metrics
+from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
@@ -90,18 +90,18 @@ class CompiledProgram:
     def close(self) -> None:
         pass
 
-    def _iterate(self, carry: Carry, iterations: Array, target: Array) -> tuple[Carry, Metrics, Array, Array]:
+    def _iterate(self, carry: Carry, iterations: Array, target: Array) -> tuple[Carry, IterationMetrics, Array, Array]:
         """`iterations` iterations, or fewer where the target return is reached, or an update is refused, before."""
 
-        def once(carry: Carry) -> tuple[Carry, Metrics]:
+        def once(carry: Carry) -> tuple[Carry, IterationMetrics]:
             carry, trajectories, finished = self.loop.unroll(carry, self._chunk())
             return self.stage.iterate(carry, self._sharded(trajectories), finished)
 
-        def unfinished(now: tuple[Array, Array, Carry, Metrics]) -> Array:
+        def unfinished(now: tuple[Array, Array, Carry, IterationMetrics]) -> Array:
             i, reached, _, total = now
             return (i < iterations) & ~reached & ~finite.any_refused(total.broken)
 
-        def body(now: tuple[Array, Array, Carry, Metrics]) -> tuple[Array, Array, Carry, Metrics]:
+        def body(now: tuple[Array, Array, Carry, IterationMetrics]) -> tuple[Array, Array, Carry, IterationMetrics]:
             i, _, carry, total = now
             carry, metrics = once(carry)
             return i + 1, totals.window_mean(carry) >= target, carry, totals.add(total, metrics)

@@ -16,7 +16,7 @@ from runnel.planning.channels import group_types
 from runnel.recording.events import Tell, nobody
 from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.acting import LocalPolicies
-from runnel.runtime.programs.carry import ActorStates, Carry, Metrics
+from runnel.runtime.programs.carry import ActorStates, Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
@@ -132,7 +132,7 @@ class SteppedProgram:
         if self.player is not None:
             self.player.blocks[0].vector.close()
 
-    def _iterate(self, total: Metrics | None, target: float) -> tuple[Metrics, bool, bool]:
+    def _iterate(self, total: IterationMetrics | None, target: float) -> tuple[IterationMetrics, bool, bool]:
         """One iteration; `total` with its metrics, whether the target is reached, and whether an update was refused."""
         started = time.perf_counter()
         if self.player is None:
@@ -154,7 +154,7 @@ class SteppedProgram:
         self._learn_s += time.perf_counter() - unrolled
         return summed, mean >= target, bool(refused)
 
-    def _learn(self, carry: Carry, total: Metrics | None, seen: Any) -> tuple[Carry, Metrics, Array]:
+    def _learn(self, carry: Carry, total: IterationMetrics | None, seen: Any) -> tuple[Carry, IterationMetrics, Array]:
         """Every node after the rollout, and [2] the mean return after it and whether an update was refused."""
         if isinstance(seen, dict):
             versions = {group: count[None] for group, count in carry.updates.items()}

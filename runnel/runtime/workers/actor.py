@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from runnel.runtime.programs.acting import Parameters
+from runnel.runtime.programs.acting import ParameterSource
 from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.recovery.journal import Arrays
 from runnel.runtime.workers.assembly import Assignment, make_blocks, make_compiled_player
@@ -17,7 +17,7 @@ from runnel.runtime.workers.worker_loop import listen
 class Actor:
     """A turn is one unroll of every block. A trainer that also steps environments has an actor."""
 
-    def __init__(self, a: Assignment, parameters: Parameters, gate: UnrollGate):
+    def __init__(self, a: Assignment, parameters: ParameterSource, gate: UnrollGate):
         self.a, self.context = a, a.context
         self.player: Player | CompiledPlayer = make_compiled_player(a, parameters, gate.wait) or Player(
             make_blocks(a, parameters), gate.wait_for, gate.early_stamp, a.context.leave_boundary,

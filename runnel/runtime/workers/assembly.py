@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from runnel.environment import HostVector, JaxEnvironment
 from runnel.graph.flow import trace
-from runnel.graph.nodes import Graph, Kind, Node
+from runnel.graph.nodes import Graph, Node, NodeKind
 from runnel.planning.channels import EnvBlock, ParameterChannel, StreamSpec, Topology, WorkerSpec, group_types
 from runnel.planning.pace import gathers, lead, staleness_in_iterations
 from runnel.planning.plan import PlacedFragment, Plan, learns
-from runnel.runtime.programs.acting import LocalPolicies, Parameters
+from runnel.runtime.programs.acting import LocalPolicies, ParameterSource
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.spmd import Spmd
 from runnel.runtime.programs.versions import ParameterStamp
@@ -129,7 +129,7 @@ class Assignment:
     def blocks(self) -> list[EnvBlock]:
         return [block for block in self.topology.blocks if block.worker == self.spec.name]
 
-    def groups(self, kind: Kind) -> list[str]:
+    def groups(self, kind: NodeKind) -> list[str]:
         """The groups whose node of a kind is here."""
         return [node.group for node in self.run_graph.of_kind(kind) if node.name in self.fragment.nodes]
 
@@ -167,7 +167,7 @@ class Assignment:
 # Playing
 
 
-def make_blocks(a: Assignment, parameters: Parameters) -> list[BlockState]:
+def make_blocks(a: Assignment, parameters: ParameterSource) -> list[BlockState]:
     """The worker's environments, stepped from the host."""
     types, steps, acted, rolled = group_types(a.run_graph), a.run_graph.unroll, a.groups("act"), a.groups("rollout")
     discounts = {node.group: node.rollout.discount for node in a.run_graph.of_kind("rollout")}
@@ -206,7 +206,7 @@ def make_blocks(a: Assignment, parameters: Parameters) -> list[BlockState]:
 
 
 def make_compiled_player(
-    a: Assignment, parameters: Parameters, gate: Callable[[Callable[[], bool], int], ParameterStamp]
+    a: Assignment, parameters: ParameterSource, gate: Callable[[Callable[[], bool], int], ParameterStamp]
 ) -> CompiledPlayer | None:
     """Where environments and all policies can be traced and are here, unrolls are compiled whole; else None."""
     groups = list(a.run_graph.spec.groups)
@@ -221,7 +221,7 @@ def make_compiled_player(
 # Acting for others
 
 
-def make_servers(a: Assignment, parameters: Parameters) -> list[InferenceServer | AsyncInferenceServer]:
+def make_servers(a: Assignment, parameters: ParameterSource) -> list[InferenceServer | AsyncInferenceServer]:
     """One for each group whose policy is here. The environments are not."""
     servers: list[InferenceServer | AsyncInferenceServer] = []
     for group in a.groups("act"):

@@ -15,7 +15,7 @@ from runnel.graph.nodes import Graph
 from runnel.ops import episodes as ops_episodes
 from runnel.ops.episodes import Finished, Running
 from runnel.planning import channels
-from runnel.runtime.programs.acting import Parameters
+from runnel.runtime.programs.acting import ParameterSource
 from runnel.runtime.programs.carry import ActorStates, Carry, EnvStates
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.unrolls import pack
@@ -71,7 +71,7 @@ class CompiledPlayer:
         environment: JaxEnvironment,
         places: Sequence[channels.EnvBlock],
         outs: dict[int, dict[str, list[OutPort]]],
-        parameters: Parameters,
+        parameters: ParameterSource,
         seed: int,
         gate: Callable[[Callable[[], bool], int], ParameterStamp],
         beat: Callable[[], None],

@@ -21,7 +21,7 @@ from runnel.planning import channels
 from runnel.planning.channels import group_types
 from runnel.planning.schemas import as_observation, each, empty, leaves, parts, reply_fields, request_fields
 from runnel.runtime.programs import row_packing
-from runnel.runtime.programs.acting import Given, LocalPolicies, Parameters
+from runnel.runtime.programs.acting import Given, LocalPolicies, ParameterSource
 from runnel.runtime.programs.episode_counter import EpisodeCounter
 from runnel.runtime.programs.loop import Loop, group_key
 from runnel.runtime.programs.versions import ParameterStamp
@@ -127,7 +127,7 @@ class InferenceClient:
 class InferenceServer:
     """The policy of one group, for fixed sets of blocks: the first of every worker, then the second of every one."""
 
-    def __init__(self, graph: Graph, clients: Sequence[InferenceClient], parameters: Parameters, seed: int):
+    def __init__(self, graph: Graph, clients: Sequence[InferenceClient], parameters: ParameterSource, seed: int):
         self.clients, self.steps = list(clients), graph.unroll
         self.discounts = {node.group: node.rollout.discount for node in graph.of_kind("rollout")}
         splits = sorted({client.block.split for client in clients})
@@ -169,7 +169,7 @@ class InferenceServer:
 class _Set:
     """Blocks that are acted for together."""
 
-    def __init__(self, graph: Graph, clients: Sequence[InferenceClient], parameters: Parameters, seed: int):
+    def __init__(self, graph: Graph, clients: Sequence[InferenceClient], parameters: ParameterSource, seed: int):
         self.clients = list(clients)
         self.group = clients[0].group
         self.agents = graph.spec.groups[self.group].agents
@@ -235,7 +235,7 @@ class AsyncInferenceServer:
         context: WorkerContext,
         graph: Graph,
         clients: Sequence[InferenceClient],
-        parameters: Parameters,
+        parameters: ParameterSource,
         seed: int,
     ):
         self.context, self.graph, self.clients, self.parameters = context, graph, list(clients), parameters
@@ -258,7 +258,7 @@ class AsyncInferenceServer:
         self.ahead = jax.default_backend() != "cpu"
         self._act = jax.jit(self._act_rows, donate_argnums=2)
 
-    def _buffer(self, size: int) -> tuple[row_packing.Message, np.ndarray, list[np.ndarray]]:
+    def _buffer(self, size: int) -> tuple[row_packing.PackedMessage, np.ndarray, list[np.ndarray]]:
         """What so many blocks ask; of that, place, step and where episodes begin; and what they show."""
         schema = (Field((size, 2 + self.envs), "<i4"), *each(self.clients[0].types.observation, size * self.rows))
         asked, *shown = arrays = empty(schema)
@@ -325,7 +325,7 @@ class AsyncInferenceServer:
         return InferenceFlight(clients, self._given[size], row, before)
 
     def _act_rows(
-        self, base: Array, params: PyTree, memory: PyTree, question: row_packing.Message
+        self, base: Array, params: PyTree, memory: PyTree, question: row_packing.PackedMessage
     ) -> tuple[Array, list[Array], PyTree]:
         asked, *seen = row_packing.apart(question)
         place, step, first = asked[:, 0], jnp.repeat(asked[:, 1], self.rows), asked[:, 2:].astype(jnp.bool_)

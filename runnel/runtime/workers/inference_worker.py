@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runnel.runtime.programs.acting import Parameters
+from runnel.runtime.programs.acting import ParameterSource
 from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.recovery.journal import Arrays
 from runnel.runtime.workers.assembly import Assignment, make_servers
@@ -17,7 +17,7 @@ class InferenceWorker:
     A learner that also acts (SEED) has an inference worker.
     """
 
-    def __init__(self, a: Assignment, parameters: Parameters):
+    def __init__(self, a: Assignment, parameters: ParameterSource):
         self.a, self.context = a, a.context
         self.servers = make_servers(a, parameters)
         self._in_step = [server for server in self.servers if isinstance(server, InferenceServer)]

@@ -18,7 +18,7 @@ from runnel.errors import EnvironmentFailed
 from runnel.recording.events import Tell, nobody
 from runnel.runtime.programs.episode_counter import EpisodeCounter
 from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
-from runnel.runtime.recovery.action_history import ActionHistory, PrivateBuffers, Row
+from runnel.runtime.recovery.action_history import ActionHistory, PrivateBuffers, RowSpec
 from runnel.runtime.recovery.journal import Journal
 from runnel.runtime.workers.lanes import Flags, Lane, LocalPolicyLane, RemoteRolloutLane, Unrolled
 from runnel.transport.stream import dtype_of
@@ -85,9 +85,9 @@ class BlockState:
         self._views: dict[tuple[int, ...], Prepared] = {}
         self._now = Prepared([], [], [], [], [])
 
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, RowSpec]:
         """What its history keeps of a step, by group."""
-        found: dict[str, Row] = {}
+        found: dict[str, RowSpec] = {}
         for group, lane in self.lanes.items() if self.replays else ():
             agents, action = lane.types.agents.agents, lane.types.action
             each = (len(self.envs),) if agents == 1 else (len(self.envs), agents)

@@ -14,7 +14,7 @@ import numpy as np
 from runnel.graph.nodes import Graph, Node
 from runnel.ops.episodes import Finished
 from runnel.planning.channels import sent
-from runnel.runtime.programs.carry import Carry, Metrics
+from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.schedule import Credit, Rounds, Segment, schedule
 from runnel.runtime.programs.spmd import Spmd
@@ -85,7 +85,7 @@ class Trainer:
         self.credits = [Credit(rounds.component) for rounds in self.plan.rounds]
         self.iteration = int(carry.iteration)
         self.acted: dict[str, Acted] = {}  # by node elsewhere, or rollout: of what the present iteration is made from
-        self.metrics: list[Metrics] = []  # of every program that ran since they were last read
+        self.metrics: list[IterationMetrics] = []  # of every program that ran since they were last read
         self.batches_left = 0  # of the present iteration, the present batch included
         self.messages_sent = self.iteration  # of gradients: how many versions of the state they have led to
         self.params_iteration = 0  # of the remote states that what is sent was made with
@@ -255,8 +255,8 @@ class Trainer:
     def _segment(
         self, segment: Segment, wanted: set[str], carry: Carry, values: Values, blocks: Any, starts: Any,
         versions: Any, unrolled: Any,
-    ) -> tuple[Carry, Values, Metrics]:  # fmt: skip
-        metrics = Metrics(jnp.zeros((), jnp.int32), {}, {})
+    ) -> tuple[Carry, Values, IterationMetrics]:  # fmt: skip
+        metrics = IterationMetrics(jnp.zeros((), jnp.int32), {}, {})
         if blocks is not None or unrolled is not None:
             if unrolled is None:
                 unrolled = assemble_all(self.loop, blocks, starts, versions)  # type: ignore[arg-type]

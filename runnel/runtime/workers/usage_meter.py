@@ -45,7 +45,7 @@ class Watched(NamedTuple):
     message_bytes: int
 
 
-Kind = tuple[str, str, str]
+StreamKey = tuple[str, str, str]
 Counts = dict[Any, float]
 
 
@@ -193,7 +193,7 @@ class UsageMeter:
         )
 
 
-def _stream(key: Kind, stretch: _Sums) -> StreamUsage:
+def _stream(key: StreamKey, stretch: _Sums) -> StreamUsage:
     fill, messages, sent = (sums[key] / stretch.sampled for sums in (stretch.fill, stretch.messages, stretch.sent))
     return StreamUsage(*key, fill=min(1.0, fill), messages_per_second=messages, megabytes_per_second=sent / 1e6)
 
