@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import Drift, Tag
+from toys import Drift, State, Tag
 
 from runnel.errors import UserError
 from runnel.graph.flow import trace
@@ -33,6 +33,21 @@ def test_each_group_has_its_columns_its_learner_and_its_return(loop):
     assert sums["hunter"] < 0 < sums["runners"]
     # The hunter gains what both runners lose; a group's return is the mean over its agents.
     np.testing.assert_allclose(progress.group_returns["hunter"], -2 * progress.group_returns["runners"], rtol=1e-5)
+
+
+def test_each_group_begins_with_a_state_made_from_its_own_spec():
+    class Sized(Drift):
+        def init(self, key, spec):
+            return State({**super().init(key, spec).params, "weights": jnp.zeros(spec.observation.shape)}, ())
+
+        def learn(self, state, trajectory, key):
+            return state, {}
+
+    states = Loop(trace(Sized(), Tag.spec, 2), Tag()).init(jnp.uint32(0)).states
+    assert {group: state.params["weights"].shape for group, state in states.items()} == {
+        "hunter": (3,),
+        "runners": (2,),
+    }
 
 
 def test_inline_and_fused_agree_on_every_group(loop):
