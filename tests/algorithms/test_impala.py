@@ -251,7 +251,10 @@ def test_it_learns_the_value_of_the_uncut_task(environment, distribution, tmp_pa
 
 
 @pytest.mark.parametrize("memory", ["none", pytest.param("gru", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("environment", "distribution"), [("CartPole-v1", "inline"), ("gymnax:CartPole-v1", "fused")])
+@pytest.mark.parametrize(
+    ("environment", "distribution"),
+    [pytest.param("CartPole-v1", "inline", marks=pytest.mark.slow), ("gymnax:CartPole-v1", "fused")],
+)
 def test_it_trains(environment, distribution, memory, tmp_path):
     if environment.startswith("gymnax:"):
         pytest.importorskip("gymnax")

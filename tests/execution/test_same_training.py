@@ -36,7 +36,7 @@ ALL = (
 # The shortest list in which every distribution, kind of environment and kind of algorithm is met.
 SOME = {
     "PPO GRU, host": ("fine 2, 2 splits", "replicated 2"),
-    "DQN, JAX": ("fused", "coarse 4"),
+    "DQN, JAX": ("fused", "coarse 2"),
 }
 
 EVERY = {

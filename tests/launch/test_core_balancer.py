@@ -220,7 +220,7 @@ def test_a_distribution_of_ones_own_has_it_too():
     assert meeting(built.plan, built.graph) == ["hand-0", "hand-1", "hand-2"]
 
 
-@pytest.mark.parametrize("cpus", [2, 1])
+@pytest.mark.parametrize("cpus", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_looks_after_its_actors_where_there_is_a_core_for_each(tmp_path, monkeypatch, cpus):
     seen: dict[int, int] = {}
 

@@ -184,8 +184,8 @@ ALGORITHMS = {
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
-        *((kind, "compiled") for kind in ALGORITHMS if kind != "replay"),
-        pytest.param("replay", "compiled", marks=pytest.mark.slow),
+        *((kind, "compiled") for kind in ("PPO", "prioritised replay")),
+        *(pytest.param(kind, "compiled", marks=pytest.mark.slow) for kind in ("learn", "gradient", "replay")),
         ("learn", "stepped"),
         ("replay", "stepped"),
     ],

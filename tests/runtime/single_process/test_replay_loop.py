@@ -52,7 +52,10 @@ def run(algorithm, iterations, envs=8):
     return program, progress
 
 
-@pytest.mark.parametrize(("per_insert", "batch"), [(0.5, 4), (0.3, 4), (8.0, 16), (1.0, 5)])
+@pytest.mark.parametrize(
+    ("per_insert", "batch"),
+    [(0.3, 4), (8.0, 16), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0.5, 4), (1.0, 5)))],
+)
 def test_each_item_is_sampled_as_often_as_asked_once_there_are_enough(per_insert, batch):
     iterations, inserted = 12, 12 * 16
     algorithm = Counting(samples_per_insert=per_insert, batch=batch)
