@@ -122,6 +122,26 @@ def test_sticky_actions_are_part_of_what_is_played_again():
     assert same(again.first, stuck.steps[-1].observation)
 
 
+def test_a_sticky_step_repeats_the_action_before_it():
+    """So where the same action is chosen again and again, only the first steps can differ: they do nothing."""
+    up, steps = 2, 30
+
+    def observations(environment, actions):
+        vector, out = environment.open([1], 0), empty(environment.spec, 1)
+        vector.reset(out.observation)
+        seen = []
+        for action in actions:
+            vector.step({"agent": np.array([action], np.int32)}, out)
+            seen.append(out.observation["agent"].copy())
+        vector.close()
+        return np.stack(seen)
+
+    stuck = observations(AleEnvironment("Pong-v5", sticky=0.5, no_ops=0), [up] * steps)
+    still = AleEnvironment("Pong-v5", no_ops=0)
+    plain = [observations(still, [0] * first + [up] * (steps - first)) for first in range(6)]
+    assert sum(np.array_equal(stuck, each) for each in plain) == 1
+
+
 def test_an_action_that_the_game_does_not_know_is_a_failure_and_no_stillness():
     table = Table(PONG, (0, 1))
     before = table.shown

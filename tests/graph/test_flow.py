@@ -207,6 +207,11 @@ class GrowingState(Reinforce):
         return state._replace(params={**state.params, "b": jnp.zeros(7)}), {}
 
 
+class OtherPrecision(Reinforce):
+    def learn(self, state, trajectory, key):
+        return state._replace(params={**state.params, "b": state.params["b"].astype(jnp.float16)}), {}
+
+
 class OneValue(Reinforce):
     def learn(self, state, trajectory, key):
         return state
@@ -305,6 +310,7 @@ class WrongPriorities(NoPriorities):
             GrowingState,
             r"GrowingState.learn gives a state whose .*\['b'\] is float32\[7\]; wanted float32\[2\]",
         ),
+        (OtherPrecision, r"OtherPrecision.learn .* a state whose .*\['b'\] is float16\[2\]; \w+ float32\[2\]"),
         (OneValue, r"OneValue.learn must give two values, `state, out`; found State"),
         (MissingField, r"'rollout' gives no 'rewards'; it gives observation, action, reward"),
         (
