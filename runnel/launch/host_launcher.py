@@ -182,6 +182,7 @@ class LocalHostLauncher:
 
     `prefixes` are commands, by name, to run an agent under: `ip netns exec NAME`, or `ssh MACHINE` where Python is
     found under the same path. `cpus` of 0 leaves it to the agent to count. More machines can be offered later.
+    `start_s` and `end_s`: how long an agent may take to greet, and to end.
     """
 
     def __init__(
@@ -190,8 +191,10 @@ class LocalHostLauncher:
         prefixes: Mapping[str, Sequence[str]] | None = None,
         interface: str = "127.0.0.1",
         agent: Sequence[str] = AGENT,
+        start_s: float = START_S,
+        end_s: float = END_S,
     ):
-        self.interface = interface
+        self.interface, self._start_s, self._end_s = interface, start_s, end_s
         self._machines = {machine.name: machine for machine in machines}
         self._prefixes = dict(prefixes or {})
         self._command = (sys.executable, *agent)
@@ -202,7 +205,7 @@ class LocalHostLauncher:
         try:
             for name in self._machines:
                 self._begin(invitation, name)
-            deadline = time.monotonic() + START_S
+            deadline = time.monotonic() + self._start_s
             return [self._joined(name, deadline) for name in self._machines]
         except BaseException:
             self.close()
@@ -224,22 +227,22 @@ class LocalHostLauncher:
     def add(self, invitation: AgentInvitation, name: str) -> JoinedHost:
         self._begin(invitation, name)
         try:
-            return self._joined(name, time.monotonic() + START_S)
+            return self._joined(name, time.monotonic() + self._start_s)
         except BaseException:
-            self._agents.pop(name).close()
+            self._agents.pop(name).close(self._end_s)
             raise
 
     def drop(self, name: str) -> None:
         self._machines.pop(name, None)  # until it is offered again
         self._lost.pop(name, None)
         if name in self._agents:
-            self._agents.pop(name).close()
+            self._agents.pop(name).close(self._end_s)
 
     def close(self) -> None:
         for agent in self._agents.values():
             agent.let_go()  # all at once: each may have workers to end
         for agent in self._agents.values():
-            agent.close()
+            agent.close(self._end_s)
         self._agents.clear()
 
     def pid(self, name: str) -> int:

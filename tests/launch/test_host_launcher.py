@@ -12,7 +12,7 @@ from paths import SUPPORT
 
 from runnel.errors import UserError
 from runnel.launch import host_launcher
-from runnel.launch.host_launcher import AgentInvitation, AgentProcess, LocalHostLauncher
+from runnel.launch.host_launcher import AgentInvitation, LocalHostLauncher
 from runnel.planning.machine import Machine
 
 STUB = str(SUPPORT / "stub_agent.py")
@@ -113,11 +113,9 @@ def test_an_agent_that_does_not_start_is_told_of_with_its_own_words(local, flag,
         local("a", agent=(STUB, flag)).start(INVITATION)
 
 
-def test_one_that_says_nothing_is_not_waited_for_for_ever(local, monkeypatch):
-    monkeypatch.setattr(host_launcher, "START_S", 0.5)
-    monkeypatch.setattr(AgentProcess.close, "__defaults__", (0.1,))
+def test_one_that_says_nothing_is_not_waited_for_for_ever(local):
     with pytest.raises(UserError, match=r"agent of a has not greeted in time; it said: nothing"):
-        local("a", agent=("-c", "import time; time.sleep(60)")).start(INVITATION)
+        local("a", agent=("-c", "import time; time.sleep(60)"), start_s=0.5, end_s=0.1).start(INVITATION)
 
 
 def test_one_that_cannot_be_run(local):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from courier_pair import CourierPair
 from tcp_hosts import close_hosts
 from transport_cases import CASES, OpenStream, TransportCase, add_case
 from transport_peers import Peer
@@ -47,5 +48,13 @@ def stream(transport: TransportCase) -> Iterator[OpenStream]:
 def between(between_name: str) -> Iterator[OpenStream]:
     """A stream one end of which another process may take."""
     made = OpenStream(CASES[between_name])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two() -> Iterator[CourierPair]:
+    """Two hosts with a courier each, and a stream from the first to the second."""
+    made = CourierPair()
     yield made
     made.close()
