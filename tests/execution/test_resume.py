@@ -137,7 +137,7 @@ def test_another_network_is_refused_in_words(checkpointed):
     config = json.loads((checkpointed / "config.json").read_text())
     config["algorithm"]["settings"]["hidden"] = [32]
     (checkpointed / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="this run wants float32"):
+    with pytest.raises(UserError, match="this run expects float32"):
         runnel.resume(checkpointed, steps=256, quiet=True)
 
 

@@ -13,7 +13,8 @@ import pytest
 import runnel
 from runnel.distributions import load
 from runnel.execution.building import rebuild
-from runnel.recording.checkpoint import Checkpoints, _named
+from runnel.recording.array_store import named_leaves
+from runnel.recording.checkpoint import Checkpoints
 from runnel.runtime.single_process.program import carry_types, make_program
 
 SMALL = {"dqn": {"capacity": 4096, "min_size": 64, "batch": 32}, "impala": {}, "ppo": {}}
@@ -47,7 +48,7 @@ def carried_over(run_dir: Path, distribution: Any) -> tuple[dict[str, np.ndarray
         stack.callback(program.close)
         program.load(saved, counters["env_steps"])
         again = program.save()
-        return _named(saved), _named({"carry": jax.device_get(again["carry"]), "host": again["host"]})
+        return named_leaves(saved), named_leaves({"carry": jax.device_get(again["carry"]), "host": again["host"]})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runnel.recording.checkpoint import Checkpoints, _Checkpoint, _read
+from runnel.recording.checkpoint import Checkpoints
 
 PLANS = {
     "coarse": (["ppo", "CartPole-v1", "--distribution", "coarse", "--actors", "2"], ["actor-0", "actor-1"]),
@@ -28,9 +28,10 @@ PLANS = {
 
 
 def final_state(run_dir: Path) -> dict[str, np.ndarray]:
-    newest = Checkpoints(run_dir).newest()
+    checkpoints = Checkpoints(run_dir)
+    newest = checkpoints.newest()
     assert newest is not None
-    return _read(_Checkpoint(run_dir.absolute(), f"checkpoints/{newest.name}"), "state", {})
+    return checkpoints.read(newest)
 
 
 def train(command: list[str], run_dir: Path, steps: int) -> list[str]:

@@ -65,13 +65,19 @@ def test_a_restored_history_goes_on_like_the_one_it_was_packed_from(case, more):
 
 
 def test_memory_does_not_grow_while_episodes_are_short():
-    kept = new(2, 4)
+    asked: list[int] = []
+
+    class Counted(PrivateBuffers):
+        def room(self, number):
+            asked.append(number)
+            return super().room(number)
+
+    kept = ActionHistory(2, Counted({"agent": ((2,), np.dtype(np.int32))}, 4))
     done = np.zeros((4, 2), bool)
     done[-1] = True
-    room = kept._room
     for _ in range(100):
         kept.add({"agent": np.zeros((4, 2), np.int32)}, done)
-    assert kept._room is room
+    assert asked == [0], "a larger buffer was asked for"
 
 
 def test_an_episode_longer_than_its_room_moves_to_a_larger_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from checkpoints import agents_of, random_saved, topology_of
 from toys import Corridor, Drift, Reinforce, Tag
 
 from runnel.execution.building import build
-from runnel.recording.checkpoint import _named
+from runnel.recording.checkpoint import Checkpoints
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery import worker_checkpoint
 
@@ -78,7 +79,7 @@ PLANS: dict[str, tuple[tuple[Any, Any], dict[str, Any], set[str], set[str]]] = {
         ("dqn", "CartPole-v1"),
         {"distribution": "async", "actors": 2, "settings": {"capacity": 256, "min_size": 64, "batch": 32}},
         LEARNING | COUNTED | HOST | REPLAY,
-        ON_DISK | HOST_ON_DISK | {"['carry'].replays['replay']*"},
+        ON_DISK | HOST_ON_DISK,
     ),
     "groups": (
         (Drift(), Tag()),
@@ -90,7 +91,7 @@ PLANS: dict[str, tuple[tuple[Any, Any], dict[str, Any], set[str], set[str]]] = {
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_the_names_of_arrays_that_workers_get_and_of_those_on_disk(plan: str) -> None:
+def test_the_names_of_arrays_that_workers_get_and_of_those_on_disk(plan: str, tmp_path: Path) -> None:
     (algorithm, environment), options, parts, on_disk = PLANS[plan]
     built = build(algorithm, environment, envs=8, **options)
     saved = random_saved(built)
@@ -101,8 +102,14 @@ def test_the_names_of_arrays_that_workers_get_and_of_those_on_disk(plan: str) ->
     for block in topology.blocks:
         own = {name for name in found if names.block_number(name) == block.number}
         assert own == {names.in_block(name, block.number) for name in found if names.block_number(name) == 0}
-    trees = r"(\.(states|memory|replays|observation)\['\w+'\]|environments\.state).*"
-    assert {re.sub(trees, r"\1*", name) for name in _named(saved)} == on_disk
+    trees = r"(\.(states|memory|observation)\['\w+'\]|environments\.state).*"
+    checkpoints = Checkpoints(tmp_path)
+    path = checkpoints.save(1, saved, {})
+    assert {re.sub(trees, r"\1*", name) for name in checkpoints.read(path)} == on_disk
+    assert (path / "replay").exists() == (plan == "replay")
+    if plan == "replay":
+        fields = {re.match(r"\['replay'\]\.\w+", name)[0] for name in checkpoints.read(path, "replay")}  # type: ignore[index]
+        assert fields == {f"['replay'].{field}" for field in ("credit", "inserted", "items")}
 
 
 def test_names_are_parsed_as_they_are_made() -> None:
