@@ -463,7 +463,7 @@ class DistributedProgram:
         except Exception:
             self.tell("budget", worker=name, reason=fault.reason, action="the run ends", detail=fault.detail)
             raise
-        if not (alone and ready):
+        if fault.lost or not (alone and ready):
             self.tell("restart", worker=name, reason=fault.reason, action="all go back to a checkpoint",
                       detail=fault.detail)  # fmt: skip
             self._forget(name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from runnel.errors import EnvironmentFailed, OutOfDescriptors, UserError, WorkerFailed
+from runnel.errors import EnvironmentFailed, OutOfDescriptors, StateLost, UserError, WorkerFailed
 from runnel.graph.nodes import Graph
 from runnel.planning.pace import gathers
 from runnel.planning.plan import PlacedFragment, learns
@@ -42,6 +42,7 @@ class Fault(NamedTuple):
     detail: str  # its own traceback, its stacks, or the end of its log
     crashed: bool  # by itself, against: it was killed from outside
     error: Exception | None = None  # where it makes no sense to go on
+    lost: bool = False  # a replacement found no state to go on from: only a checkpoint has it
 
     def failure(self, more: str = "") -> Exception:
         """The error that ends a run."""
@@ -58,7 +59,9 @@ def raised(worker: str, failed: Failed) -> Fault:
         error = UserError(failed.message)
     elif failed.final:
         error = EnvironmentFailed(f"{worker}: {failed.message}")
-    return Fault(worker, f"failed: {failed.message.strip()}", failed.traceback, crashed=True, error=error)
+    lost = failed.error == StateLost.__name__
+    reason = f"failed: {failed.message.strip()}"
+    return Fault(worker, reason, failed.traceback, crashed=not lost, error=error, lost=lost)
 
 
 def ended(worker: str, status: int, log: str, oom: bool = False) -> Fault:

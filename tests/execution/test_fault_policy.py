@@ -222,3 +222,15 @@ def test_who_can_be_replaced_alone(algorithm: str, distribution: str):
     free = staleness_in_iterations(built.plan, built.graph) > 0
     found = {f.name: replaceable(f, built.graph, free) for f in built.plan.fragments}
     assert found == WHO[algorithm, distribution]
+
+
+def test_a_replacement_without_a_journal_to_go_on_from_needs_a_checkpoint_and_is_not_to_blame() -> None:
+    """The worker before it was killed before its first entry: every further replacement finds the same."""
+    fault = raised("actor-0", Failed("StateLost", "the journal has no entry", ""))
+    assert fault.lost
+    assert not fault.crashed
+    assert fault.error is None
+    budget = RestartBudget(most=10)
+    for _ in range(10):
+        budget.spend(fault, learnt=0)  # never too many in a row: nothing is wrong with the worker
+    assert not raised("actor-0", Failed("ValueError", "the journal has no entry", "")).lost

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from runnel.errors import StateLost
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.action_history import ActionBuffer, RowSpec, row_bytes
 from runnel.transport.memory import ALIGNMENT, aligned, order
@@ -107,7 +108,7 @@ class Journal:
         """
         newest = self._words[_NEWEST]
         if not newest:
-            raise ValueError("the journal has no entry: the worker ended before it was ready to play")
+            raise StateLost("the journal has no entry: the worker before this one ended before its first unroll")
         last, before = self._entries[newest - 1], self._entries[2 - newest]
         unroll = int(last[names.UNROLLS]) - 1
         if int(before[names.UNROLLS]) == unroll and not handed_over(unroll):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runnel.errors import StateLost
 from runnel.runtime.recovery import journal as journals
 from runnel.runtime.recovery.action_history import ActionHistory
 from runnel.runtime.recovery.journal import BlockMemory, Journal
@@ -72,7 +73,7 @@ def test_an_entry_cut_short_does_not_count(memory: BlockMemory):
 
 
 def test_a_journal_without_an_entry_says_so(memory: BlockMemory):
-    with pytest.raises(ValueError, match="no entry"):
+    with pytest.raises(StateLost, match="no entry"):
         Journal(memory, STATE, ACTED, ROW).take_up(lambda unroll: True)
 
 
@@ -98,7 +99,7 @@ def test_a_cleared_journal_is_like_new(memory: BlockMemory):
     assert other.known("agent") == 0
     assert other.watched() is None
     assert other.condemned() == []
-    with pytest.raises(ValueError, match="no entry"):
+    with pytest.raises(StateLost, match="no entry"):
         other.take_up(lambda unroll: True)
 
 
