@@ -42,7 +42,7 @@ from runnel.planning.channels import WorkerSpec, derive_channels
 from runnel.planning.machine import HERE
 from runnel.planning.pace import staleness_in_iterations
 from runnel.planning.plan import Machine, learns
-from runnel.recording.events import Tell, nobody
+from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.control_messages import (
     Command,
     Event,
@@ -93,7 +93,7 @@ class DistributedProgram:
 
     def __init__(
         self, built: BuiltRun, config: dict[str, Any], run_dir: Path, site: Site, machines: Sequence[Machine],
-        tell: Tell = nobody,
+        tell: ReportEvent = ignore_event,
     ):  # fmt: skip
         self.built, self.run_config = built, run_config.from_json(config)
         self.run_dir, self.tell = run_dir, tell

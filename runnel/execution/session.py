@@ -27,12 +27,12 @@ from runnel.planning.plan import BoundedStaleness
 from runnel.recording import run_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import EventLog
-from runnel.recording.files import one_line, told_plainly, write_json_atomically
+from runnel.recording.files import as_user_error, one_line, write_json_atomically
 from runnel.recording.metrics import MetricsLog
 from runnel.recording.sinks import Sink
 from runnel.reporting.live_view import LiveView, forgiving, summary
 from runnel.runtime.programs.totals import Progress
-from runnel.runtime.recovery.nan_rollback import SETBACKS, NanRollback, other_seed
+from runnel.runtime.recovery.nan_rollback import MAX_ROLLBACKS, NanRollback, with_other_seed
 from runnel.runtime.single_process.program import Program, carry_types, make_program, unsound
 from runnel.system import startup
 from runnel.system.exits import failure
@@ -150,7 +150,7 @@ class Session:
         """From here on the run directory tells of this stretch of the run: one that is refused changes nothing."""
         self.begun = True
         write_json_atomically(self.run_dir / "config.json", self.config)
-        with told_plainly(self.run_dir / "result.json"):
+        with as_user_error(self.run_dir / "result.json"):
             run_directory.remove(self.run_dir, "result.json")
         kept = self.counters.env_steps if self.resumed else None
         wandb = self.config if self.run_config.wandb else None
@@ -184,7 +184,7 @@ class Session:
             self.counters.environment_failures += int(told.get("times", 1))
         elif event == "cut":
             self.counters.cut_episodes += int(told.get("episodes", 1))
-        self.events.tell(event, **told)
+        self.events.record(event, **told)
 
     def _tell_of_strangers(self, at_once: bool = False) -> None:
         for told in self.premises.rejections(at_once):
@@ -249,7 +249,7 @@ class Session:
             like = {"carry": carry_types(self.built.graph, self.built.environment)}
             saved, counters = self.checkpoints.load(like, view.note, self._refuse)
             self.ledger.counters = RunCounters.of(counters)
-            saved["carry"] = other_seed(saved["carry"], other_numbers)
+            saved["carry"] = with_other_seed(saved["carry"], other_numbers)
         for name in ("wall_seconds", "restarts", "restart_reasons", "environment_failures"):
             setattr(self.counters, name, getattr(before, name))
         steps, lost = self.counters.env_steps, before.updates - self.counters.updates
@@ -304,10 +304,10 @@ class Session:
         what = f"{self._first(broken)}; no such value has entered the learner's state"
         newest = self.checkpoints.newest()
         if choice == "rollback" and newest is not None:
-            if self._setbacks.another(self.counters.iterations, self._saved_at_iteration):
+            if self._setbacks.allow(self.counters.iterations, self._saved_at_iteration):
                 self._tell("nan", reason=what, action=f"going back to checkpoint {newest.name}", quantities={**broken})
                 return self._roll_back(program, log, view, what, self._setbacks.count)
-            what = f"{what}; it went back {SETBACKS} times, and never came further than this"
+            what = f"{what}; it went back {MAX_ROLLBACKS} times, and never came further than this"
         self._tell("nan", reason=what, action="the run ends", quantities={**broken})
         self.counters.skipped_updates += sum(broken.values())
         self._save(program, view)
@@ -351,7 +351,7 @@ class Session:
         except OSError:  # there may be no descriptor to look with
             kept = "earlier ones are kept"
         action = f"{kept}; " + ("the run ends" if last else "training goes on, the next is tried in its turn")
-        self.events.tell("checkpoint_failed", reason=f"a checkpoint could not be written: {reason}", action=action)
+        self.events.record("checkpoint_failed", reason=f"a checkpoint could not be written: {reason}", action=action)
         if last:
             again = "" if newest is None else f"; make room and go on by `runnel resume {self.run_dir}`"
             raise RunFailed(f"the last checkpoint could not be written: {reason}; {kept}{again}")
@@ -362,7 +362,7 @@ class Session:
             return self._save(program, view, last=True)
         program.hurry()
         self._announce()
-        self.events.tell("interrupted", reason=self.asked, action=self._ending(), show=False)
+        self.events.record("interrupted", reason=self.asked, action=self._ending(), show=False)
         self._save(program, view, last=True)
 
     def _without_checkpoint(self, error: BaseException) -> None:
@@ -370,7 +370,7 @@ class Session:
         newest = self.checkpoints.newest()
         kept = "there is no earlier one" if newest is None else f"the newest is {newest.name}"
         self.reason = f"no checkpoint could be made at the end; {kept} ({one_line(error)})"
-        self.events.tell("interrupted", reason=self.reason)
+        self.events.record("interrupted", reason=self.reason)
 
     def _announce(self) -> None:
         """Says once that a signal has come, and what follows; from whichever thread sees it first."""
@@ -412,7 +412,7 @@ class Session:
             note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
         self._saved_at_iteration = self.counters.iterations
         note(f"resumed at {self.counters.env_steps:,} steps")
-        self.events.tell("resumed", reason=f"at {self.counters.env_steps:,} steps", cut_episodes=cut)
+        self.events.record("resumed", reason=f"at {self.counters.env_steps:,} steps", cut_episodes=cut)
 
     def _stop(self, number: int) -> None:
         """The first signal: called between any two instructions, it only takes note."""
@@ -484,7 +484,7 @@ class Session:
             with contextlib.suppress(Exception):
                 self._write_bad_result("interrupted" if at_once else "failed", self.program)
         if at_once:
-            self.events.tell("interrupted", reason=self.reason, action="no checkpoint was written")
+            self.events.record("interrupted", reason=self.reason, action="no checkpoint was written")
         if ran:
             self._say_how_to_go_on(self.reason if at_once else "failed")
 

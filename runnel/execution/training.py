@@ -30,7 +30,7 @@ from runnel.execution.trust import WANDB, admit, sign
 from runnel.planning.plan import Distribution, plural
 from runnel.recording import run_directory, run_lock
 from runnel.recording.checkpoint import Checkpoints
-from runnel.recording.files import check_layout, told_plainly
+from runnel.recording.files import as_user_error, check_layout
 from runnel.recording.sinks import Sink, check_sinks, check_wandb
 from runnel.reporting.live_view import summary
 from runnel.system import startup
@@ -351,7 +351,7 @@ def _refuse_held(directory: Path) -> None:
         for name in ("config.json", "metrics.jsonl", "checkpoints", "result.json")
         if run_directory.exists(directory, name)
     ]
-    with told_plainly(directory, "write a run into"):
+    with as_user_error(directory, "write a run into"):
         resumable = bool(Checkpoints(directory).all())
     if held and not resumable:
         raise UserError(

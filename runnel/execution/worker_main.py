@@ -190,7 +190,7 @@ class WorkerBootstrap:
                 counts = self.station.counts
                 self.station = self._station()
                 self.station.counts = counts
-                self.memory.again()
+                self.memory.rewind()
                 gc.collect()  # what the last life held, before the next takes as much again
                 self.control.send(ReadyToLoad().to_json())
 

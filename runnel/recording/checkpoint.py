@@ -21,7 +21,7 @@ from runnel.errors import UserError
 from runnel.recording import run_directory
 from runnel.recording.array_store import named_leaves, read_arrays, rebuild, write_arrays
 from runnel.recording.checkpoint_directory import BEFORE, REPLAY, STATE, CheckpointDirectory, Unreadable
-from runnel.recording.files import told_plainly
+from runnel.recording.files import as_user_error
 from runnel.types import PyTree
 
 DIRECTORY = "checkpoints"
@@ -143,7 +143,7 @@ class Checkpoints:
 
     def _whole(self, note: Callable[[str], None]) -> Iterator[CheckpointDirectory]:
         """The whole checkpoints, newest first; says which are not."""
-        with told_plainly(self.directory, "read"):
+        with as_user_error(self.directory, "read"):
             found = self.all()
         for path in reversed(found):
             problem = self._of(path).problem()

@@ -1,7 +1,7 @@
 """What broke during a run, when, and what was done about it: `events.jsonl`, one object a line.
 
     events = EventLog(run_dir, view.note)
-    events.tell("restart", worker="actor-1", reason="killed by signal 9", action="restarted", seconds=0.41)
+    events.record("restart", worker="actor-1", reason="killed by signal 9", action="restarted", seconds=0.41)
 
 It is written while things break, so it never breaks anything itself: a full disk loses lines, counts them,
 and says how many once a line can be written again.
@@ -38,11 +38,11 @@ LONGEST: Final = 8000
 """Letters of a text; a traceback says enough in these."""
 
 
-Tell = Callable[..., None]
+ReportEvent = Callable[..., None]
 """Something broke: the event's name; by keyword worker, reason, action, and whatever else there is to say."""
 
 
-def nobody(event: str, **told: Any) -> None:
+def ignore_event(event: str, **told: Any) -> None:
     """Hears of it where nobody wants to."""
 
 
@@ -80,7 +80,7 @@ class EventLog:
         self._whole = False  # whether the file is known to end with a whole line
         self._lock = threading.RLock()  # a signal handler may come while its own thread tells something
 
-    def tell(
+    def record(
         self,
         event: str,
         *,

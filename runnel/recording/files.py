@@ -42,7 +42,7 @@ def write_json_atomically(path: Path | str, value: Any) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file by another in one step that survives a loss of power."""
-    with told_plainly(path):
+    with as_user_error(path):
         run_directory.replace(path.parent, path.name, content)
 
 
@@ -61,7 +61,7 @@ def _no_number(text: str) -> Any:
     raise ValueError(f"found {text}, expected a finite number")
 
 
-class Appended:
+class AppendOnlyFile:
     """A file that grows by whole pieces: what does not fit is taken back, so that nothing in it is ever cut short."""
 
     def __init__(self, path: Path):
@@ -82,7 +82,7 @@ class Appended:
 
 
 @contextlib.contextmanager
-def told_plainly(path: Path, what: str = "write") -> Iterator[None]:
+def as_user_error(path: Path, what: str = "write") -> Iterator[None]:
     """A full disk or a missing right is the user's to mend."""
     try:
         yield
@@ -114,7 +114,7 @@ HOLDS: Final = ("checkpoints", "logs", "wandb", ".wandb")
 
 def check_layout(run_dir: Path) -> None:
     """Refuses a directory into which a run would write anything but its own plain files."""
-    with told_plainly(run_dir, "write a run into"):
+    with as_user_error(run_dir, "write a run into"):
         for name in WRITTEN:
             run_directory.check_file(run_dir, name, written=True)
         for name in HOLDS:

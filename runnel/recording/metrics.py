@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from runnel.errors import UserError
 from runnel.recording import run_directory
 from runnel.recording.events import EventLog
-from runnel.recording.files import Appended, clean, one_line, told_plainly, write_atomically
+from runnel.recording.files import AppendOnlyFile, as_user_error, clean, one_line, write_atomically
 from runnel.recording.sinks import Record, RewindableSink, Sink, TensorBoard, WandB
 
 FILE: Final = "metrics.jsonl"
@@ -74,9 +74,9 @@ class MetricsLog:
         # The one that can be missing comes first: nothing is made where it is.
         if wandb is not None:
             self._sinks["Weights & Biases"] = WandB(run_dir, wandb)
-        with told_plainly(path):
+        with as_user_error(path):
             _repair(path, keep_until_env_steps)
-            self._file = Appended(path)
+            self._file = AppendOnlyFile(path)
         self._sinks["TensorBoard"] = TensorBoard(run_dir, keep_until_env_steps)
         for number, sink in enumerate(sinks):
             self._sinks[f"sink {number} ({type(sink).__name__})"] = sink
@@ -105,7 +105,7 @@ class MetricsLog:
         """Writes the last record, if it waits, and closes every sink."""
         self._flush()
         if self.lost and FILE in self._failing and self._events is not None:
-            self._events.tell("metrics_failed", reason=f"{self.lost:,} lines of {FILE} are lost", lost=self.lost)
+            self._events.record("metrics_failed", reason=f"{self.lost:,} lines of {FILE} are lost", lost=self.lost)
         with contextlib.suppress(OSError):
             self._file.close()
         for name, sink in self._sinks.items():
@@ -149,7 +149,7 @@ class MetricsLog:
                 told = {"reason": f"{what} can be written again{lost}", "lost": self.lost}
             self._failing.discard(what)
         if told is not None and self._events is not None:
-            self._events.tell("metrics_failed", **told)
+            self._events.record("metrics_failed", **told)
         return what not in self._failing
 
 
@@ -187,7 +187,7 @@ def read_metrics(run_dir: Path | str) -> list[Record]:
 def records(run_dir: Path | str) -> Iterator[Record]:
     """The same one by one: a file of this name may be long, and need not be a run's."""
     path, bad = Path(run_dir) / FILE, 0
-    with told_plainly(path, "read"), contextlib.suppress(FileNotFoundError):
+    with as_user_error(path, "read"), contextlib.suppress(FileNotFoundError):
         for number, line in enumerate(run_directory.lines(run_dir, FILE, MOST_BYTES), 1):
             if bad or number > MOST_LINES:
                 break

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from runnel.errors import UserError
 from runnel.recording import run_directory
-from runnel.recording.files import Appended, clean, told_plainly
+from runnel.recording.files import AppendOnlyFile, as_user_error, clean
 from runnel.system import startup
 from runnel.user_code import named_modules
 
@@ -84,8 +84,8 @@ class TensorBoard:
     def __init__(self, run_dir: Path, keep_until_env_steps: int | None):
         # The file is named by more than the second: a run resumed within it would overwrite what went before.
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{time.time_ns()}"
-        with told_plainly(run_dir):
-            self._file = Appended(run_dir / name)
+        with as_user_error(run_dir):
+            self._file = AppendOnlyFile(run_dir / name)
         with contextlib.suppress(OSError):
             self._put(file_version="brain.Event:2")
             if keep_until_env_steps is not None:
@@ -127,7 +127,7 @@ class WandB:
         import wandb
 
         # One page per run directory, however often it is resumed.
-        with told_plainly(run_dir / WANDB_ID):
+        with as_user_error(run_dir / WANDB_ID):
             if not run_directory.exists(run_dir, WANDB_ID):
                 run_directory.replace(run_dir, WANDB_ID, uuid.uuid4().hex[:12].encode())
             page = run_directory.read(run_dir, WANDB_ID, 128).decode(errors="replace").strip()

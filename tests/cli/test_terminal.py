@@ -105,7 +105,7 @@ def test_a_run_directory_honours_the_umask(umask, file, folder, tmp_path):
     try:
         run_dir = tmp_path / "runs" / "run"
         runnel.train(Reinforce(), "toys:Corridor", "fused", envs=4, steps=96, run_dir=run_dir, quiet=True)
-        events.EventLog(run_dir).tell("restart")
+        events.EventLog(run_dir).record("restart")
     finally:
         os.umask(before)
     there = [path for path in (tmp_path / "runs").rglob("*") if not path.is_symlink()]

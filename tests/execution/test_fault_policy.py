@@ -144,9 +144,9 @@ def test_a_hang_is_shown_once_with_what_was_done_about_it(tmp_path):
     crew = SimpleNamespace(processes={"actor-1": process}, unit=lambda name: {name})
 
     def lost(fault):
-        log.tell("restart", worker=fault.worker, reason=fault.reason, action="replaced")
+        log.record("restart", worker=fault.worker, reason=fault.reason, action="replaced")
 
-    fleet: Any = SimpleNamespace(crew=crew, _phases={"actor-1": "working"}, tell=log.tell, _lost=lost)
+    fleet: Any = SimpleNamespace(crew=crew, _phases={"actor-1": "working"}, tell=log.record, _lost=lost)
     DistributedProgram._hangs(fleet, "actor-1", 2.4)
     assert len(shown) == 1
     assert shown[0].endswith("in step (/home/me/simulator.py, line 12); replaced")

@@ -24,7 +24,7 @@ class Clock:
 def test_tells_the_file_and_the_view(tmp_path):
     shown = []
     log = EventLog(tmp_path, shown.append, clock=Clock(1_800_000_000.25))
-    log.tell(
+    log.record(
         "restart", worker="actor-1", reason="killed by signal 9", action="restarted from its journal", seconds=0.41
     )
     assert (tmp_path / events.FILE).read_text() == (
@@ -37,9 +37,9 @@ def test_tells_the_file_and_the_view(tmp_path):
 def test_words_of_other_events(tmp_path):
     shown = []
     log = EventLog(tmp_path, shown.append)
-    log.tell("checkpoint_failed", reason="no space left on device\na traceback", action="trying again")
-    log.tell("interrupted")
-    log.tell("nan", reason="learn/loss", count=np.int64(3), value=float("nan"), where={"a": (1, 2)}, event_time=None)
+    log.record("checkpoint_failed", reason="no space left on device\na traceback", action="trying again")
+    log.record("interrupted")
+    log.record("nan", reason="learn/loss", count=np.int64(3), value=float("nan"), where={"a": (1, 2)}, event_time=None)
     assert shown == [
         "checkpoint failed: no space left on device; trying again",
         "interrupted: interrupted",
@@ -53,8 +53,8 @@ def test_words_of_other_events(tmp_path):
 def test_a_hang_is_one_line_on_the_screen_and_two_in_the_file(tmp_path):
     shown = []
     log = EventLog(tmp_path, shown.append)
-    log.tell("hang", worker="actor-0", reason="gave no sign of life", stacks="...", show=False)
-    log.tell("restart", worker="actor-0", reason="gave no sign of life", action="replaced")
+    log.record("hang", worker="actor-0", reason="gave no sign of life", stacks="...", show=False)
+    log.record("restart", worker="actor-0", reason="gave no sign of life", action="replaced")
     assert shown == ["actor-0: gave no sign of life; replaced"]
     assert [event["event"] for event in read_events(tmp_path)] == ["hang", "restart"]
     assert "show" not in read_events(tmp_path)[0]
@@ -66,9 +66,9 @@ def test_the_view_may_come_later_and_may_fail(tmp_path):
     def broken(text: str) -> None:
         raise BrokenPipeError(text)
 
-    log.tell("cut", reason="one")
+    log.record("cut", reason="one")
     log.note = broken
-    log.tell("cut", reason="two")
+    log.record("cut", reason="two")
     assert [event["reason"] for event in read_events(tmp_path)] == ["one", "two"]
 
 
@@ -77,11 +77,11 @@ def test_many_of_a_kind_are_summed_up(tmp_path):
     log = EventLog(tmp_path, shown.append, clock=clock)
     for i in range(1000):
         clock.now += 0.01
-        log.tell("environment", worker="actor-0", reason=f"failure {i}")
-    log.tell("environment", worker="actor-1", reason="another's")
+        log.record("environment", worker="actor-0", reason=f"failure {i}")
+    log.record("environment", worker="actor-1", reason="another's")
     assert len(shown) == events.AT_ONCE + 1
     clock.now += events.WINDOW_S
-    log.tell("environment", worker="actor-0", reason="a minute later")
+    log.record("environment", worker="actor-0", reason="a minute later")
     told = read_events(tmp_path)
     assert len(told) == events.AT_ONCE + 3
     assert told[-2]["count"] == 1000 - events.AT_ONCE
@@ -92,7 +92,7 @@ def test_many_of_a_kind_are_summed_up(tmp_path):
 def test_close_sums_up(tmp_path):
     log = EventLog(tmp_path)
     for _ in range(events.AT_ONCE + 2):
-        log.tell("cut", reason="again")
+        log.record("cut", reason="again")
     log.close()
     log.close()
     assert [event.get("count") for event in read_events(tmp_path)] == [None] * events.AT_ONCE + [2]
@@ -102,12 +102,12 @@ def test_a_full_disk_is_survived_and_counted(tmp_path):
     (tmp_path / events.FILE).symlink_to("/dev/full")
     shown = []
     log = EventLog(tmp_path, shown.append)
-    log.tell("restart", worker="a", reason="one")
-    log.tell("restart", worker="b", reason="two")
+    log.record("restart", worker="a", reason="one")
+    log.record("restart", worker="b", reason="two")
     assert log.lost == 2
     assert len(shown) == 2
     (tmp_path / events.FILE).unlink()
-    log.tell("restart", worker="c", reason="three")
+    log.record("restart", worker="c", reason="three")
     assert [(event["worker"], event["lost"]) for event in read_events(tmp_path)] == [("c", 2)]
     assert log.lost == 0
 
@@ -117,15 +117,15 @@ def test_a_directory_that_is_not_there_is_survived(tmp_path, where):
     if where == "a file":
         (tmp_path / where).touch()
     log = EventLog(tmp_path / where)
-    log.tell("restart", reason="one")
+    log.record("restart", reason="one")
     assert log.lost == 1
 
 
 def test_goes_on_after_a_line_cut_short(tmp_path):
     (tmp_path / events.FILE).write_text('{"event": "whole"}\n{"event": "cut sh')
     log = EventLog(tmp_path)
-    log.tell("resumed", reason="now")
-    log.tell("cut", reason="then")
+    log.record("resumed", reason="now")
+    log.record("cut", reason="then")
     assert [event["event"] for event in read_events(tmp_path)] == ["whole", "resumed", "cut"]
     assert (tmp_path / events.FILE).read_text().count("\n\n") == 0
 
@@ -136,7 +136,7 @@ def test_the_files_stay_short(tmp_path, monkeypatch):
     log = EventLog(tmp_path, clock=clock)
     for i in range(500):
         clock.now += events.WINDOW_S
-        log.tell("restart", worker="actor-0", reason=f"number {i}")
+        log.record("restart", worker="actor-0", reason=f"number {i}")
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert len(sizes) == 2
     assert sum(sizes) < 5000
@@ -146,14 +146,16 @@ def test_the_files_stay_short(tmp_path, monkeypatch):
 
 
 def test_a_long_text_is_shortened(tmp_path):
-    EventLog(tmp_path).tell("restart", reason="x" * 1_000_000)
+    EventLog(tmp_path).record("restart", reason="x" * 1_000_000)
     assert (tmp_path / events.FILE).stat().st_size < 2 * events.LONGEST
 
 
 def test_threads_do_not_mix_lines(tmp_path):
     log = EventLog(tmp_path)
     threads = [
-        threading.Thread(target=lambda name=f"w{i}": [log.tell("cut", worker=name, reason="x" * 500) for _ in range(9)])
+        threading.Thread(
+            target=lambda name=f"w{i}": [log.record("cut", worker=name, reason="x" * 500) for _ in range(9)]
+        )
         for i in range(8)
     ]
     for thread in threads:

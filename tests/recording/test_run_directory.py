@@ -9,7 +9,7 @@ import pytest
 from runnel.errors import UserError
 from runnel.launch.local_launcher import opened_log
 from runnel.recording import run_directory
-from runnel.recording.files import Appended, check_layout, write_atomically
+from runnel.recording.files import AppendOnlyFile, check_layout, write_atomically
 
 HUGE = 200 << 30
 
@@ -63,7 +63,7 @@ def test_nothing_else_is_written_to(kind, root, outside):
     for name in ("file", "logs/file"):
         put(kind, root / name, outside)
         with pytest.raises(OSError, match=r"names|expected"):
-            Appended(root / name) if name == "file" else run_directory.open_to_append(root, name)
+            AppendOnlyFile(root / name) if name == "file" else run_directory.open_to_append(root, name)
     with pytest.raises(UserError, match=r"names|expected"):
         opened_log(root / "logs" / "file")
     with pytest.raises(run_directory.NotPlain):

@@ -22,7 +22,7 @@ from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import EventLog, read_events
-from runnel.recording.files import Appended, one_line
+from runnel.recording.files import AppendOnlyFile, one_line
 from runnel.recording.metrics import MetricsLog, read_metrics
 
 LARGE = PPO(unroll=8, minibatches=2, epochs=1, hidden=(256, 256))
@@ -235,9 +235,9 @@ def test_metrics_that_cannot_be_written_do_not_end_a_run(tmp_path: Path) -> None
 GROWING = """
 import resource, sys
 from pathlib import Path
-from runnel.recording.files import Appended
+from runnel.recording.files import AppendOnlyFile
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-file = Appended(Path(sys.argv[1]))
+file = AppendOnlyFile(Path(sys.argv[1]))
 for i in range(20):
     try:
         file.write(f"line {i:02d}\\n".encode())
@@ -256,7 +256,7 @@ def test_a_file_holds_whole_pieces_only(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrank_is_appended_to_where_it_ends(tmp_path: Path) -> None:
-    file = Appended(tmp_path / "file")
+    file = AppendOnlyFile(tmp_path / "file")
     file.write(b"one\ntwo\n")
     os.truncate(tmp_path / "file", 4)
     file.write(b"three\n")

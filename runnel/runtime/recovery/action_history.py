@@ -1,6 +1,6 @@
-"""The actions of the episodes in progress, kept outside the environments that play them.
+"""The actions of the episodes in progress, kept outside the environments that take them.
 
-Episodes are replayable: the number of an episode and its actions are enough to stand where it stands.
+Episodes are replayable: an episode's number and its actions are enough to rebuild its state.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ import numpy as np
 from runnel.environment import Episode
 
 LIMIT_BYTES: Final = 256 * 2**20
-"""Episodes that never end would fill the memory; beyond this the oldest actions are forgotten."""
+"""Bounds the history of episodes that never end: beyond this the oldest actions are dropped."""
 
 RowSpec = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of what a group does in one step: [E, (agents,) ...]."""
 
 
 class ActionBuffer(NamedTuple):
-    """Memory for so many steps, used again from its beginning when it is full."""
+    """A ring buffer of actions."""
 
     steps: int
     actions: dict[str, np.ndarray]  # by group: [steps, E, ...]
 
 
 class ActionBuffers(Protocol):
-    """Where the memory comes from: ever larger pieces, numbered from 0, until there is none."""
+    """Allocates buffers, numbered from 0, each larger than the one before it."""
 
-    def room(self, number: int) -> ActionBuffer | None: ...
+    def buffer(self, number: int) -> ActionBuffer | None: ...
 
-    def moved(self, number: int) -> None:
-        """Everything is in this one from now on."""
+    def moved_to(self, number: int) -> None:
+        """The history is in this buffer from now on."""
         ...
 
 
 class PrivateBuffers:
-    """Memory of this process."""
+    """Buffers in the memory of this process."""
 
     def __init__(self, rows: Mapping[str, RowSpec], steps: int):
         self._rows, self._steps = dict(rows), max(64, 2 * steps)
 
-    def room(self, number: int) -> ActionBuffer | None:
+    def buffer(self, number: int) -> ActionBuffer | None:
         steps = self._steps << number
         if number and steps * row_bytes(self._rows) > LIMIT_BYTES:
             return None
@@ -50,7 +50,7 @@ class PrivateBuffers:
             steps, {group: np.zeros((steps, *shape), dtype) for group, (shape, dtype) in self._rows.items()}
         )
 
-    def moved(self, number: int) -> None:
+    def moved_to(self, number: int) -> None:
         pass
 
 
@@ -61,32 +61,32 @@ def row_bytes(rows: Mapping[str, RowSpec]) -> int:
 class ActionHistory:
     """Actions as far back as the oldest episode in progress. Steps are counted from the run's start."""
 
-    def __init__(self, envs: int, rooms: ActionBuffers, number: int = 0):
-        """`number` is of the room to begin with: a replacement finds in it what the one before it kept."""
+    def __init__(self, envs: int, buffers: ActionBuffers, number: int = 0):
+        """`number`: the buffer to begin with. A replacement finds in it what the worker before it kept."""
         self.end = 0  # steps taken so far
         self.began = np.zeros(envs, np.int64)  # [E] the step at which each episode in progress began
         self._kept_from = 0  # the first step whose actions are here
-        self._rooms, self._number = rooms, number
-        room = rooms.room(number)
-        assert room is not None
-        self._room = room
+        self._buffers, self._number = buffers, number
+        buffer = buffers.buffer(number)
+        assert buffer is not None
+        self._buffer = buffer
 
     def add(self, actions: dict[str, np.ndarray], done: np.ndarray) -> None:
         """An unroll: actions by group [T, E, ...], ends [T, E]."""
         steps = done.shape[0]
-        # Room for what was needed before this unroll too: who must begin it again needs that once more.
+        # Keeps what was needed before this unroll too: a replacement that repeats the unroll needs it.
         self._reserve(self.end + steps - int(self.began.min()))
         self._write(self.end, actions)
         ended = done.any(0)
         latest = steps - 1 - np.argmax(done[::-1], axis=0)  # [E] where `ended`, the newest end
         self.began = np.where(ended, self.end + latest + 1, self.began)
         self.end += steps
-        self._kept_from = max(self._kept_from, self.end - self._room.steps)
+        self._kept_from = max(self._kept_from, self.end - self._buffer.steps)
 
     def episodes(self, numbers: Sequence[int]) -> tuple[list[Episode], np.ndarray]:
         """Every environment's episode in progress, and which of them [E] could not be kept whole.
 
-        Those are told to begin their next episode instead.
+        In place of those, the next episode begins.
         """
         cut = self.began < self._kept_from
         oldest = int(np.where(cut, self.end, self.began).min(initial=self.end))
@@ -99,7 +99,7 @@ class ActionHistory:
         return found, cut
 
     def restore(self, episodes: Sequence[Episode], end: int) -> None:
-        """Stands after step `end` with these episodes in progress."""
+        """Goes on after step `end` with these episodes in progress."""
         lengths = np.array([_length(episode) for episode in episodes], np.int64)
         longest = int(lengths.max(initial=0))
         self.end, self.began, self._kept_from = end, end - lengths, end - longest
@@ -112,10 +112,10 @@ class ActionHistory:
                     padded[longest - lengths[e] :, e] = episode.actions[group]
                 actions[group] = padded
             self._write(end - longest, actions)
-            self._kept_from = max(self._kept_from, end - self._room.steps)
+            self._kept_from = max(self._kept_from, end - self._buffer.steps)
 
-    def stand(self, end: int, began: np.ndarray, kept_from: int) -> None:
-        """Stands after step `end` with what the memory holds."""
+    def resume_at(self, end: int, began: np.ndarray, kept_from: int) -> None:
+        """Goes on after step `end` with what the buffer holds."""
         self.end, self.began, self._kept_from = end, began.copy(), kept_from
 
     @property
@@ -123,35 +123,35 @@ class ActionHistory:
         return self._kept_from
 
     def _reserve(self, steps: int) -> None:
-        """Moves to a larger room where so many steps have none in this one."""
-        number, room = self._number, self._room
-        while room.steps < steps:
-            larger = self._rooms.room(number + 1)
+        """Moves to a larger buffer if this one is too small for so many steps."""
+        number, buffer = self._number, self._buffer
+        while buffer.steps < steps:
+            larger = self._buffers.buffer(number + 1)
             if larger is None:
                 break
-            number, room = number + 1, larger
+            number, buffer = number + 1, larger
         if number == self._number:
             return
         oldest = max(self._kept_from, min(int(self.began.min()), self.end))
         kept = self._read(oldest)
-        self._room, self._number = room, number
+        self._buffer, self._number = buffer, number
         self._write(oldest, kept)
-        self._rooms.moved(number)
+        self._buffers.moved_to(number)
 
     def _write(self, first: int, actions: Mapping[str, np.ndarray]) -> None:
-        """Writes the actions of the steps from `first` on; of more than there is room for, the newest."""
-        room = self._room.steps
+        """Writes the actions of the steps from `first` on; of more than the buffer holds, the newest."""
+        size = self._buffer.steps
         for group, rows in actions.items():
-            late = rows[-room:]
-            at = (first + len(rows) - len(late)) % room
-            until_end = min(len(late), room - at)
-            self._room.actions[group][at : at + until_end] = late[:until_end]
-            self._room.actions[group][: len(late) - until_end] = late[until_end:]
+            late = rows[-size:]
+            at = (first + len(rows) - len(late)) % size
+            until_end = min(len(late), size - at)
+            self._buffer.actions[group][at : at + until_end] = late[:until_end]
+            self._buffer.actions[group][: len(late) - until_end] = late[until_end:]
 
     def _read(self, first: int) -> dict[str, np.ndarray]:
         """The actions from step `first` to the end."""
-        where = np.arange(first, self.end) % self._room.steps
-        return {group: rows[where] for group, rows in self._room.actions.items()}
+        where = np.arange(first, self.end) % self._buffer.steps
+        return {group: rows[where] for group, rows in self._buffer.actions.items()}
 
 
 def _length(episode: Episode) -> int:

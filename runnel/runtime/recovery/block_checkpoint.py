@@ -1,4 +1,7 @@
-"""What it takes to go on with a block of host environments, as named arrays. NumPy only: see `worker_checkpoint.py`."""
+"""Saves and loads one block of host environments: in a checkpoint, and in its journal. NumPy only.
+
+What needs JAX is in `worker_checkpoint.py`: workers of host environments never import it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from runnel.environment import Episode
-from runnel.recording.events import Tell
+from runnel.recording.events import ReportEvent
 from runnel.runtime.programs.episode_counter import EpisodeCounter
 from runnel.runtime.recovery import action_history
 from runnel.runtime.recovery import checkpoint_names as names
@@ -46,7 +49,7 @@ def _host_arrays(number: int, episodes: Sequence[Episode], cut: np.ndarray) -> A
 
 
 def load_host(number: int, block: BlockState, saved: Arrays) -> None:
-    """Stands where it was saved, or at the beginning."""
+    """Goes on from where it was saved; from the beginning if nothing was."""
     if not saved:
         block.reset()
         return
@@ -61,22 +64,22 @@ def load_host(number: int, block: BlockState, saved: Arrays) -> None:
 
 
 class BlockStart(NamedTuple):
-    """What a worker begins from."""
+    """What a worker starts from."""
 
     saved: Arrays = {}  # noqa: RUF012  (never changed) its part of a checkpoint, or nothing
-    rejoins: bool = False  # it takes the place of a worker that has died, and finds what it needs in its journal
-    suspect: bool = False  # which crashed or hung, and may do so again
+    rejoins: bool = False  # it replaces a worker that died, and finds its state in that worker's journal
+    suspect: bool = False  # the worker before it crashed or hung, and this one may do so again
 
 
-def tell_cut(blocks: Iterable[BlockState], tell: Tell) -> None:
-    """Tells of episodes that could not be replayed."""
+def report_cut_episodes(blocks: Iterable[BlockState], report: ReportEvent) -> None:
+    """Reports episodes that could not be replayed."""
     cut = sum(block.cut for block in blocks)
     if cut:
-        tell("cut", reason=f"{cut} episodes could not be replayed", action="the next ones were begun", episodes=cut)
+        report("cut", reason=f"{cut} episodes could not be replayed", action="the next ones were begun", episodes=cut)
 
 
 def entry(block: BlockState) -> Arrays:
-    """What a journal keeps of a block between two unrolls: what a checkpoint does, with the actions elsewhere."""
+    """A journal's entry: what a checkpoint has of a block, except the actions, which the journal keeps elsewhere."""
     kept: Arrays = {
         names.UNROLLS: np.asarray(block.unrolls),
         "first": block.first[-1],
@@ -92,7 +95,7 @@ def entry(block: BlockState) -> Arrays:
 
 
 def open_journal(block: BlockState, memory: BlockMemory, kept: Callable[[], Arrays], new: bool) -> Journal:
-    """A block's journal; it is kept from now on. Where the block is `new`, whatever was in it is forgotten."""
+    """Opens a block's journal, which is kept from now on. If the block is `new`, old content is dropped."""
     state = {name: (array.shape, array.dtype) for name, array in kept().items()}
     acted = {group: (lane.actions.shape, lane.actions.dtype) for group, lane in block.served.items()}
     journal = Journal(memory, state, acted, block.rows())
@@ -103,11 +106,10 @@ def open_journal(block: BlockState, memory: BlockMemory, kept: Callable[[], Arra
 
 
 def rejoin(block: BlockState, number: int, suspect: bool, load: Callable[[Arrays], None]) -> None:
-    """Takes the place of a worker that has died, from its journal; `load` stands the block where that says.
+    """Replaces a worker that died: rebuilds its block from its journal. `load` restores a block from arrays.
 
-    Where the other crashed or hung and may do so again (`suspect`), every environment is named in the journal before it
-    is stepped, until an unroll is complete. The one that was named there when the other ended has brought it down, and
-    its episode is not gone on with.
+    If that worker crashed or hung (`suspect`), the journal names every environment before it is stepped, until an
+    unroll is complete. The environment that it names when a worker dies has killed it: its episode is cut.
     """
     journal, vector = block.journal, block.vector
     assert journal is not None
@@ -122,7 +124,7 @@ def rejoin(block: BlockState, number: int, suspect: bool, load: Callable[[Arrays
     if suspect and block.replays:
         vector.watch = watch
     journal.replaying = True
-    load(_taken_up(block, number))
+    load(_resumed(block, number))
     block.redo()
     journal.replaying = False
     for row, episode, replayed in journal.condemned():
@@ -130,15 +132,15 @@ def rejoin(block: BlockState, number: int, suspect: bool, load: Callable[[Arrays
             vector.condemn(row, episode, "it brought its worker down, twice at the same place")
 
 
-def _taken_up(block: BlockState, number: int) -> Arrays:
-    """A block's journal as a checkpoint would have it, without the episodes that cannot be played again."""
+def _resumed(block: BlockState, number: int) -> Arrays:
+    """The block's journal as arrays of a checkpoint, without the episodes that must not be replayed."""
     assert block.journal is not None
-    found = block.journal.take_up(lambda unroll: all(lane.has(unroll) for lane in block.kept.values()))
+    found = block.journal.resume_entry(lambda unroll: all(lane.has(unroll) for lane in block.kept.values()))
     unrolls = int(found[names.UNROLLS])
     saved = {names.in_block(name, number): array for name, array in found.items()}
     saved[names.ITERATION] = np.asarray(unrolls)
     if block.replays:
-        block.history.stand(unrolls * block.steps, found["began"], int(found["kept_from"]))
+        block.history.resume_at(unrolls * block.steps, found["began"], int(found["kept_from"]))
         episodes, cut = block.history.episodes(found["numbers"].tolist())
         for row, episode, replayed in block.journal.condemned():
             if replayed and not cut[row] and episodes[row].number == episode:

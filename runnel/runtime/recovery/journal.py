@@ -1,10 +1,10 @@
-"""What it takes to go on with a block of environments, in memory that outlives the worker that plays it. NumPy only.
+"""The state of a block of environments, in memory that outlives the worker that steps it. NumPy only.
 
 A journal holds two *entries*, each the block's state between two unrolls: while one is written the other is whole.
-Beside them are the actions of the unroll in progress, written as they come, so that a replacement can take the very
-steps again that others have already seen the results of; and the actions of the episodes in progress.
+Beside them are the actions of the unroll in progress, written as they arrive, so that a replacement can repeat the
+steps whose results other workers have already seen; and the actions of the episodes in progress.
 
-Pages are taken when they are first touched: what is reserved and never used costs nothing.
+The kernel allocates a page when it is first touched: memory that is reserved and never used costs nothing.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Arrays = dict[str, np.ndarray]
 Shapes = Mapping[str, RowSpec]
 
 HISTORY_BYTES = 64 * 2**20
-"""How much of the episodes in progress a block's journal can hold; what is longer is cut where it must be replayed."""
+"""How much of the episodes in progress a block's journal holds. A longer episode is cut when it must be replayed."""
 
 SMALLEST_BYTES = 16 * 2**10
-"""The first room for them."""
+"""Size of the first buffer for them."""
 
 _WORDS = 64
-# Which entry is the newest, 1 or 2, and 0 before the first; the room that holds the history; 1 + the environment that
-# is being stepped, where that is watched; whether what is stepped are episodes that are played again.
-_NEWEST, _ROOM, _WATCHED, _REPLAYING = range(4)
-_WATCHED_EPISODE, _CONDEMNED = 4, 5  # its episode; how many episodes are not to be played again
-_ACTED = 8  # by group: how many steps' actions have come, counted from the run's start
-_CONDEMNED_AT, _MOST_CONDEMNED = 32, 10  # of each: row, episode, and whether playing it again is what killed
+# Which entry is the newest, 1 or 2, and 0 before the first; the buffer that holds the history; 1 + the environment that
+# is being stepped, if that is watched; whether episodes are being replayed.
+_NEWEST, _BUFFER, _WATCHED, _REPLAYING = range(4)
+_WATCHED_EPISODE, _CONDEMNED = 4, 5  # its episode; how many episodes must not be replayed
+_ACTED = 8  # by group: how many steps' actions have arrived, counted from the run's start
+_CONDEMNED_AT, _MOST_CONDEMNED = 32, 10  # of each: row, episode, and whether its replay killed the worker
 
 
 class BlockMemory:
-    """A worker's journals: one descriptor, of which each block takes a part."""
+    """The memory of a worker's journals: one descriptor, of which each block allocates a part."""
 
     def __init__(self, fd: int):
         self._fd, self._end = fd, 0
@@ -52,15 +52,15 @@ class BlockMemory:
     def fileno(self) -> int:
         return self._fd
 
-    def take(self, size: int) -> mmap.mmap:
-        """The next part: the same in every process that takes the same sizes in the same order."""
+    def allocate(self, size: int) -> mmap.mmap:
+        """The next part: the same in every process that allocates the same sizes in the same order."""
         offset, self._end = self._end, self._end + aligned(size, mmap.ALLOCATIONGRANULARITY)
         if os.fstat(self._fd).st_size < self._end:
             os.ftruncate(self._fd, self._end)
         return mmap.mmap(self._fd, self._end - offset, offset=offset)
 
-    def again(self) -> None:
-        """From the first part on."""
+    def rewind(self) -> None:
+        """Allocates from the first part on."""
         self._end = 0
 
     def close(self) -> None:
@@ -70,17 +70,16 @@ class BlockMemory:
 
 
 class Journal:
-    """Of one block. Its rooms are those of a `History`."""
+    """The journal of one block. It allocates the buffers of the block's `ActionHistory`."""
 
     def __init__(self, memory: BlockMemory, state: Shapes, acted: Shapes, steps: Shapes):
-        """`state`: the arrays of an entry; `acted`: those of the unroll in progress; `steps`: by group, what the
-        history keeps of one step."""
+        """Shapes: `state` of an entry, `acted` of the unroll in progress, `steps` of one step in the history."""
         self._steps = dict(steps)
         self._smallest = max(SMALLEST_BYTES, aligned(row_bytes(steps) + ALIGNMENT * len(steps)))
         entry = _bytes(state)
         current = 8 * _WORDS + 2 * entry
         self._history = current + _bytes(acted)
-        self._buffer = memory.take(self._history + 2 * HISTORY_BYTES)
+        self._buffer = memory.allocate(self._history + 2 * HISTORY_BYTES)
         self._words = memoryview(self._buffer).cast("B").cast("q")
         self._entries = [_at(self._buffer, state, 8 * _WORDS + k * entry) for k in range(2)]
         self.acted = _at(self._buffer, acted, current)
@@ -101,10 +100,10 @@ class Journal:
         order()  # whole before it counts
         self._words[_NEWEST] = number
 
-    def take_up(self, handed_over: Callable[[int], bool]) -> Arrays:
-        """The entry to go on from: the newest, unless the unroll that led to it was not handed over to everybody.
+    def resume_entry(self, handed_over: Callable[[int], bool]) -> Arrays:
+        """The entry to go on from: the newest, unless the unroll that led to it was not handed over to every receiver.
 
-        That one is then played again. What comes after the entry is forgotten.
+        That unroll is then repeated, from the entry before it. What comes after the entry is dropped.
         """
         newest = self._words[_NEWEST]
         if not newest:
@@ -119,15 +118,15 @@ class Journal:
     # The unroll in progress
 
     def note(self, group: str, step: int) -> None:
-        """The actions of `step` stand in `acted`."""
+        """The actions of `step` are in `acted`."""
         order()
         self._words[self._groups[group]] = step + 1
 
     def known(self, group: str) -> int:
-        """How many steps' actions have come."""
+        """How many steps' actions have arrived."""
         return self._words[self._groups[group]]
 
-    # Which environment is stepped
+    # Which environment is being stepped
 
     def watch(self, row: int, episode: int = -1) -> None:
         """Environment `row` of the block is about to be stepped, in this episode; -1: none is."""
@@ -136,12 +135,12 @@ class Journal:
         self._words[_WATCHED] = row + 1
 
     def watched(self) -> tuple[int, int] | None:
-        """Row and episode of the environment that is being stepped, where that is watched."""
+        """Row and episode of the environment that is being stepped, if that is watched."""
         row = self._words[_WATCHED] - 1
         return (row, self._words[_WATCHED_EPISODE]) if row >= 0 else None
 
     def condemn(self, row: int, episode: int, replaying: bool) -> None:
-        """An episode brought its worker down, and is not to be played again; of very many, the first are kept."""
+        """Marks an episode that brought its worker down: it must not be replayed. Of very many, the first are kept."""
         count = self._words[_CONDEMNED]
         if count < _MOST_CONDEMNED:
             for word, value in enumerate((row, episode, int(replaying)), _CONDEMNED_AT + 3 * count):
@@ -155,13 +154,13 @@ class Journal:
         return [(self._words[word], self._words[word + 1], bool(self._words[word + 2])) for word in at]
 
     def trust(self) -> None:
-        """An unroll is complete: nobody is watched or condemned any more."""
+        """An unroll is complete: no environment is watched or condemned any more."""
         self._words[_CONDEMNED] = 0
         self.watch(-1)
 
     @property
     def replaying(self) -> bool:
-        """Whether episodes are being played again, to stand where they stood."""
+        """Whether episodes are being replayed, to rebuild their state."""
         return bool(self._words[_REPLAYING])
 
     @replaying.setter
@@ -170,7 +169,7 @@ class Journal:
 
     # Memory for the episodes in progress
 
-    def room(self, number: int) -> ActionBuffer | None:
+    def buffer(self, number: int) -> ActionBuffer | None:
         each = row_bytes(self._steps)
         spare = ALIGNMENT * len(self._steps)
         size = self._smallest << number
@@ -181,12 +180,12 @@ class Journal:
         shapes = {group: ((steps, *shape), dtype) for group, (shape, dtype) in self._steps.items()}
         return ActionBuffer(steps, _at(self._buffer, shapes, aligned(first)))
 
-    def moved(self, number: int) -> None:
+    def moved_to(self, number: int) -> None:
         order()
-        self._words[_ROOM] = number
+        self._words[_BUFFER] = number
 
-    def room_number(self) -> int:
-        return self._words[_ROOM]
+    def buffer_number(self) -> int:
+        return self._words[_BUFFER]
 
 
 def _bytes(shapes: Shapes) -> int:

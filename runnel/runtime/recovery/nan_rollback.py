@@ -1,4 +1,4 @@
-"""Going back to a checkpoint because of numbers that were not finite: how often, and how the same does not follow."""
+"""Rolling back to a checkpoint after a value that was not finite: how often, and with which random numbers."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 
 from runnel.runtime.programs.carry import Carry
 
-SETBACKS = 3
-"""How often a run goes back from the same place before it ends."""
+MAX_ROLLBACKS = 3
+"""How often a run rolls back without getting further before it ends."""
 
 
 @dataclass
 class NanRollback:
-    """How often a run went back without coming further since."""
+    """Counts the rollbacks of a run since it last got further."""
 
     count: int = 0
-    furthest: int = -1  # the iteration it went back from
+    furthest: int = -1  # the latest iteration it rolled back from
 
-    def another(self, iteration: int, checkpoint: int) -> bool:
-        """Whether to go back once more, from an iteration to that of the newest checkpoint."""
-        if checkpoint > self.furthest:  # it has come beyond the place
+    def allow(self, iteration: int, checkpoint: int) -> bool:
+        """Whether to roll back once more, from `iteration` to that of the newest `checkpoint`."""
+        if checkpoint > self.furthest:  # it has got further since
             self.count = 0
         self.count += 1
         self.furthest = max(self.furthest, iteration)
-        return self.count <= SETBACKS
+        return self.count <= MAX_ROLLBACKS
 
 
-def other_seed(carry: Carry, which: int) -> Carry:
-    """A carry that goes on with other random numbers; with `which` 0 the same."""
+def with_other_seed(carry: Carry, attempt: int) -> Carry:
+    """A carry that goes on with other random numbers; with `attempt` 0 the same."""
     seed: Any = np.asarray(carry.seed)
-    return carry._replace(seed=((seed.astype(np.uint64) + which * 0x9E3779B9) % 2**32).astype(seed.dtype))
+    return carry._replace(seed=((seed.astype(np.uint64) + attempt * 0x9E3779B9) % 2**32).astype(seed.dtype))

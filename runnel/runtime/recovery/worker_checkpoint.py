@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from runnel.runtime.workers.player import BlockState
 
 
-def flat(prefix: str, tree: PyTree) -> Arrays:
-    """A tree's leaves by number."""
+def leaf_arrays(prefix: str, tree: PyTree) -> Arrays:
+    """A tree's leaves, named by `prefix` and their number."""
     return {names.leaf(prefix, i): np.asarray(leaf) for i, leaf in enumerate(jax.device_get(jax.tree.leaves(tree)))}
 
 
-def filled(prefix: str, like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """The tree that `flat` flattened; `like` where there is none."""
+def tree_of(prefix: str, like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
+    """The tree whose `leaf_arrays` these are; `like` itself if it was not saved."""
     leaves, structure = jax.tree.flatten(like)
     if leaves and names.leaf(prefix, 0) not in arrays:
         return like
@@ -44,14 +44,14 @@ def filled(prefix: str, like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTre
 
 
 def save_learning(carry: Carry, foreign: Iterable[str]) -> Arrays:
-    """`foreign` groups are learnt elsewhere."""
+    """A learner's part; other workers learn the groups in `foreign`."""
     saved: Arrays = {names.ITERATION: np.asarray(carry.iteration), names.SEED: np.asarray(jax.device_get(carry.seed))}
     for group, state in carry.states.items():
         if group not in foreign and hasattr(state, "params"):
-            saved |= flat(names.state(group), state)
+            saved |= leaf_arrays(names.state(group), state)
             saved[names.updates(group)] = np.asarray(carry.updates[group])
     for node, buffer in carry.replays.items():
-        saved |= flat(names.replay(node), buffer)
+        saved |= leaf_arrays(names.replay(node), buffer)
     if isinstance(carry.window, Window):
         saved |= _window(carry.window)
     return saved
@@ -71,11 +71,11 @@ def load_learning(carry: Carry, saved: Arrays) -> Carry:
         rest = {field: saved[names.window(field)] for field in names.WINDOW_FIELDS}
         window = Window({group: saved[names.window_returns(group)] for group in window.returns}, **rest)
     loaded = carry._replace(
-        seed=saved[names.SEED],  # another than the run's, where it went back and on with other random numbers
+        seed=saved[names.SEED],  # differs from the run's after a rollback with other random numbers
         iteration=saved[names.ITERATION],
         updates={group: saved[names.updates(group)] for group in carry.updates},
-        states={group: filled(names.state(group), state, saved) for group, state in carry.states.items()},
-        replays={node: filled(names.replay(node), buffer, saved) for node, buffer in carry.replays.items()},
+        states={group: tree_of(names.state(group), state, saved) for group, state in carry.states.items()},
+        replays={node: tree_of(names.replay(node), buffer, saved) for node, buffer in carry.replays.items()},
         window=window,
     )
     return jax.device_put(loaded)
@@ -90,7 +90,7 @@ def load_credit(credit: Credit, component: Component, saved: Arrays) -> None:
         )
 
 
-# Playing
+# Blocks of environments
 
 
 def save_block(block: BlockState, place: EnvBlock) -> Arrays:
@@ -100,19 +100,19 @@ def save_block(block: BlockState, place: EnvBlock) -> Arrays:
     saved = save_host(number, block) if state is None else save_counter(number, block.counter)
     if isinstance(block.acting, LocalPolicies):
         for group, memory in block.acting.memories.items():
-            saved |= flat(names.block(number, names.memory(group)), memory)
+            saved |= leaf_arrays(names.block(number, names.memory(group)), memory)
     if state is not None:
         saved |= {names.block(number, field): array for field, array in _stepped_state(block, state).items()}
     return saved
 
 
 def block_entry(block: BlockState) -> Arrays:
-    """What a journal keeps of a block between two unrolls, named as in a checkpoint's block 0."""
+    """A journal's entry for a block of any kind of environment."""
     kept = entry(block)
     state = getattr(block.vector, "state", None)
     if isinstance(block.acting, LocalPolicies):
         for group, memory in block.acting.memories.items():
-            kept |= flat(names.journal_field(names.memory(group)), memory)
+            kept |= leaf_arrays(names.journal_field(names.memory(group)), memory)
     if state is not None:
         kept |= {names.journal_field(field): array for field, array in _stepped_state(block, state).items()}
     return kept
@@ -120,21 +120,21 @@ def block_entry(block: BlockState) -> Arrays:
 
 def _stepped_state(block: BlockState, state: Any) -> Arrays:
     """Fields of a block of JAX environments stepped from the host."""
-    kept = flat(names.ENVIRONMENT, state.environment)
+    kept = leaf_arrays(names.ENVIRONMENT, state.environment)
     for group, rows in _rows(block, state.observation).items():
-        kept |= flat(names.observation(group), rows)
+        kept |= leaf_arrays(names.observation(group), rows)
     return kept | {names.FIRST: block.first[-1].copy()}
 
 
 def load_block(block: BlockState, place: EnvBlock, saved: Arrays) -> None:
-    """Stands where it was saved, or at the beginning."""
+    """Goes on from where it was saved; from the beginning if nothing was."""
     if not saved:
         block.reset()
         return
     number = place.number
     if isinstance(block.acting, LocalPolicies):
         memories = {
-            group: filled(names.block(number, names.memory(group)), memory, saved)
+            group: tree_of(names.block(number, names.memory(group)), memory, saved)
             for group, memory in block.acting.memories.items()
         }
         block.acting.memories = jax.device_put(memories)
@@ -144,18 +144,18 @@ def load_block(block: BlockState, place: EnvBlock, saved: Arrays) -> None:
     load_counter(number, block.counter, saved)
     unrolls = int(saved[names.ITERATION])
     first = saved[names.block(number, names.FIRST)]
-    block.stand(unrolls, first, lambda opening: _stand(block, number, saved, unrolls, opening))
+    block.stand(unrolls, first, lambda opening: _restore_stepped(block, number, saved, unrolls, opening))
 
 
-def _stand(block: BlockState, number: int, saved: Arrays, unrolls: int, opening: dict[str, PyTree]) -> None:
+def _restore_stepped(block: BlockState, number: int, saved: Arrays, unrolls: int, opening: dict[str, PyTree]) -> None:
     vector: Any = block.vector
     vector.reset(opening)
     state = vector.state
     like = _rows(block, state.observation)
-    rows = {group: filled(names.block(number, names.observation(group)), tree, saved) for group, tree in like.items()}
+    rows = {group: tree_of(names.block(number, names.observation(group)), tree, saved) for group, tree in like.items()}
     shown = jax.tree.map(lambda new, old: new.reshape(old.shape), rows, _groups(block, state.observation))
     vector.state = state._replace(
-        environment=jax.device_put(filled(names.block(number, names.ENVIRONMENT), state.environment, saved)),
+        environment=jax.device_put(tree_of(names.block(number, names.ENVIRONMENT), state.environment, saved)),
         observation=shown if len(block.lanes) > 1 else next(iter(shown.values())),
         step=unrolls * block.steps,
     )
@@ -189,7 +189,7 @@ def save_server(server: InferenceServer | AsyncInferenceServer) -> Arrays:
     for client in server.clients:
         saved |= save_counter(client.block.number, client.counter)
     for client, memory in server.memories():
-        saved |= flat(names.block(client.block.number, names.memory(client.group)), memory)
+        saved |= leaf_arrays(names.block(client.block.number, names.memory(client.group)), memory)
     return saved
 
 
@@ -197,17 +197,17 @@ def load_server(server: InferenceServer | AsyncInferenceServer, saved: Arrays) -
     if saved:
         server.restore(
             [
-                filled(names.block(client.block.number, names.memory(client.group)), memory, saved)
+                tree_of(names.block(client.block.number, names.memory(client.group)), memory, saved)
                 for client, memory in server.memories()
             ]
         )
 
 
-# All parts together
+# All parts
 
 
 def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[str, PyTree]:
-    """All parts as what a program of one process saves. `like` has the types of the whole carry."""
+    """Joins the parts of all workers into what a program of one process saves. `like`: the types of the whole carry."""
     assert isinstance(like.actors, ActorStates)
     assert isinstance(like.running, Running)
     numbers = [block.number for block in topology.blocks]
@@ -238,7 +238,7 @@ def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[st
         seed=arrays[names.SEED],
         iteration=arrays[names.ITERATION],
         updates={group: arrays[names.updates(group)] for group in groups},
-        states={group: filled(names.state(group), like.states[group], arrays) for group in groups},
+        states={group: tree_of(names.state(group), like.states[group], arrays) for group in groups},
         replays={node: _buffer(node, buffer, arrays) for node, buffer in like.replays.items()},
         window=Window({g: arrays[names.window_returns(g)] for g in groups}, **rest),
         actors=ActorStates(
@@ -259,11 +259,11 @@ def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[st
 
 
 def _buffer(node: str, like: ReplayState, arrays: Arrays) -> ReplayState:
-    return filled(names.replay(node), like, arrays)
+    return tree_of(names.replay(node), like, arrays)
 
 
 def split(saved: dict[str, PyTree], topology: Topology, agents: dict[str, int]) -> Arrays:
-    """What `join` joined, as all the arrays that workers are made from."""
+    """The inverse of `join`: all arrays that the workers of this topology start from. `agents`: by group."""
     carry: Carry = jax.device_get(saved["carry"])
     arrays = save_learning(carry, ())
     for node, buffer in carry.replays.items():
@@ -286,15 +286,15 @@ def _split_columns(carry: Carry, block: EnvBlock, agents: dict[str, int], kept: 
     envs = slice(block.start, block.stop)
     fields: Arrays = {names.LENGTH: carry.running.length[envs] * kept}
     if isinstance(carry.environments, EnvStates):
-        fields |= flat(names.ENVIRONMENT, _sliced(carry.environments.state, envs))
+        fields |= leaf_arrays(names.ENVIRONMENT, _sliced(carry.environments.state, envs))
         fields[names.FIRST] = carry.environments.first[envs]
     for group, count in agents.items():
         columns = slice(block.start * count, block.stop * count)
         fields[names.reward(group)] = carry.running.reward[group][envs] * kept
         fields[names.discounted(group)] = carry.actors.discounted_sum[group][columns] * kept.repeat(count)
-        fields |= flat(names.memory(group), _sliced(carry.actors.memory[group], columns))
+        fields |= leaf_arrays(names.memory(group), _sliced(carry.actors.memory[group], columns))
         if isinstance(carry.environments, EnvStates):
-            fields |= flat(names.observation(group), _sliced(carry.environments.observation[group], columns))
+            fields |= leaf_arrays(names.observation(group), _sliced(carry.environments.observation[group], columns))
     return fields
 
 

@@ -54,7 +54,7 @@ class CompiledProgram:
         count = min(iterations, self.iterations_per_call)
         self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(target))
         # All devices, not only the one the totals are read from: a call that overtook the one before it could
-        # leave too few of the host's threads for both to meet in a collective.
+        # leave too few of the host's threads for both to complete a collective.
         jax.block_until_ready(self.carry)
         progress = totals.read(int(done), total, self.carry, bool(reached))
         spent = time.monotonic() - started
@@ -75,17 +75,17 @@ class CompiledProgram:
         return {"carry": self.carry, "host": {}}
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
-        """Goes on from what `save` gave; nothing is lost, so 0 episodes are cut."""
+        """Goes on from what `save` returned; nothing is lost, so 0 episodes are cut."""
         del env_steps
         assert saved is not None
         self.carry = jax.device_put(saved["carry"], self._shardings)
         return 0
 
     def rest(self) -> None:
-        """Nobody else works here."""
+        """No other process works on it."""
 
     def hurry(self) -> None:
-        """Nobody else is waited for."""
+        """There is no other process to wait for."""
 
     def close(self) -> None:
         pass
@@ -117,7 +117,7 @@ class CompiledProgram:
         return max(k for k in range(1, most + 1) if self.loop.graph.unroll % k == 0)
 
     def _sharding(self, carry: Carry) -> Carry:
-        """Columns are spread over the devices; what is learnt is on all of them."""
+        """Columns are sharded over the devices; learners' states are replicated."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         spread = NamedSharding(self.mesh, PartitionSpec("columns"))
 
@@ -132,7 +132,7 @@ class CompiledProgram:
         )
 
     def _sharded(self, trajectories: PyTree) -> PyTree:
-        """Keeps every trajectory's columns where they were played."""
+        """Keeps every column of a trajectory on the device whose environments made it."""
         if self.mesh.size == 1:
             return trajectories
         time_major = NamedSharding(self.mesh, PartitionSpec(None, "columns"))

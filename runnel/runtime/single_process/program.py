@@ -1,4 +1,4 @@
-"""From a plan to the program that runs it."""
+"""The program of a plan: the interface that a session drives, and the programs of plans of one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
 from runnel.graph.nodes import Graph
 from runnel.planning.plan import Plan
-from runnel.recording.events import Tell, nobody
+from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
@@ -23,16 +23,16 @@ from runnel.types import PyTree
 
 
 class Program(Protocol):
-    """A plan at work."""
+    """A plan that runs, in this process or in workers."""
 
     @property
     def carry(self) -> Carry | None:
-        """Everything that training carries on, where it is here: of workers elsewhere, as it was last saved."""
+        """The state of training; if it is in other processes, as it was last saved."""
         ...
 
     @property
     def steps(self) -> int:
-        """Steps that host environments have taken in this process; read by another thread, to see whether they hang."""
+        """Steps that host environments have taken in this process; another thread reads it, to detect hangs."""
         ...
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
@@ -40,35 +40,37 @@ class Program(Protocol):
         ...
 
     def measure(self) -> None:
-        """From here on `report` counts: what came before was starting and compiling."""
+        """Resets `report`: what came before was starting and compiling."""
         ...
 
     def report(self, recent: bool = False) -> UsageReport:
-        """How workers and streams fared since `measure`; `recent`: over the last seconds, where that can be told."""
+        """The usage of workers and streams since `measure`; `recent`: over the last seconds, if that is measured."""
         ...
 
     def save(self) -> dict[str, PyTree]: ...
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
-        """Goes on from what `save` gave; says how many episodes could not be replayed and were cut.
+        """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut.
 
-        Nothing: from the beginning. Only programs that can lose their state before it was ever saved need know that.
+        None: from the beginning. Only programs that can lose their state before it was saved support that.
         """
         ...
 
     def rest(self) -> Progress | None:
-        """What was done and told since `run` came back, once `save` has brought everybody to a stop."""
+        """The progress between the return of `run` and the pause that `save` made."""
         ...
 
     def hurry(self) -> None:
-        """The user waits: from here on, `save` waits for workers half a minute and no longer."""
+        """The user waits: from here on, `save` waits for workers for at most half a minute."""
         ...
 
     def close(self) -> None: ...
 
 
-def make_program(plan: Plan, graph: Graph, environment: Environment, seed: int, tell: Tell = nobody) -> Program:
-    """The program of a plan of one worker; `tell` hears of what breaks in it."""
+def make_program(
+    plan: Plan, graph: Graph, environment: Environment, seed: int, report_event: ReportEvent = ignore_event
+) -> Program:
+    """The program of a plan of one worker; `report_event` gets what fails in it."""
     fragment = plan.fragments[0]
     if isinstance(environment, JaxEnvironment):
         loop = Loop(graph, environment)
@@ -77,24 +79,24 @@ def make_program(plan: Plan, graph: Graph, environment: Environment, seed: int, 
             return CompiledProgram(loop, [by_name[name] for name in fragment.devices[0]], seed, fragment.name)
         return SteppedProgram(loop, None, seed, fragment.name)
     assert isinstance(environment, HostEnvironment)
-    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed, fragment.name, tell)
+    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed, fragment.name, report_event)
 
 
 def carry_types(graph: Graph, environment: Environment) -> Carry:
-    """The types of everything that a run carries on."""
+    """The types of a run's whole carry."""
     traced = environment if isinstance(environment, JaxEnvironment) and is_traceable(environment) else None
     return jax.eval_shape(Loop(graph, traced).init, jax.ShapeDtypeStruct((), jax.numpy.uint32))
 
 
 def unsound_states(graph: Graph, states: dict[str, PyTree], seed: int) -> str | None:
-    """What no training leaves in learners' states: numbers that are not finite where those of a fresh one are."""
+    """Why no training left these states: values that are not finite where a fresh state's are. None if sound."""
     loop, first = Loop(graph), jax.numpy.uint32(seed)
     name = finite.entered(states, lambda: {group: loop.init_state(first, group) for group in states})
     return f"{name} of the learner's state is not finite" if name else None
 
 
 def unsound(graph: Graph, carry: Carry, seed: int) -> str | None:
-    """The same of everything that is counted and learnt. What environments say, and what follows, may be infinite."""
+    """The same for counters and states. What environments return, and what follows from it, may be infinite."""
     counts = {"iteration": carry.iteration, "updates": carry.updates, "episodes": (carry.window, carry.running)}
     for name, counted in counts.items():
         for leaf in map(np.asarray, jax.tree.leaves(counted)):

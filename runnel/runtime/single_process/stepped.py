@@ -13,7 +13,7 @@ import numpy as np
 from runnel.environment import HostVector
 from runnel.ops.episodes import Running
 from runnel.planning.channels import group_types
-from runnel.recording.events import Tell, nobody
+from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.acting import LocalPolicies
 from runnel.runtime.programs.carry import ActorStates, Carry, IterationMetrics
@@ -32,8 +32,15 @@ from runnel.types import Array, PyTree
 class SteppedProgram:
     """The whole loop in one process, on host environments, or on JAX environments unrolled in one call each."""
 
-    def __init__(self, loop: Loop, vector: HostVector | None, seed: int, name: str = "process", tell: Tell = nobody):
-        self.name, self.tell, self.steps = name, tell, 0
+    def __init__(
+        self,
+        loop: Loop,
+        vector: HostVector | None,
+        seed: int,
+        name: str = "process",
+        report_event: ReportEvent = ignore_event,
+    ):
+        self.name, self.report_event, self.steps = name, report_event, 0
         self.loop, self.stage = loop, Stage(loop.graph)
         self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
         self.player = self._player(vector, seed) if vector is not None else None
@@ -51,7 +58,7 @@ class SteppedProgram:
         self.policies = LocalPolicies(self.loop, list(lanes), self._parameters, seed)
         block = BlockState(vector, range(graph.envs), graph.unroll, lanes, self.policies, discounts)
         block.reset()
-        player = Player([block], lambda block: NO_STAMP, beat=self._stepped, tell=self.tell)
+        player = Player([block], lambda block: NO_STAMP, beat=self._stepped, tell=self.report_event)
         player.tell_failures(block)
         return player
 
@@ -79,7 +86,7 @@ class SteppedProgram:
             self.player.environment_s, self.player.act_s = 0.0, 0.0
 
     def report(self, recent: bool = False) -> UsageReport:
-        """One process waits for nobody; its time goes to phases."""
+        """One process never waits; its time is divided into phases."""
         del recent
         if self.player is None:
             return single_process_usage(self.name, {"rollout": self._unroll_s, "learn": self._learn_s})
@@ -102,7 +109,7 @@ class SteppedProgram:
         return {"carry": carry, "host": {**action_history.pack(episodes), "cut": np.asarray(cut)}}
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
-        """Goes on from what `save` gave; says how many episodes could not be replayed and were cut."""
+        """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut."""
         del env_steps  # iterations tell
         assert saved is not None
         self.carry = jax.device_put(saved["carry"])
@@ -123,10 +130,10 @@ class SteppedProgram:
         return int(cut.sum())
 
     def rest(self) -> None:
-        """Nobody else works here."""
+        """No other process works on it."""
 
     def hurry(self) -> None:
-        """Nobody else is waited for."""
+        """There is no other process to wait for."""
 
     def close(self) -> None:
         if self.player is not None:
@@ -143,7 +150,7 @@ class SteppedProgram:
             # The slot's own memory: the update must have finished reading it before the next unroll.
             seen = {group: [lane.slot.arrays] for group, lane in self.player.blocks[0].kept.items()}
         if self._nothing is None:
-            # As NumPy arrays, which a program does not use up: tracing for them anew takes as long as an update.
+            # NumPy arrays, which donation does not consume: making them again takes as long as an update.
             types = jax.eval_shape(self._learn, self.carry, None, seen)[1]
             self._nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), types)
         total = self._nothing if total is None else total

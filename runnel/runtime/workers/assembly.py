@@ -201,7 +201,7 @@ def make_blocks(a: Assignment, parameters: ParameterSource) -> list[BlockState]:
             worker_checkpoint.load_block(block, place, a.start.saved)
             journal.write(block.entry())
         blocks.append(block)
-    block_checkpoint.tell_cut(blocks, a.context.tell)
+    block_checkpoint.report_cut_episodes(blocks, a.context.tell)
     return blocks
 
 

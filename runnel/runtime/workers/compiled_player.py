@@ -115,7 +115,7 @@ class CompiledPlayer:
         entry = block.entry()
         block.journal = Journal(memory, {name: (a.shape, a.dtype) for name, a in entry.items()}, {}, {})
         if rejoins:
-            found = block.journal.take_up(lambda unroll: not block.takers(unroll))
+            found = block.journal.resume_entry(lambda unroll: not block.takers(unroll))
             block.carry = _loaded(block.carry, names.journal_field, found)
             block.unrolls = int(found[names.UNROLLS])
         else:

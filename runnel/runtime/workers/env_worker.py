@@ -14,8 +14,8 @@ from runnel.runtime.recovery.block_checkpoint import (
     load_host,
     open_journal,
     rejoin,
+    report_cut_episodes,
     save_host,
-    tell_cut,
 )
 from runnel.runtime.recovery.journal import Arrays, BlockMemory
 from runnel.runtime.workers.lanes import RemotePolicyLane, RemoteRolloutLane
@@ -63,7 +63,7 @@ class EnvWorker:
             list(self.blocks.values()), gate.wait_for, gate.early_stamp, context.leave_boundary,
             asks_count=free and bool(rolled), beat=context.bell.beat_at, tell=context.tell,
         )  # fmt: skip
-        tell_cut(self.blocks.values(), context.tell)
+        report_cut_episodes(self.blocks.values(), context.tell)
 
     def _block(
         self, number: int, envs: range, types: Mapping[str, GroupTypes], rolled: Sequence[str],

@@ -15,7 +15,7 @@ import numpy as np
 
 from runnel.environment import Episode, HostStep, HostVector
 from runnel.errors import EnvironmentFailed
-from runnel.recording.events import Tell, nobody
+from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs.episode_counter import EpisodeCounter
 from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.runtime.recovery.action_history import ActionHistory, PrivateBuffers, RowSpec
@@ -97,7 +97,7 @@ class BlockState:
     def keep_in(self, journal: Journal, entry: Callable[[], dict[str, np.ndarray]]) -> None:
         """Keeps what a replacement would need in a journal from now on. To be called before it stands anywhere."""
         self.journal, self.entry = journal, entry
-        self.history = ActionHistory(len(self.envs), journal, journal.room_number())
+        self.history = ActionHistory(len(self.envs), journal, journal.buffer_number())
         for lane in self.served.values():
             lane.keep_in(journal)
 
@@ -297,7 +297,7 @@ class Player:
         asks_count: bool = False,
         compiled: Callable[[], None] = lambda: None,
         beat: Callable[[int], None] = lambda steps: None,
-        tell: Tell = nobody,
+        tell: ReportEvent = ignore_event,
     ):
         self.blocks, self.gate, self.early = list(blocks), gate, early
         self.started, self.asks_count, self.compiled = started, asks_count, compiled

@@ -68,9 +68,9 @@ def test_memory_does_not_grow_while_episodes_are_short():
     asked: list[int] = []
 
     class Counted(PrivateBuffers):
-        def room(self, number):
+        def buffer(self, number):
             asked.append(number)
-            return super().room(number)
+            return super().buffer(number)
 
     kept = ActionHistory(2, Counted({"agent": ((2,), np.dtype(np.int32))}, 4))
     done = np.zeros((4, 2), bool)

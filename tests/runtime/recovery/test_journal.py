@@ -37,7 +37,7 @@ def test_what_was_written_last_is_taken_up(memory: BlockMemory):
     first = Journal(memory, STATE, ACTED, ROW)
     for unrolls in range(5):
         first.write(entry(unrolls))
-    found = again(memory).take_up(lambda unroll: True)
+    found = again(memory).resume_entry(lambda unroll: True)
     assert int(found["unrolls"]) == 4
     assert found["length"].tolist() == [4, 4, 4]
 
@@ -46,19 +46,19 @@ def test_an_unroll_that_was_not_handed_over_is_played_again(memory: BlockMemory)
     first = Journal(memory, STATE, ACTED, ROW)
     for unrolls in range(5):
         first.write(entry(unrolls))
-    assert int(again(memory).take_up(lambda unroll: unroll < 3)["unrolls"]) == 3
+    assert int(again(memory).resume_entry(lambda unroll: unroll < 3)["unrolls"]) == 3
     # Who is killed while it plays it finds the same again.
-    assert int(again(memory).take_up(lambda unroll: unroll < 3)["unrolls"]) == 3
+    assert int(again(memory).resume_entry(lambda unroll: unroll < 3)["unrolls"]) == 3
     second = again(memory)
-    second.take_up(lambda unroll: unroll < 3)
+    second.resume_entry(lambda unroll: unroll < 3)
     second.write(entry(4))
-    assert int(again(memory).take_up(lambda unroll: True)["unrolls"]) == 4
+    assert int(again(memory).resume_entry(lambda unroll: True)["unrolls"]) == 4
 
 
 def test_the_first_entry_has_nothing_before_it(memory: BlockMemory):
     first = Journal(memory, STATE, ACTED, ROW)
     first.write(entry(7))
-    assert int(again(memory).take_up(lambda unroll: False)["unrolls"]) == 7
+    assert int(again(memory).resume_entry(lambda unroll: False)["unrolls"]) == 7
 
 
 def test_an_entry_cut_short_does_not_count(memory: BlockMemory):
@@ -67,14 +67,14 @@ def test_an_entry_cut_short_does_not_count(memory: BlockMemory):
     first.write(entry(1))
     with pytest.raises(KeyError):
         first.write({"unrolls": np.asarray(2)})  # ends in the midst of it, over the older of the two
-    found = again(memory).take_up(lambda unroll: False)
+    found = again(memory).resume_entry(lambda unroll: False)
     assert int(found["unrolls"]) == 1
     assert found["length"].tolist() == [1, 1, 1]
 
 
 def test_a_journal_without_an_entry_says_so(memory: BlockMemory):
     with pytest.raises(StateLost, match="no entry"):
-        Journal(memory, STATE, ACTED, ROW).take_up(lambda unroll: True)
+        Journal(memory, STATE, ACTED, ROW).resume_entry(lambda unroll: True)
 
 
 def test_actions_of_the_unroll_in_progress_are_there_for_the_next(memory: BlockMemory):
@@ -100,15 +100,15 @@ def test_a_cleared_journal_is_like_new(memory: BlockMemory):
     assert other.watched() is None
     assert other.condemned() == []
     with pytest.raises(StateLost, match="no entry"):
-        other.take_up(lambda unroll: True)
+        other.resume_entry(lambda unroll: True)
 
 
 def test_several_journals_share_a_descriptor_without_touching_each_other(memory: BlockMemory):
     one, two = (Journal(memory, STATE, ACTED, ROW) for _ in range(2))
     one.write(entry(1))
     two.write(entry(2))
-    memory.again()
-    found = [Journal(memory, STATE, ACTED, ROW).take_up(lambda unroll: True) for _ in range(2)]
+    memory.rewind()
+    found = [Journal(memory, STATE, ACTED, ROW).resume_entry(lambda unroll: True) for _ in range(2)]
     assert [int(each["unrolls"]) for each in found] == [1, 2]
 
 
@@ -143,8 +143,8 @@ def test_a_history_in_a_journal_survives_its_writer(ends: list[list[bool]], kill
         assert before is not None
         end, began, kept_from, wanted = before
         second = again(memory)
-        other = ActionHistory(3, second, second.room_number())
-        other.stand(end, began, kept_from)
+        other = ActionHistory(3, second, second.buffer_number())
+        other.resume_at(end, began, kept_from)
         episodes, cut = other.episodes([0, 0, 0])
         assert not cut.any()
         assert [e.actions["agent"].tolist() for e in episodes] == wanted

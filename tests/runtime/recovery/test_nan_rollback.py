@@ -14,7 +14,7 @@ import runnel
 from runnel.cli.main import main
 from runnel.distributions.coarse import Coarse
 from runnel.errors import RunFailed, UserError
-from runnel.runtime.recovery.nan_rollback import SETBACKS, NanRollback
+from runnel.runtime.recovery.nan_rollback import MAX_ROLLBACKS, NanRollback
 
 STEPS = 8 * 4  # of an iteration
 
@@ -127,16 +127,16 @@ def test_workers_go_back_and_on_with_other_random_numbers(tmp_path):
 
 
 def test_a_run_that_goes_back_in_vain_stops(tmp_path):
-    with pytest.raises(RunFailed, match=f"it went back {SETBACKS} times, and never came further than this"):
+    with pytest.raises(RunFailed, match=f"it went back {MAX_ROLLBACKS} times, and never came further than this"):
         train(tmp_path, 8, on_nan="rollback", checkpoint_every_s=1e-9)
-    assert len(events(tmp_path / "run", "rollback")) == SETBACKS
+    assert len(events(tmp_path / "run", "rollback")) == MAX_ROLLBACKS
 
 
 def test_going_back_counts_anew_once_the_place_is_passed():
     setbacks = NanRollback()
-    assert [setbacks.another(10, 5) for _ in range(SETBACKS + 1)] == [True] * SETBACKS + [False]
-    assert setbacks.another(9, 8) is False  # nearer, not beyond
-    assert setbacks.another(14, 12) is True
+    assert [setbacks.allow(10, 5) for _ in range(MAX_ROLLBACKS + 1)] == [True] * MAX_ROLLBACKS + [False]
+    assert setbacks.allow(9, 8) is False  # nearer, not beyond
+    assert setbacks.allow(14, 12) is True
 
 
 def test_the_command_line_takes_the_choice_and_refuses_others(tmp_path, capsys):
