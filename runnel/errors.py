@@ -6,7 +6,7 @@ fix it, in one or two lines; the command line prints it without a traceback and 
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -32,7 +32,15 @@ class _Shown(BaseException):
 
 
 class UserError(_Shown, Exception):
-    """A mistake of the user's, told in words the user can act on."""
+    """A mistake of the user's, in words that the user can act on.
+
+    The text names arguments as Python does: `envs=10`, or `run_dir=` without a value. `keywords` are those that it
+    names so, for the command line to show them as flags: `--envs 10`, `--run-dir`.
+    """
+
+    def __init__(self, text: str = "", *, keywords: Collection[str] = ()):
+        super().__init__(text)
+        self.keywords = tuple(keywords)
 
 
 class OutOfDescriptors(UserError):

@@ -31,6 +31,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
+FLAG_OF = {"checkpoint_every_s": "--checkpoint-every", "hang_after_s": "--hang-after"}
+"""By keyword of `train`: flags that are called otherwise."""
+
+
+def in_flags(error: UserError) -> str:
+    """An error's text with the keywords that it names as flags: `--envs 10`, where Python says `envs=10`."""
+    text = str(error)
+    for keyword in error.keywords:
+        flag = FLAG_OF.get(keyword, f"--{keyword.replace('_', '-')}")
+        text = re.sub(rf"\b{keyword}=([^\s,;:]*)", lambda found, flag=flag: f"{flag} {_bare(found[1])}".strip(), text)
+    return text
+
+
+def _bare(value: str) -> str:
+    return value[1:-1] if value[:1] in ("'", '"') and value[:1] == value[-1:] else value
+
+
 def _meant(word: str, args: argparse.Namespace, argv: Sequence[str]) -> str:
     """What may have been meant by a word that a command does not take: a flag of its own, or a setting."""
     if not word.startswith("-"):

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return COMMANDS[args.command](args)
     except UserError as error:
         # A line or two, whatever a library put into its reason.
-        _complain(f"{command}: " + "\n".join(str(error).strip().splitlines()[:2]))
+        _complain(f"{command}: " + "\n".join(arguments.in_flags(error).strip().splitlines()[:2]))
         return 2
     except (EnvironmentFailed, RunFailed, WorkerFailed) as error:
         _complain(f"{command}: {error}")  # with the worker's own traceback, and none of this process's

@@ -81,7 +81,7 @@ class RunConfig:
         for name, value in vars(self).items():
             expected = out_of_range(name, value)
             if expected:
-                raise UserError(f"{name}={value!r}: found {value!r}, expected {expected}")
+                raise UserError(f"{name}={value!r}: found {value!r}, expected {expected}", keywords=(name,))
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> RunConfig:

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import sys
+import traceback
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -248,9 +249,32 @@ def _module(name: str) -> types.ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise UserError(f"there is no module '{name}' on the Python path or in the current directory") from None
-        raise UserError(f"'{name}' cannot be imported: it needs '{error.name}', which is not installed") from error
+        raise UserError(
+            f"'{name}' cannot be imported: it needs '{error.name}', which is not installed{_line_of(error)}"
+        ) from error
     except Exception as error:
-        raise UserError(f"'{name}' cannot be imported: {type(error).__name__}: {error}") from error
+        raise UserError(f"'{name}' cannot be imported: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in a module of the user's, and in which line."""
+    text = error.msg if isinstance(error, SyntaxError) else error
+    return f"{type(error).__name__}: {text}{_line_of(error)}"
+
+
+def _line_of(error: Exception) -> str:
+    """` (file.py, line 3)`: the innermost line of the user's own that an error passed through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(("<", os.path.join(ours, ""), os.path.dirname(os.__file__)))
+        and "site-packages" not in frame.filename
+    ]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def _runs(main: types.ModuleType, file: Path) -> bool:
@@ -279,7 +303,7 @@ def _module_of_file(file: Path) -> types.ModuleType:
         pass
     except Exception as error:
         del sys.modules[name]
-        raise UserError(f"'{file}' cannot be imported: {type(error).__name__}: {error}") from error
+        raise UserError(f"'{file}' cannot be imported: {_reason(error)}") from error
     finally:
         _LOADING.pop()
     return module

@@ -320,11 +320,36 @@ def hints_of(cls: type) -> dict[str, Any]:
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         name = getattr(cls, "__name__", cls)
         raise UserError(f"{name} is not a dataclass; decorate it with @dataclass(frozen=True)")
+    check_declared(cls)
     hints = {}
     for field in dataclasses.fields(cls):
         owner = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
         hints[field.name] = _evaluated(field.type, owner)
     return hints
+
+
+def check_declared(cls: type) -> None:
+    """Refuses a subclass with fields or defaults that its dataclass does not see, and would drop silently."""
+    for base in cls.__mro__:
+        above: list[Any] = [each for each in base.__mro__[1:] if dataclasses.is_dataclass(each)]
+        inherited = {field.name for each in above for field in dataclasses.fields(each)}
+        if not above:
+            continue
+        annotated = {
+            name: None
+            for name, annotation in inspect.get_annotations(base).items()
+            if not name.startswith("_") and "ClassVar" not in str(annotation)
+        }
+        if annotated and "__dataclass_fields__" not in vars(base):
+            raise UserError(
+                f"{base.__name__} has fields ({', '.join(annotated)}) that its base class does not know, and would be "
+                f"dropped; write @dataclass(frozen=True) above class {base.__name__}"
+            )
+        for name in (inherited - annotated.keys()) & vars(base).keys():
+            raise UserError(
+                f"{base.__name__}.{name} = ... has no type, so that the default of its base class stays in force; "
+                f"write {name}: TYPE = ..., with @dataclass(frozen=True) above class {base.__name__}"
+            )
 
 
 def _evaluated(annotation: Any, owner: Any) -> Any:

@@ -56,7 +56,7 @@ def evaluate(
     in the run's configuration that may be imported although no run of this user's has signed them.
     """
     if episodes < 1:
-        raise UserError(f"--episodes {episodes}: 1 is the least")
+        raise UserError(f"episodes={episodes}: found {episodes}, expected 1 or more", keywords=("episodes",))
     run_dir, config, given = of_run(run, algorithm, environment)
     with contained():
         built = rebuild(run_dir, config, distributions.default_for("host"), trusted=trust, **given)

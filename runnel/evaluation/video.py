@@ -71,14 +71,16 @@ def recording_video(path: Path | str | None) -> Iterator[Video | None]:
         return
     path = Path(path)
     if path.suffix.lower() not in CODECS:
-        raise UserError(f"--video {path}: found ending '{path.suffix}', wanted {' or '.join(CODECS)}")
+        raise UserError(
+            f"video={path}: found ending '{path.suffix}', expected {' or '.join(CODECS)}", keywords=("video",)
+        )
     directory = path.absolute().parent
     if not os.access(directory, os.W_OK):
-        raise UserError(f"--video {path}: cannot write into {directory}")
+        raise UserError(f"video={path}: cannot write into {directory}", keywords=("video",))
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise UserError("--video needs ffmpeg; run: pip install 'runnel[video]'") from None
+        raise UserError("video= needs ffmpeg; run: pip install 'runnel[video]'", keywords=("video",)) from None
     # Environments that draw with SDL need no screen for it, and need not complain that there is none.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     temporary = directory / f".{os.getpid()}.{path.name}"

@@ -83,11 +83,12 @@ def build(
     count = envs if envs is not None else tuned_envs or default_envs
     expected = run_config.out_of_range("envs", count)
     if expected:
-        raise UserError(f"envs={count}: found {count}, expected {expected}")
+        raise UserError(f"envs={count}: found {count}, expected {expected}", keywords=("envs",))
     if distribution is None:
         distribution = distributions.default_for("jax" if is_traceable(world) else "host")
     if isinstance(distribution, str):
         distribution = distributions.load(distribution)()
+    fields.check_declared(type(distribution))
     startup.phase(f"tracing {type(chosen).__name__}")
     graph = trace(chosen, world.spec, count)
     plan = planned(distribution, graph, world, machine or Machine.here())
@@ -104,7 +105,8 @@ def planned(
         plan = build_plan(distribution, graph, environment, machines)
     except NotCompiled as error:
         same = environments.in_jax(graph.spec.name)
-        raise UserError(f"{error}, or use its JAX version, {same}" if same else str(error)) from None
+        text = f"{error}, or use its JAX version, {same}" if same else str(error)
+        raise UserError(text, keywords=error.keywords) from None
     if not plan.hosts:
         return plan
     return dataclasses.replace(

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from runnel.ops.episodes import WINDOW
 from runnel.runtime.control_messages import EpisodeWindow, ProgressReport
 from runnel.runtime.programs import totals
 from runnel.runtime.programs.totals import Progress
@@ -66,7 +67,7 @@ class ProgressAggregator:
         filled = sum(window.filled for window in windows)
         episodes = self._episodes()
         mean = float(np.mean(list(returns.values()))) if returns else None
-        full = windows and all(window.filled >= 100 for window in windows)
+        full = windows and all(window.filled >= WINDOW for window in windows)
         progress = Progress(
             iterations=iterations - self.iterations,
             updates=versions - self.versions,

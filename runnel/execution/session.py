@@ -403,8 +403,9 @@ class Session:
         taken = self.counters.env_steps
         if taken - self.built.graph.steps_per_iteration >= self.run_config.steps:
             raise UserError(
-                f"{self.run_dir} has taken {taken:,} steps already, and --steps {self.run_config.steps:,} "
-                "counts from its beginning; ask for more than it has"
+                f"{self.run_dir} has taken {taken:,} steps already, and steps={self.run_config.steps} "
+                "counts from its beginning; ask for more than it has",
+                keywords=("steps",),
             )
         cut = program.load(saved, taken)
         if cut:

@@ -339,7 +339,9 @@ def _fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> 
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write a run into {directory}: {error.strerror}; choose another --run-dir") from None
+        raise UserError(
+            f"cannot write a run into {directory}: {error.strerror}; choose another run_dir=", keywords=("run_dir",)
+        ) from None
     run_lock.check_free(directory)
     _refuse_held(directory)
     return directory, made
@@ -356,12 +358,14 @@ def _refuse_held(directory: Path) -> None:
     if held and not resumable:
         raise UserError(
             f"{directory} holds a run without a checkpoint ({', '.join(held)}): remove the directory or choose "
-            "another --run-dir (in Python run_dir=)"
+            "another run_dir=",
+            keywords=("run_dir",),
         )
     if held:
         raise UserError(
             f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
-            "or choose another --run-dir (in Python run_dir=)"
+            "or choose another run_dir=",
+            keywords=("run_dir",),
         )
 
 

@@ -19,10 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from runnel.errors import UserError
+from runnel.ops.blocks import BLOCKS
 from runnel.types import Array, PyTree
-
-BLOCKS = (8, 4, 2, 1)
-"""How many blocks, the best first: as many devices as divide it can share the columns."""
 
 MOST_LOW_BITS = 12
 """Of 32 that are drawn for a row's place in an order; the 20 or more that are left decide it."""

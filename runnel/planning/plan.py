@@ -299,7 +299,8 @@ def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, en
     if fragment.compiled and "environment" in nodes and not is_traceable(environment):
         raise NotCompiled(
             f"'{graph.spec.name}' is a host environment and cannot be compiled into one XLA program; train it with "
-            "--distribution inline"
+            "distribution='inline'",
+            keywords=("distribution",),
         )
 
 
@@ -317,7 +318,7 @@ def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Seq
         use = f"{below} or {above}" if below else str(above)
         workers = f"{fragment.name} workers" if fragment.name == "environment" else f"{fragment.name}s"
         over = f"{parts} devices" if fragment.replicas == 1 else f"{parts} {workers}"
-        raise UserError(f"--envs {graph.envs} does not divide over {over}; use --envs {use}")
+        raise UserError(f"envs={graph.envs} does not divide over {over}; use envs={use}", keywords=("envs",))
     share = graph.envs // fragment.replicas
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
     splits = max(k for k in range(1, max(fragment.env_splits, 1) + 1) if share % k == 0) if plays else 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from runnel.errors import UserError
 from runnel.graph.nodes import Graph
+from runnel.ops.blocks import BLOCKS, block_count
 from runnel.planning.distribution import BoundedStaleness, Synchronisation
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], synchronisation:
             if node.kind == "replay" and not isinstance(synchronisation, BoundedStaleness):
                 raise UserError(
                     f"distribution {name} puts '{node.name}' into {shared}, and has a barrier; whoever waits for all "
-                    f"of them samples from one replay: use Free, put '{node.name}' elsewhere, or use 1 "
+                    f"of them samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, or use 1 "
                     f"{gives.name} worker"
                 )
 
@@ -89,14 +90,16 @@ def check_learning(
     for fragment in fragments:
         kinds = {graph.nodes[node].kind for node in fragment.nodes}
         if learns(fragment, graph) and fragment.replicas > 1:
-            blocks = next(count for count in (8, 4, 2, 1) if graph.envs % count == 0)
+            blocks = block_count(graph.envs)
             if blocks % fragment.replicas:
                 wanted = " or ".join(str(k) for k in range(2, blocks + 1) if blocks % k == 0) or "1"
+                most = max(BLOCKS)
                 raise UserError(
                     f"{fragment.replicas} {fragment.name}s: a batch of {graph.envs} environments is cut into {blocks} "
                     "equal parts, so that training is the same however many share them, and each learner takes as "
                     f"many as the others; use {wanted} {fragment.name}s"
-                    + (", or --envs a multiple of 8" if 8 % fragment.replicas == 0 else "")
+                    + (f", or envs= a multiple of {most}" if most % fragment.replicas == 0 else ""),
+                    keywords=("envs",),
                 )
             if plays is not fragment and plays.replicas * plays.env_splits % fragment.replicas:
                 raise UserError(

@@ -165,7 +165,8 @@ class Checkpoints:
         if not found:
             return UserError(
                 f"{self.run_dir} has no checkpoint; it was stopped before the first was written: train again with "
-                "another --run-dir, or remove this directory"
+                "another run_dir=, or remove this directory",
+                keywords=("run_dir",),
             )
         return UserError(f"none of the {len(found)} checkpoints in {self.directory} is whole; nothing was changed")
 

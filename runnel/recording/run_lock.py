@@ -39,7 +39,9 @@ def hold(run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
     try:
         fd = run_directory.open_to_append(run_dir, FILE, os.O_RDWR)
     except OSError as error:
-        raise UserError(f"cannot write a run into {run_dir}: {error.strerror}; choose another --run-dir") from None
+        raise UserError(
+            f"cannot write a run into {run_dir}: {error.strerror}; choose another run_dir=", keywords=("run_dir",)
+        ) from None
     folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     _held.update((fd, folder))
     try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from runnel import distributions
+from runnel.ops.blocks import block_count
 from runnel.runtime.usage import RoleUsage, UsageReport
 
 BUSY: Final = 0.85
@@ -84,7 +85,7 @@ class RunSetting:
         now = {**self.flags, **flags}
         actors, learners, inference = now.get("actors", 1), now.get("learners", 1), now.get("inference", 1)
         splits = now.get("env_splits", 1)
-        blocks = next(count for count in (8, 4, 2, 1) if self.envs % count == 0)
+        blocks = block_count(self.envs)
         outside = any({"replay", "map"} & role.kinds and not role.learns for role in self.roles)
         gradients = any("gradient" in role.kinds and not role.learns for role in self.roles)
         return (

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
 from runnel.errors import printable
+from runnel.ops.episodes import WINDOW
 from runnel.reporting.bottleneck import label
 from runnel.runtime.usage import UsageReport
 from runnel.system import startup
@@ -284,7 +285,7 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
     if mean_return is None:
         lines.append("  return      no episode ended")
     else:
-        episodes = min(100, result.get("episodes") or 100)
+        episodes = min(WINDOW, result.get("episodes") or WINDOW)
         over = "the last episode" if episodes == 1 else f"the last {episodes} episodes"
         lines.append(f"  return      {short(mean_return)}, mean of {over}")
         lines += [f"    {group:<10}{short(value)}" for group, value in result.get("group_returns", {}).items()]

@@ -48,10 +48,11 @@ def plot(run_dirs: Sequence[Path | str], out: Path | str) -> Path:
     kind = out.suffix.lower().lstrip(".")
     if kind not in FORMATS:
         raise UserError(
-            f"--out {out}: found ending '{out.suffix}', wanted .{', .'.join(FORMATS[:-1])} or .{FORMATS[-1]}"
+            f"out={out}: found ending '{out.suffix}', expected .{', .'.join(FORMATS[:-1])} or .{FORMATS[-1]}",
+            keywords=("out",),
         )
     if not out.absolute().parent.is_dir():
-        raise UserError(f"--out {out}: there is no directory {out.parent}; make it first")
+        raise UserError(f"out={out}: there is no directory {out.parent}; make it first", keywords=("out",))
     curves = [read_curve(run_dir) for run_dir in run_dirs]
     picture = io.BytesIO()
     _draw(curves).savefig(picture, format=kind, dpi=160)
@@ -64,7 +65,7 @@ def read_curve(run_dir: Path | str) -> Curve:
     run_dir = Path(run_dir)
     if not run_dir.is_dir() or not run_directory.exists(run_dir, "config.json"):
         found = "a directory without config.json" if run_dir.is_dir() else "nothing"
-        raise UserError(f"{run_dir} is no run: found {found}, wanted what `runnel train --run-dir` made")
+        raise UserError(f"{run_dir} is no run: found {found}, expected a directory that `runnel train` made")
     points: list[tuple[float, float]] = []
     for record in records(run_dir):
         between: Any = record.get("curve")

@@ -42,5 +42,5 @@ def check_memory(needed_bytes: int) -> None:
     if needed_bytes > 2 * have:
         raise UserError(
             f"found states and unrolls of {needed_bytes / 2**30:,.0f} GiB, and this machine has "
-            f"{have / 2**30:,.0f} GiB of memory; use a smaller network, a shorter unroll or fewer --envs"
+            f"{have / 2**30:,.0f} GiB of memory; use a smaller network, a shorter unroll or fewer environments"
         )

@@ -71,5 +71,5 @@ def check_room(total_bytes: int, proc: Path = Path("/proc"), cgroups: Path = Pat
     if total_bytes > left:
         raise UserError(
             f"the streams of this plan need {_told(total_bytes)} of shared memory and {whose} {_told(left)}; "
-            "use fewer --envs, shorter unrolls or fewer workers"
+            "use fewer environments, shorter unrolls or fewer workers"
         )

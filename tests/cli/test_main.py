@@ -16,6 +16,7 @@ import pytest
 from paths import ROOT, SUPPORT
 
 from runnel import distributions
+from runnel.cli import arguments
 from runnel.cli import main as cli
 from runnel.distributions.asynchronous import Async
 from runnel.distributions.coarse import Coarse
@@ -547,3 +548,18 @@ def test_an_environment_of_ones_own_may_have_settings_called_name_and_id() -> No
     from runnel.envs import make
 
     assert make("toys:named", name="a", id="b").spec.name == "a-b"
+
+
+@pytest.mark.parametrize(
+    ("text", "keywords", "shown"),
+    [
+        ("envs=10 does not divide; use envs=8 or 12", ["envs"], "--envs 10 does not divide; use --envs 8 or 12"),
+        ("steps=0: found 0, expected more", ["steps"], "--steps 0: found 0, expected more"),
+        ("choose another run_dir=", ["run_dir"], "choose another --run-dir"),
+        ("hang_after_s=0.0: found 0.0", ["hang_after_s"], "--hang-after 0.0: found 0.0"),
+        ("train it with distribution='inline', or", ["distribution"], "train it with --distribution inline, or"),
+        ("found 'seed=3' in a file", [], "found 'seed=3' in a file"),
+    ],
+)
+def test_an_error_speaks_of_keywords_in_python_and_of_flags_here(text: str, keywords: list[str], shown: str) -> None:
+    assert arguments.in_flags(UserError(text, keywords=keywords)) == shown

@@ -147,3 +147,28 @@ def test_a_class_of_a_script_is_found_again_through_its_file(tmp_path: Path) -> 
     data = json.loads(printed)
     assert data["class"] == f"{script}:Own"
     assert serialization.from_json(data, object).rate == 0.25  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import math\n\nLIMIT = 1 / 0\n", "ZeroDivisionError: division by zero (FILE, line 3)"),
+        ("def broken(:\n    pass\n", "SyntaxError: invalid syntax (FILE, line 1)"),
+        ("import json\njson.loads('{')\n", "JSONDecodeError: Expecting property name enclosed in double quotes"),
+        ("import json\n\njson.loads('{')\n", "(FILE, line 3)"),
+        ("\nimport no_such_package_at_all\n", "no_such_package_at_all"),
+    ],
+)
+@pytest.mark.parametrize("by_file", [False, True])
+def test_an_error_in_a_users_module_names_file_and_line(
+    source: str, reason: str, by_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken_{abs(hash((source, by_file)))}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError) as caught:
+        serialization.import_object(f"{file if by_file else name}:Thing")
+    assert "cannot be imported: " in str(caught.value)
+    assert reason.replace("FILE", str(file)) in str(caught.value)
+    assert str(file) in str(caught.value)

@@ -132,3 +132,61 @@ def test_fields_are_described_by_what_stands_beside_them() -> None:
     assert rows["schedule"][1:3] == ("constant | linear", "constant")
     assert rows["network"].doc == "init and apply"
     assert "kind" not in rows
+
+
+# Subclasses
+
+
+@dataclass(frozen=True)
+class Parent:
+    rate: float = 0.1
+    size: int = 4
+
+
+class Undecorated(Parent):
+    extra: int = 3
+
+
+class Constant(Parent):
+    rate = 0.5
+
+
+@dataclass(frozen=True)
+class Unannotated(Parent):
+    rate = 0.5  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Proper(Parent):
+    kinds: ClassVar = ("a",)
+
+    rate: float = 0.5
+    extra: int = 3
+
+
+class Plain(Proper):
+    """Adds nothing but behaviour."""
+
+    kinds = ("b",)
+    _cache: ClassVar[dict[str, int]] = {}
+
+    def double(self) -> float:
+        return 2 * self.rate
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (Undecorated, r"Undecorated has fields \(extra\) .*write @dataclass\(frozen=True\) above class Undecorated"),
+        (Constant, r"Constant\.rate = \.\.\. has no type, .* default of its base class stays"),
+        (Unannotated, r"Unannotated\.rate = \.\.\. has no type"),
+    ],
+)
+def test_a_field_that_would_be_dropped_silently_is_refused(cls: type, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        settings.hints_of(cls)
+
+
+def test_subclasses_that_declare_their_fields_or_add_none_are_taken() -> None:
+    assert list(settings.hints_of(Proper)) == ["rate", "size", "extra"]
+    assert list(settings.hints_of(Plain)) == ["rate", "size", "extra"]

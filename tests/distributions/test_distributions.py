@@ -518,8 +518,8 @@ def test_a_script_without_a_guard_trains_in_processes(itself, tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "environment", "distribution", "envs", "words"),
     [
-        ("ppo", HOST, Coarse(3), 8, "--envs 8 does not divide over 3 actors; use --envs 6 or 9"),
-        ("ppo", HOST, Fine(16), 8, "--envs 8 does not divide over 16 environment workers; use --envs 16"),
+        ("ppo", HOST, Coarse(3), 8, "envs=8 does not divide over 3 actors; use envs=6 or 9"),
+        ("ppo", HOST, Fine(16), 8, "envs=8 does not divide over 16 environment workers; use envs=16"),
         ("ppo", HOST, Central(2), 8, "distribution central needs `gradient` and `apply`, which PPO does not have"),
         ("ppo", HOST, Fused(), 8, "is a host environment and cannot be compiled"),
         ("a2c", HOST, Replicated(3), 12, "3 replicas: a batch of 12 environments is cut into 4 equal parts"),
@@ -549,7 +549,7 @@ def test_too_little_shared_memory_is_said_before_anything_starts(clean, tmp_path
     monkeypatch.setattr(shared_memory, "check_room", lambda total: check(total, proc=fake, cgroups=tmp_path))
     with pytest.raises(UserError) as caught:
         runnel.train(ALGORITHMS["a2c"], HOST, Coarse(2), envs=8, steps=64, run_dir=tmp_path / "run", quiet=True)
-    assert "of shared memory and this machine has 1.0 KiB; use fewer --envs" in str(caught.value)
+    assert "of shared memory and this machine has 1.0 KiB; use fewer environments" in str(caught.value)
     assert marked(clean) == []
 
 

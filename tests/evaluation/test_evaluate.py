@@ -201,8 +201,8 @@ def blind(tmp_path: Path) -> Iterator[Path]:
 
 def test_mistakes_are_told_before_anything_is_played(blind: Path, tmp_path: Path) -> None:
     for arguments, message in [
-        ({"episodes": 0}, "--episodes 0"),
-        ({"video": tmp_path / "film.avi"}, "found ending '.avi', wanted .mp4 or .gif"),
+        ({"episodes": 0}, "episodes=0: found 0, expected 1 or more"),
+        ({"video": tmp_path / "film.avi"}, "found ending '.avi', expected .mp4 or .gif"),
         ({"video": tmp_path / "nowhere" / "film.mp4"}, "cannot write into"),
         ({"video": tmp_path / "film.mp4"}, "gives no pictures"),
     ]:

@@ -79,12 +79,12 @@ def test_sizes_that_make_no_sense():
 
 
 def test_a_host_environment_cannot_be_fused_and_the_error_says_what_can():
-    with pytest.raises(UserError, match=r"host environment.*--distribution inline.*gymnax:CartPole-v1"):
+    with pytest.raises(UserError, match=r"host environment.*distribution='inline', or use .*gymnax:CartPole-v1"):
         runnel.build("ppo", "CartPole-v1", "fused")
 
 
 def test_a_host_environment_of_ones_own_has_no_version_in_jax():
-    with pytest.raises(UserError, match=r"Hill' is a host environment .* --distribution inline$"):
+    with pytest.raises(UserError, match=r"Hill' is a host environment .* distribution='inline'$"):
         runnel.build(Reinforce(), Hill, "fused")
 
 

@@ -258,7 +258,7 @@ class Apart(Distribution):
             BoundedStaleness(1),
             "put 'map' into 'rest' or into a fragment of its own, or use 1 player worker",
         ),
-        (("map", "replay"), 2, Barrier(), "samples from one replay: use Free, put 'replay' elsewhere, or use 1 player"),
+        (("map", "replay"), 2, Barrier(), "samples from one replay: use BoundedStaleness, put 'replay' elsewhere"),
         (("map",), 1, Barrier(), None),
         (("map", "replay"), 1, Barrier(), None),
         (("map", "replay"), 2, BoundedStaleness(1), None),
@@ -322,9 +322,9 @@ def test_nobody_runs_further_ahead_than_the_algorithm_bears():
 
 
 def test_environments_must_divide():
-    with pytest.raises(UserError, match=r"--envs 10 does not divide over 4 actors; use --envs 8 or 12"):
+    with pytest.raises(UserError, match=r"envs=10 does not divide over 4 actors; use envs=8 or 12"):
         plan(distributions.load("coarse")(actors=4), envs=10)
-    with pytest.raises(UserError, match=r"--envs 3 does not divide over 2 devices; use --envs 2 or 4"):
+    with pytest.raises(UserError, match=r"envs=3 does not divide over 2 devices; use envs=2 or 4"):
         plan(distributions.load("fused")(), envs=3)
 
 

@@ -111,7 +111,7 @@ def test_a_mistake_is_told_and_nothing_is_written(tmp_path: Path) -> None:
         ([tmp_path / "nowhere"], "c.png", "nowhere is no run: found nothing"),
         ([tmp_path / "bare"], "c.png", "found a directory without config.json"),
         ([run, empty], "c.png", "no episode has ended"),
-        ([run], "c.xyz", "found ending '.xyz', wanted .png, .svg or .pdf"),
+        ([run], "c.xyz", "found ending '.xyz', expected .png, .svg or .pdf"),
         ([run], "c", "found ending ''"),
         ([run], "nowhere/c.png", "there is no directory"),
     ]:

@@ -23,7 +23,7 @@ def machine(at: Path, meminfo: str, groups: str, files: dict[str, str]) -> dict[
 def test_room_is_what_the_machine_has_left(tmp_path: Path) -> None:
     here = machine(tmp_path, "MemTotal: 9999 kB\nMemAvailable:    2048 kB\n", "0::/\n", {})
     shared_memory.check_room(2 * 2**20, **here)
-    with pytest.raises(UserError, match=r"need 3\.0 MiB .* machine has 2\.0 MiB; use fewer --envs"):
+    with pytest.raises(UserError, match=r"need 3\.0 MiB .* machine has 2\.0 MiB; use fewer environments"):
         shared_memory.check_room(3 * 2**20, **here)
 
 
