@@ -20,6 +20,7 @@ import flax.linen as nn
 import gymnax
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 Array = jax.Array
@@ -221,10 +222,16 @@ def select(log_probs: Array, action: Array) -> Array:
     return jnp.take_along_axis(log_probs, action[:, None], axis=-1).squeeze(-1)
 
 
-def mean_return(info: dict[str, Array]) -> float:
-    """Mean over environments of the last finished episode's return; NaN where none finished."""
-    finished = info["returned_episode_lengths"][-1, -1] > 0
-    return float(jnp.mean(info["returned_episode_returns"][-1, -1], where=finished))
+def mean_return(info: dict[str, Array], episodes: int = 100) -> float | None:
+    """Mean return of the newest episodes, in order of (step, environment); None where none finished."""
+    newest = np.zeros(0, np.float32)
+    for update in reversed(range(len(info["returned_episode"]))):
+        finished = np.asarray(info["returned_episode"][update])  # [T, B]
+        returns = np.asarray(info["returned_episode_returns"][update])[finished]
+        newest = np.concatenate([returns, newest])[-episodes:]
+        if len(newest) == episodes:
+            break
+    return float(newest.mean()) if len(newest) else None
 
 
 @dataclass(frozen=True)
@@ -234,7 +241,7 @@ class Timing:
     env_steps: int  # of one run
     compile_s: float  # tracing, lowering and compiling
     steps_per_second: list[float]  # one a run, warm-up run excluded
-    mean_return: float  # at the end of the last run
+    mean_return: float | None  # at the end of the last run
 
 
 def measure(train: Callable[[Array], dict[str, Any]], seed: int = 0, runs: int = 3) -> Timing:
