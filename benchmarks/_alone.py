@@ -21,10 +21,11 @@ from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.assembly import Assignment, StreamEnds
 from runnel.runtime.workers.ports import InPort, OutPort, Stopped, WorkerContext
+from runnel.runtime.workers.stream_headers import StepHeader, StreamHeader, UnrollHeader, ValueHeader
 from runnel.runtime.workers.worker import run_worker
 from runnel.transport import in_process
 from runnel.transport.parameter_store import Parameters
-from runnel.transport.stream import Message, Schema, dtype_of
+from runnel.transport.stream import NO_HEADER, Header, Message, Schema, dtype_of
 
 PUBLISHED_EVERY_S = 0.05
 """How often parameters are new."""
@@ -64,13 +65,19 @@ class _Line:
 class _Reader:
     """A stream in which there is always another message."""
 
-    def __init__(self, schema: Schema):
-        self._arrays, self._held, self._step = _filled(schema), False, -1
+    def __init__(self, link: StreamSpec):
+        self._arrays, self._held, self._number = _filled(link.schema), False, -1
+        self._kind = link.kind
 
     def receive(self, timeout_s: float) -> Message:
         self._held = True
-        self._step += 1
-        return Message(self._step, ENDLESS, 1, self._step, 0, self._arrays)
+        self._number += 1
+        return Message(self._number, ENDLESS, self._header().pack(), 0, self._arrays)
+
+    def _header(self) -> StreamHeader:
+        if self._kind == "unroll":
+            return UnrollHeader(self._number, version=1)
+        return ValueHeader(1, self._number) if self._kind == "value" else StepHeader(self._number)
 
     def peek(self) -> bool:
         return not self._held
@@ -101,10 +108,10 @@ class _Writer:
     def free(self) -> bool:
         return True
 
-    def commit(self, rows: int = 0, tag: int = 0) -> None:
+    def commit(self, header: Header = NO_HEADER) -> None:
         self._next = (self._next + 1) % len(self.slots)
 
-    def told(self) -> int | None:
+    def last_header(self) -> Header | None:
         return None
 
     def close(self) -> None:
@@ -181,7 +188,7 @@ def _ends(context: WorkerContext, links: Sequence[StreamSpec], boards: Sequence[
         if link.source == context.name:
             ports[link] = OutPort(context, _Writer(link.schema, link.slots), link.name, link.turn, link.turns)  # type: ignore[arg-type]
         else:
-            ports[link] = InPort(context, _Reader(link.schema), link.name, link.source_turn, link.source_turns)  # type: ignore[arg-type]
+            ports[link] = InPort(context, _Reader(link), link.name, link.source_turn, link.source_turns)  # type: ignore[arg-type]
     readers = {b.group: (b, _Store(b.schema)) for b in boards if b.source != context.name}
     writers = {b.group: (b, in_process.InProcessStore(b.schema).writer()) for b in boards if b.source == context.name}
     return StreamEnds(ports, readers, writers)  # type: ignore[arg-type]

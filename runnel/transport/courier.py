@@ -154,8 +154,8 @@ class Courier:
                 "dropped": dict(self._dropped + self._door.counts),
                 "rejected": self.rejected(),
                 "packed": {
-                    out.told.id: {
-                        "kind": out.told.kind,
+                    out.spec.id: {
+                        "kind": out.spec.kind,
                         "packed": out.packing.pays,
                         "ratio": round(out.packing.ratio, 2),
                     }
@@ -322,7 +322,7 @@ class Courier:
                 if entry.id in self._publishing:
                     self._publishing[entry.id].has(name, entry)
                 for into in self._incoming.values():
-                    if into.told.source == name:
+                    if into.spec.source == name:
                         into.has(entry)
 
 

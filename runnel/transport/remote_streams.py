@@ -81,12 +81,12 @@ def pieces(arrays: Iterable[np.ndarray]) -> list[memoryview]:
 class Outgoing:
     """A stream that is read elsewhere: its reading end here."""
 
-    def __init__(self, told: Sends, link: PeerLink, own_bell: Bell, count: Counter[tuple[str, str]]) -> None:
-        self.told, self.link = told, link
-        self.packing = Compressor(bytes_of(told.ring.schema))
+    def __init__(self, spec: Sends, link: PeerLink, own_bell: Bell, count: Counter[tuple[str, str]]) -> None:
+        self.spec, self.link = spec, link
+        self.packing = Compressor(bytes_of(spec.ring.schema))
         self._count = count
-        self._fingerprint = fingerprint(told.ring.schema)
-        self._reader = told.ring.reader(own_bell, told.bell)
+        self._fingerprint = fingerprint(spec.ring.schema)
+        self._reader = spec.ring.reader(own_bell, spec.bell)
         self._pieces: dict[int, list[memoryview]] = {}  # by slot
         self._held: dict[int, Message] = {}  # by sequence, in order
         self._sent_in: dict[int, int] = {}  # by sequence: the number of the batch
@@ -94,9 +94,9 @@ class Outgoing:
 
     def look(self) -> None:
         """Puts what was committed, then what is begun: it was begun later than all that came."""
-        ring, reader = self.told.ring, self._reader
+        ring, reader = self.spec.ring, self._reader
         while True:
-            gone, begun = ring.gone("writer"), reader.begun() if self.told.begins else None
+            gone, begun = ring.gone("writer"), reader.begun() if self.spec.begins else None
             if ring.gone("reader") & 1 or not reader.pending():
                 break
             message = reader.receive(0.0)
@@ -106,7 +106,7 @@ class Outgoing:
             self._said = None  # a message ends what was begun: if another is, even with the same iteration, it is new
         if self._said != (gone, begun):
             self._said = (gone, begun)
-            self.link.put(lambda _: (wire.Begun(self.told.id, gone, begun), None))
+            self.link.put(lambda _: (wire.Begun(self.spec.id, gone, begun), None))
 
     def again(self) -> None:
         """Puts what the peer has not heard."""
@@ -124,15 +124,20 @@ class Outgoing:
             self._pieces[message.slot] = pieces(message.arrays)
         body = b"".join(self._pieces[message.slot])
         if is_first:
-            self._count[self.told.kind, "sent_messages"] += 1
-            self._count[self.told.kind, "sent_bytes"] += len(body)
+            self._count[self.spec.kind, "sent_messages"] += 1
+            self._count[self.spec.kind, "sent_bytes"] += len(body)
         packed = self.packing.pack(body, self.link.bytes_per_s) if self.link.unpacks else None
         if packed is not None:
-            self._count[self.told.kind, "saved_bytes"] += len(body) - len(packed)
+            self._count[self.spec.kind, "saved_bytes"] += len(body) - len(packed)
             body = packed
-        _, iteration, rows, tag = message[:4]
         head = wire.Data(
-            self.told.id, self._fingerprint, packed is not None, message.sequence, iteration, rows, tag, len(body)
+            self.spec.id,
+            self._fingerprint,
+            packed is not None,
+            message.sequence,
+            message.iteration,
+            *message.header,
+            len(body),
         )
         return head, body
 
@@ -140,7 +145,7 @@ class Outgoing:
         if isinstance(entry, wire.Reading):
             if entry.gone > 3:
                 raise Malformed("no courier's")
-        elif not 0 <= entry.sequence < self.told.ring.committed():
+        elif not 0 <= entry.sequence < self.spec.ring.committed():
             raise Malformed("sequence")
         elif entry.sequence in self._held and entry.sequence not in self._sent_in:
             raise Malformed("sequence")  # nobody can have read it
@@ -152,26 +157,26 @@ class Outgoing:
             self._reader.release(message)
 
     def reading(self, entry: wire.Reading) -> None:
-        self.told.ring.follow("reader", entry.gone)
-        self.told.bell.ring()
+        self.spec.ring.follow("reader", entry.gone)
+        self.spec.bell.ring()
 
 
 class Incoming:
     """A stream that is written elsewhere: its writing end here."""
 
-    def __init__(self, told: Takes, link: PeerLink, own_bell: Bell, count: Counter[tuple[str, str]]) -> None:
-        self.told, self.link = told, link
+    def __init__(self, spec: Takes, link: PeerLink, own_bell: Bell, count: Counter[tuple[str, str]]) -> None:
+        self.spec, self.link = spec, link
         self.floors: dict[int, int] = {}  # by store: the iteration that the source has
         self._count = count
-        self._size = bytes_of(told.ring.schema)
-        self._fingerprint = fingerprint(told.ring.schema)
-        self._relay = told.ring.relay(own_bell, told.bell)
+        self._size = bytes_of(spec.ring.schema)
+        self._fingerprint = fingerprint(spec.ring.schema)
+        self._relay = spec.ring.relay(own_bell, spec.bell)
         self._pieces = [pieces(arrays) for arrays in self._relay.slots]
         self._unreleased = self._relay.unreleased()
-        self._released: deque[int] = deque(maxlen=told.ring.capacity)
+        self._released: deque[int] = deque(maxlen=spec.ring.capacity)
         self._begun: int | None = None  # as the source said
         self._said: int | None = None
-        self._relay.tell(self.begun())
+        self._relay.announce(self.begun())
 
     def begun(self) -> int | None:
         """The oldest iteration with which something may have begun that has not come.
@@ -181,9 +186,9 @@ class Incoming:
         """
         if self._begun is not None:
             return self._begun
-        if not self.told.bounds or len(self._unreleased) == self.told.ring.capacity:
+        if not self.spec.bounds or len(self._unreleased) == self.spec.ring.capacity:
             return None
-        return max(0, min(self.floors.get(store, 0) for store in self.told.bounds))
+        return max(0, min(self.floors.get(store, 0) for store in self.spec.bounds))
 
     def look(self) -> None:
         """Puts what the reader has released, having said that something may begin in its place."""
@@ -192,14 +197,14 @@ class Incoming:
             free = sorted(self._unreleased - unreleased)
             if free:
                 self._unreleased = unreleased
-                self._relay.tell(self.begun())
+                self._relay.announce(self.begun())
                 self._released.extend(free)
                 for sequence in free:
                     self._put_released(sequence)
-        gone = self.told.ring.gone("reader")
+        gone = self.spec.ring.gone("reader")
         if gone != self._said:
             self._said = gone
-            self.link.put(lambda _: (wire.Reading(self.told.id, gone), None))
+            self.link.put(lambda _: (wire.Reading(self.spec.id, gone), None))
 
     def again(self) -> None:
         """Puts what the peer may not have heard: it waits for no more releases than it has slots."""
@@ -208,7 +213,7 @@ class Incoming:
             self._put_released(sequence)
 
     def _put_released(self, sequence: int) -> None:
-        self.link.put(lambda _: (wire.Released(self.told.id, sequence), None))
+        self.link.put(lambda _: (wire.Released(self.spec.id, sequence), None))
 
     def check(self, entry: wire.Data | wire.Begun, parts: wire.Parts, new: int) -> wire.Parts:
         """The arrays' bytes, where this is what should come after `new` new messages that have not gone in yet."""
@@ -220,7 +225,7 @@ class Incoming:
             raise Malformed("schema")
         if not 0 <= entry.sequence <= self._relay.committed() + new:
             raise Malformed("sequence")
-        if self.is_new(entry, new) and len(self._relay.unreleased()) + new >= self.told.ring.capacity:
+        if self.is_new(entry, new) and len(self._relay.unreleased()) + new >= self.spec.ring.capacity:
             raise Malformed("no room")
         if entry.packed:
             parts = unpack(parts, self._size)
@@ -241,40 +246,40 @@ class Incoming:
         slot = self._relay.room()
         assert slot is not None
         wire.scatter(parts, self._pieces[slot])
-        self._count[self.told.kind, "received_messages"] += 1
-        self._count[self.told.kind, "received_bytes"] += self._size
+        self._count[self.spec.kind, "received_messages"] += 1
+        self._count[self.spec.kind, "received_bytes"] += self._size
         self._unreleased.add(entry.sequence)
         self._begun = None
-        self._relay.pass_on(slot, entry.iteration, entry.rows, entry.tag, self.begun())
+        self._relay.pass_on(slot, entry.iteration, (entry.header_0, entry.header_1), self.begun())
 
     def hear(self, entry: wire.Begun) -> None:
         self._begun = entry.iteration
-        self._relay.tell(self.begun())
-        if entry.gone != self.told.ring.gone("writer"):
-            self.told.ring.follow("writer", entry.gone)
-            self.told.bell.ring()
+        self._relay.announce(self.begun())
+        if entry.gone != self.spec.ring.gone("writer"):
+            self.spec.ring.follow("writer", entry.gone)
+            self.spec.bell.ring()
 
     def has(self, entry: wire.Has) -> None:
-        if entry.id in self.told.bounds:
+        if entry.id in self.spec.bounds:
             self.floors[entry.id] = entry.iteration
-            self._relay.tell(self.begun())
+            self._relay.announce(self.begun())
 
 
 class Publishing:
     """A store that is mirrored elsewhere. A publication is read once, and is on its way to each host once."""
 
-    def __init__(self, told: Publishes, links: Sequence[PeerLink], count: Counter[tuple[str, str]]) -> None:
-        self.told, self.links = told, links
+    def __init__(self, spec: Publishes, links: Sequence[PeerLink], count: Counter[tuple[str, str]]) -> None:
+        self.spec, self.links = spec, links
         self._count = count
-        self._fingerprint = fingerprint(told.store.schema)
-        self._reader = told.store.reader()
+        self._fingerprint = fingerprint(spec.store.schema)
+        self._reader = spec.store.reader()
         self._read: tuple[wire.PublishedEntry, bytes] | None = None
         self._under_way: dict[str, int] = {}  # by host: the number of the publication
         self._arrived: dict[str, int] = {}
 
     def now(self) -> wire.Has:
         number = self._reader.number()
-        return wire.Has(self.told.id, number, self._reader.iteration())
+        return wire.Has(self.spec.id, number, self._reader.iteration())
 
     def look(self) -> None:
         number = self._reader.number()
@@ -292,7 +297,7 @@ class Publishing:
             version, iteration, arrays = self._reader.read()  # this one or a newer one: then it is read again later
             body = b"".join(pieces(arrays))
             self._read = (
-                wire.PublishedEntry(self.told.id, self._fingerprint, number, version, iteration, len(body)),
+                wire.PublishedEntry(self.spec.id, self._fingerprint, number, version, iteration, len(body)),
                 body,
             )
         self._under_way[to] = number
@@ -309,13 +314,13 @@ class Publishing:
 class Mirroring:
     """A store that is published elsewhere."""
 
-    def __init__(self, told: Mirrors, link: PeerLink, count: Counter[tuple[str, str]]) -> None:
-        self.told, self.link = told, link
+    def __init__(self, spec: Mirrors, link: PeerLink, count: Counter[tuple[str, str]]) -> None:
+        self.spec, self.link = spec, link
         self._count = count
-        self._size = bytes_of(told.store.schema)
-        self._fingerprint = fingerprint(told.store.schema)
-        self._writer = told.store.writer(told.bells)
-        self._taken = wire.Has(told.id, 0, told.store.reader().iteration())
+        self._size = bytes_of(spec.store.schema)
+        self._fingerprint = fingerprint(spec.store.schema)
+        self._writer = spec.store.writer(spec.bells)
+        self._taken = wire.Has(spec.id, 0, spec.store.reader().iteration())
 
     def now(self) -> wire.Has:
         return self._taken
@@ -333,7 +338,7 @@ class Mirroring:
             return
         payload = parts[0] if len(parts) == 1 else b"".join(parts)
         arrays, at = [], 0
-        for field in self.told.store.schema:
+        for field in self.spec.store.schema:
             array = np.ndarray(tuple(field[0]), dtype_of(field), payload, at)
             arrays.append(array)
             at += array.nbytes

@@ -1,12 +1,13 @@
 """A ring of slots in plain memory, with one writer and one reader: what both memory transports are made of.
 
-Each end keeps its own counts and tells the other by single words:
+Each end keeps its own counts and publishes them as single words:
 
-    committed             messages the writer has handed over
-    order[n % capacity]   the slot of message n, written before `committed` counts it
-    received              messages the reader has taken
-    released[slot]        1 + the last message of this slot that the reader gave back
-    tags[n % (cap. + 1)]  the tag of message n, also once its slot is used again: how a replacement knows what was said
+    committed                messages the writer has handed over
+    order[n % capacity]      the slot of message n, written before `committed` counts it
+    received                 messages the reader has taken
+    released[slot]           1 + the last message of this slot that the reader gave back
+    headers[n % (cap. + 1)]  the header of message n, also once its slot is used again: a replacement of the writer
+                             reads there what was sent last
 
 A slot is free when its last committed message was released, so slots come free in whatever order they are given back.
 `order` has room for one entry a slot, which is enough: were message n still unread when n + capacity is committed, all
@@ -22,7 +23,7 @@ import numpy as np
 
 from runnel.transport.bell import Bell
 from runnel.transport.memory import ALIGNMENT, LINE_WORDS, aligned, arrays_at, arrays_bytes, order
-from runnel.transport.stream import Closed, End, Message, Schema, fingerprint
+from runnel.transport.stream import NO_HEADER, Closed, End, Header, Message, Schema, fingerprint
 
 # Words at the head of the ring: written once by who creates it,
 _HEAD = 3  # what `SlotLayout.constants` says
@@ -36,10 +37,12 @@ _ORDER = 4 * LINE_WORDS
 
 _GONE = {"writer": (_WRITER_CLOSED, _WRITER_LOST), "reader": (_READER_CLOSED, _READER_LOST)}
 
-# Words at the head of a slot, written by the writer.
-_SEQUENCE, _ITERATION, _ROWS, _TAG = range(4)
+# Words in front of a slot's arrays, written by the writer.
+_SEQUENCE, _ITERATION, _HEADER = range(3)
+_HEADER_WORDS = 2
+_PREFIX_WORDS = _HEADER + _HEADER_WORDS
 
-_MAGIC_VALUE = 0x72756E6E656C0001
+_MAGIC_VALUE = 0x72756E6E656C0002
 _NONE = -(2**63)
 
 
@@ -52,18 +55,18 @@ class SlotLayout:
         self.schema = schema
         self.capacity = slots
         self.released = _ORDER + aligned(slots, LINE_WORDS)
-        self.tags = self.released + aligned(slots, LINE_WORDS)
-        self._first = 8 * (self.tags + aligned(slots + 1, LINE_WORDS))
+        self.headers = self.released + aligned(slots, LINE_WORDS)
+        self._first = 8 * (self.headers + aligned(_HEADER_WORDS * (slots + 1), LINE_WORDS))
         self._slot_bytes = ALIGNMENT + arrays_bytes(schema)
         self.size = self._first + slots * self._slot_bytes
 
-    def header(self, slot: int) -> int:
-        """The index of the first header word of `slot`."""
+    def prefix(self, slot: int) -> int:
+        """The index of the first word of `slot`."""
         return (self._first + slot * self._slot_bytes) // 8
 
     def slots(self, buffer: Any) -> list[list[np.ndarray]]:
         """The arrays of every slot."""
-        firsts = (8 * self.header(slot) + ALIGNMENT for slot in range(self.capacity))
+        firsts = (8 * self.prefix(slot) + ALIGNMENT for slot in range(self.capacity))
         return [arrays_at(buffer, self.schema, first) for first in firsts]
 
     def constants(self) -> tuple[int, int, int]:
@@ -144,14 +147,14 @@ class Ring:
 
     def clear(self) -> None:
         """Makes the ring as it was when new. Nobody may be at either end; ends made before are of no use after."""
-        for word in range(_COMMITTED, self._layout.header(0)):
+        for word in range(_COMMITTED, self._layout.prefix(0)):
             self._words[word] = 0
         self._begin()
 
     def _begin(self) -> None:
         self._words[_BEGUN] = _NONE
         for slot in range(self.capacity):
-            self._words[self._layout.header(slot) + _SEQUENCE] = -1
+            self._words[self._layout.prefix(slot) + _SEQUENCE] = -1
 
     def close(self) -> None:
         """Lets go of the memory, which goes with the last end or array that views it. Counts stay as they were."""
@@ -168,16 +171,16 @@ class RingWriter:
         self.slots = layout.slots(buffer)
         self._words = words
         self._capacity = layout.capacity
-        self._headers = [layout.header(slot) for slot in range(layout.capacity)]
-        self._released, self._tags = layout.released, layout.tags
+        self._prefixes = [layout.prefix(slot) for slot in range(layout.capacity)]
+        self._released, self._headers = layout.released, layout.headers
         self._bell = own_bell
         self._reader_bell = reader_bell
         self._claimed: int | None = None
         self._iteration = 0
         self._committed = words[_COMMITTED]
         # What `released` says of each slot when it is free.
-        # A header beyond `committed` is of a writer killed before its commit: its slot was free, and still is.
-        last = [words[header + _SEQUENCE] for header in self._headers]
+        # A sequence beyond `committed` is of a writer killed before its commit: its slot was free, and still is.
+        last = [words[prefix + _SEQUENCE] for prefix in self._prefixes]
         given_back = words[layout.released : layout.released + layout.capacity].tolist()
         self._free_at = [n + 1 if n < self._committed else r for n, r in zip(last, given_back, strict=True)]
 
@@ -216,21 +219,21 @@ class RingWriter:
         gone = words[_READER_CLOSED] or words[_READER_LOST] or words[_WRITER_CLOSED]
         return bool(gone) or self._claimed is not None or self._next_free() is not None
 
-    def commit(self, rows: int = 0, tag: int = 0) -> None:
+    def commit(self, header: Header = NO_HEADER) -> None:
         slot = self._claimed
         if slot is None:
             raise ValueError("there is no claimed slot to commit: claim one first")
         self._claimed = None
-        self._hand_over(slot, rows, tag, _NONE)
+        self._hand_over(slot, header, _NONE)
 
-    def _hand_over(self, slot: int, rows: int, tag: int, begun: int) -> None:
-        words, header, sequence = self._words, self._headers[slot], self._committed
-        words[header + _SEQUENCE] = sequence
-        words[header + _ITERATION] = self._iteration
-        words[header + _ROWS] = rows
-        words[header + _TAG] = tag
+    def _hand_over(self, slot: int, header: Header, begun: int) -> None:
+        words, prefix, sequence = self._words, self._prefixes[slot], self._committed
+        kept = self._headers + _HEADER_WORDS * (sequence % (self._capacity + 1))
+        words[prefix + _SEQUENCE] = sequence
+        words[prefix + _ITERATION] = self._iteration
+        words[prefix + _HEADER] = words[kept] = header[0]
+        words[prefix + _HEADER + 1] = words[kept + 1] = header[1]
         words[_ORDER + sequence % self._capacity] = slot
-        words[self._tags + sequence % (self._capacity + 1)] = tag
         order()  # everything of the message is there before it counts
         words[_COMMITTED] = sequence + 1
         order()  # it counts before it is no longer begun
@@ -238,10 +241,11 @@ class RingWriter:
         self._committed = self._free_at[slot] = sequence + 1
         self._reader_bell.ring()
 
-    def told(self) -> int | None:
+    def last_header(self) -> Header | None:
         if not self._committed:
             return None
-        return self._words[self._tags + (self._committed - 1) % (self._capacity + 1)]
+        kept = self._headers + _HEADER_WORDS * ((self._committed - 1) % (self._capacity + 1))
+        return self._words[kept], self._words[kept + 1]
 
     def close(self) -> None:
         if not self._words[_WRITER_CLOSED]:
@@ -266,13 +270,13 @@ class Relay(RingWriter):
         order()  # what the reader read of the slot was read before it is overwritten
         return slot
 
-    def pass_on(self, slot: int, iteration: int, rows: int, tag: int, begun: int | None) -> None:
+    def pass_on(self, slot: int, iteration: int, header: Header, begun: int | None) -> None:
         """Hands a filled slot to the reader, `begun` being what may be begun by now where it came from."""
         self._iteration = iteration
-        self._hand_over(slot, rows, tag, _NONE if begun is None else begun)
+        self._hand_over(slot, header, _NONE if begun is None else begun)
 
-    def tell(self, begun: int | None) -> None:
-        """Says what may be begun now, before it can be committed."""
+    def announce(self, begun: int | None) -> None:
+        """Publishes what may be begun now, before it can be committed."""
         self._words[_BEGUN] = _NONE if begun is None else begun
         order()
 
@@ -291,7 +295,7 @@ class RingReader:
         self._arrays = layout.slots(buffer)
         self._words = words
         self._capacity = layout.capacity
-        self._headers = [layout.header(slot) for slot in range(layout.capacity)]
+        self._prefixes = [layout.prefix(slot) for slot in range(layout.capacity)]
         self._released = layout.released
         self._bell = own_bell
         self._writer_bell = writer_bell
@@ -299,7 +303,7 @@ class RingReader:
         self._received = words[_RECEIVED]
         # What an earlier reader received and did not release. The writer may be busy meanwhile, but not in these
         # slots; in others it writes sequences that nobody has received.
-        last = [(words[header + _SEQUENCE], slot) for slot, header in enumerate(self._headers)]
+        last = [(words[prefix + _SEQUENCE], slot) for slot, prefix in enumerate(self._prefixes)]
         self._again = sorted(
             (n, slot) for n, slot in last if n < self._received and words[layout.released + slot] != n + 1
         )
@@ -328,12 +332,12 @@ class RingReader:
         return message
 
     def _message(self, sequence: int, slot: int) -> Message:
-        header = self._headers[slot]
-        found, iteration, rows, tag = self._words[header : header + 4]
+        prefix = self._prefixes[slot]
+        found, iteration, first, second = self._words[prefix : prefix + _PREFIX_WORDS]
         if found != sequence:
             raise RuntimeError(f"the stream is damaged: slot {slot} holds message {found} in place of {sequence}")
         self._held[slot] = sequence
-        return Message(sequence, iteration, rows, tag, slot, self._arrays[slot])
+        return Message(sequence, iteration, (first, second), slot, self._arrays[slot])
 
     def _over(self) -> bool:
         """Whether the writer is gone and everything it committed was received."""

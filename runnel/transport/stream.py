@@ -1,11 +1,14 @@
 """What a stream is, whichever transport carries it: messages of known shape, one writer, one reader, bounded.
 
     slot = writer.claim(iteration, timeout_s=1.0)      message = reader.receive(timeout_s=1.0)
-    writer.slots[slot][0][:] = observation             learn(message.arrays)
-    writer.commit(rows=8)                              reader.release(message)
+    writer.slots[slot][0][:] = observation             learn(message.header, message.arrays)
+    writer.commit(header=(17, 0))                      reader.release(message)
 
 The writer fills a slot in place and the reader reads it there, so nothing is copied on the way. A full stream
 makes its writer wait; nothing is ever dropped. Each end belongs to one thread.
+
+A message has a header of two integers beside its arrays. A transport carries the header and does not interpret it: what
+the integers mean is the business of the workers at the two ends (`runtime/workers/stream_headers.py`).
 """
 
 from __future__ import annotations
@@ -61,13 +64,18 @@ def fingerprint(schema: Schema) -> int:
     return zlib.crc32(repr([(tuple(shape), dtype) for shape, dtype in schema]).encode())
 
 
+Header = tuple[int, int]
+"""Two integers of 64 bits that a message carries beside its arrays."""
+
+NO_HEADER: Header = (0, 0)
+
+
 class Message(NamedTuple):
     """One message as its reader has it. `arrays` are views of the slot, valid until it is released."""
 
     sequence: int  # 0, 1, 2 ... in the order of commits
     iteration: int  # announced when the slot was claimed
-    rows: int  # the last two are the writer's own: how much of the arrays counts, and of what kind it is
-    tag: int
+    header: Header
     slot: int
     arrays: list[np.ndarray]  # each begins at a multiple of 64 bytes
 
@@ -142,12 +150,12 @@ class Writer(Protocol):
         """Whether `claim` would come back at once, with a slot or with Closed."""
         ...
 
-    def commit(self, rows: int = 0, tag: int = 0) -> None:
+    def commit(self, header: Header = NO_HEADER) -> None:
         """Hands the claimed slot to the reader and rings its bell."""
         ...
 
-    def told(self) -> int | None:
-        """The tag of the message committed last, by this writer or one it replaces; None before the first."""
+    def last_header(self) -> Header | None:
+        """The header of the message committed last, by this writer or one it replaces; None before the first."""
         ...
 
     def close(self) -> None:

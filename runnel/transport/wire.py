@@ -49,8 +49,8 @@ class Data(NamedTuple):
     packed: bool  # compressed
     sequence: int
     iteration: int
-    rows: int
-    tag: int
+    header_0: int
+    header_1: int
     length: int
 
 

@@ -160,7 +160,7 @@ def _state(of: shared_memory.SharedRing, near: shared_memory.SharedRing) -> Any:
     committed = of.committed()
     gone = of.gone("writer"), of.gone("reader")
     begun = None if gone[0] else words[ring._BEGUN]
-    last = [words[layout.header(slot)] for slot in range(of.capacity)]
+    last = [words[layout.prefix(slot)] for slot in range(of.capacity)]
     held = {n for slot, n in enumerate(last) if 0 <= n < committed and words[layout.released + slot] != n + 1}
     if gone[1] & 1:  # what is committed after the reader closed is not carried
         return gone, begun

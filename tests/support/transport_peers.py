@@ -52,15 +52,14 @@ def send(writer: Any, n: int, timeout_s: float = LIMIT_S) -> bool:
     if slot is None:
         return False
     fill(writer.slots[slot], n)
-    writer.commit(rows=n % 7, tag=n % 3)
+    writer.commit((n % 7, n % 3))
     return True
 
 
 def check(message: Message | None, n: int) -> Message:
     """The message, which must be number n and whole."""
     assert message is not None, f"message {n} did not come"
-    found = (message.sequence, message.iteration, message.rows, message.tag)
-    assert found == (n, 1000 + n, n % 7, n % 3)
+    assert (message.sequence, message.iteration, message.header) == (n, 1000 + n, (n % 7, n % 3))
     assert holds(message.arrays, n)
     return message
 
@@ -120,7 +119,7 @@ def write_and_die(writer: Any, count: int, at: str) -> None:
     fill([first, *others], count)
     if at == "before commit":
         die()
-    writer.commit(rows=count % 7, tag=count % 3)
+    writer.commit((count % 7, count % 3))
     die()
 
 

@@ -129,7 +129,7 @@ def test_nothing_comes_out_of_a_cleared_stream(two: CourierPair, order: tuple[in
                 two.couriers[i].clear(two.epoch)
             time.sleep(0.005 * round_)
         writer, reader = two.writer(), two.reader()
-        assert writer.told() is None
+        assert writer.last_header() is None
         for n in range(7):
             send(writer, n)
             reader.release(check(reader.receive(LIMIT_S), n))

@@ -125,7 +125,7 @@ def test_slots_come_free_in_whatever_order_they_are_released(stream: OpenStream)
         stream.reader.release(last)
         assert stream.writer.claim(1000 + n, 0) == last.slot
         fill(stream.writer.slots[last.slot], n)
-        stream.writer.commit(rows=n % 7, tag=n % 3)
+        stream.writer.commit((n % 7, n % 3))
         check(stream.reader.receive(0), n)
         check(zero, 0)
     assert not stream.writer.free()

@@ -24,6 +24,7 @@ from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import Arrays, BlockMemory, Journal
 from runnel.runtime.workers.ports import OutPort
+from runnel.runtime.workers.stream_headers import UnrollHeader, last_unroll
 from runnel.types import PyTree, Trajectory
 
 
@@ -52,7 +53,7 @@ class _Played:
     def takers(self, unroll: int) -> list[OutPort]:
         """Who takes this unroll and has not got it."""
         ports = [out for ports in self.outs.values() for out in ports]
-        return [out for out in ports if out.takes(unroll) and unroll > out.known]
+        return [out for out in ports if out.takes(unroll) and unroll > last_unroll(out.last_header)]
 
     def entry(self) -> Arrays:
         """What the journal keeps of it between two unrolls."""
@@ -161,7 +162,7 @@ class CompiledPlayer:
                     if id(out) in claimed:
                         for to, value in zip(out.slots[claimed[id(out)]], arrays, strict=True):
                             to[...] = value
-                        out.commit(tag=behind, rows=stamp.versions[group])
+                        out.commit(UnrollHeader(behind, stamp.versions[group]))
 
     def unrolled(self) -> tuple[dict[str, Trajectory], Finished]:
         """The unroll just played, for nodes in the same worker."""

@@ -28,6 +28,7 @@ from runnel.runtime.programs.versions import ParameterStamp
 from runnel.runtime.workers.lanes import LocalPolicyLane
 from runnel.runtime.workers.player import count
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
+from runnel.runtime.workers.stream_headers import StepHeader
 from runnel.transport.stream import Field, Message
 from runnel.types import Array, PyTree
 
@@ -61,13 +62,13 @@ class InferenceClient:
             envs, {group: self.types.agents.agents} if kept is not None else {}, self.types.real
         )
         self.unrolls = 0
-        self.step = 0  # of the run, which the block shows
+        self.header = StepHeader(0)  # of the block's last request, and of its reply
         self._message: Message | None = None
 
     def receive(self, t: int) -> list[np.ndarray]:
         """The leaves of what the block shows at step `t`; `t = T` is the first of the next unroll."""
         message = self.request.receive()
-        self.step = message.tag
+        self.header = StepHeader.unpack(message.header)
         named = parts(self._asked, message.arrays)
         self.first[t] = named["first"][0]
         if self.kept is None:
@@ -111,7 +112,7 @@ class InferenceClient:
                     to[...] = value
         for to, value in zip(rows, extras, strict=True):
             to[...] = value
-        self.reply.commit(tag=self.step)
+        self.reply.commit(self.header)
         if self._message is not None:
             self.request.release(self._message)
             self._message = None
@@ -300,7 +301,7 @@ class AsyncInferenceServer:
         clients, given, row, before = self.flight
         self.flight = None
         action, *extras = given.arrays(np.asarray(row))
-        steps = [client.step % self.graph.unroll for client in clients]
+        steps = [client.header.step % self.graph.unroll for client in clients]
         memory = [np.asarray(leaf) for leaf in before] if 0 in steps else []
         for k, (client, t) in enumerate(zip(clients, steps, strict=True)):
             span = slice(k * self.rows, (k + 1) * self.rows)
@@ -318,7 +319,7 @@ class AsyncInferenceServer:
             seen, span = client.receive(0), slice(k * self.rows, (k + 1) * self.rows)
             for to, value in zip(shown, seen, strict=True):
                 to[span] = value
-            asked[k, 0], asked[k, 1], asked[k, 2:] = self._places[id(client)], client.step, client.first[0]
+            asked[k, 0], asked[k, 1], asked[k, 2:] = self._places[id(client)], client.header.step, client.first[0]
         _, params = self.parameters(0)
         row, before, self.memory = self._act(self._base, params[self.group], self.memory, question)
         row.copy_to_host_async()

@@ -8,9 +8,8 @@ A lane knows where the group's actions come from and where what it sees goes to:
 | `RemotePolicyLane` | asked for elsewhere | put together here |
 | `RemoteRolloutLane` | asked for elsewhere | put together where the actions come from |
 
-Messages are tagged, unrolls with their number and questions and answers with their step, both counted from the run's
-start: a worker that takes the place of another knows from its own streams what was said before. The `rows` of an unroll
-are the updates of the parameters that it was begun with.
+Headers of messages (`stream_headers.py`) count unrolls and steps from the run's start: a replacement of a worker reads
+from its own streams what was sent before.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from runnel.planning.schemas import (  # fmt: skip
 from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.runtime.recovery.journal import Journal
 from runnel.runtime.workers.ports import InPort, OutPort
+from runnel.runtime.workers.stream_headers import StepHeader, UnrollHeader, last_step, last_unroll
 from runnel.transport.stream import Message, dtype_of
 from runnel.types import PyTree
 
@@ -181,12 +181,13 @@ class LocalPolicyLane:
             claimed = out.claim(self._stamp.iteration)  # the slot that it has
             for to, value in zip(out.slots[claimed], slot.arrays, strict=True):
                 to[...] = value
+        header = UnrollHeader(self._unroll, self._stamp.versions.get(self.group, 0))
         for out in self._to:
-            out.commit(tag=self._unroll, rows=self._stamp.versions.get(self.group, 0))
+            out.commit(header)
 
     def _takers(self, unroll: int) -> list[OutPort]:
         """Who takes this unroll and has not got it: consumers with several replicas take turns."""
-        return [out for out in self.outs if out.takes(unroll) and unroll > out.known]
+        return [out for out in self.outs if out.takes(unroll) and unroll > last_unroll(out.last_header)]
 
 
 class RemotePolicyLane(LocalPolicyLane):
@@ -216,7 +217,7 @@ class RemotePolicyLane(LocalPolicyLane):
         for to, value in zip(named["observation"], leaves(self.seen(t)), strict=True):
             to[...] = value
         named["first"][0][...] = flags.first
-        self.request.commit(tag=step)
+        self.request.commit(StepHeader(step))
 
     def action(self, t: int, step: int) -> np.ndarray:
         message = answer(self.reply, step)
@@ -250,6 +251,7 @@ class RemoteRolloutLane:
             for named in self._named
         ]
         self._claimed = 0
+        self.last_request = last_step(request.last_header)  # of the worker that this one replaces
         self.actions = np.zeros((steps, envs * types.agents.agents, *types.action.shape), dtype_of(types.action))
         self._journal: Journal | None = None
         self._known = 0  # how many steps' actions came to the worker that this one replaces
@@ -269,12 +271,12 @@ class RemoteRolloutLane:
         return self._results[self._claimed]
 
     def observed(self, t: int, step: int, flags: Flags) -> None:
-        if step <= self.request.known:
-            return  # it was told before
+        if step <= self.last_request:
+            return  # it was sent before
         named = self._named[self._claimed]
         for name, value in flags._asdict().items():
             named[name][0][...] = value
-        self.request.commit(tag=step)
+        self.request.commit(StepHeader(step))
 
     def action(self, t: int, step: int) -> np.ndarray:
         row = self.actions[t]
@@ -295,7 +297,7 @@ def answer(reply: InPort, step: int) -> Message:
     """The answer to the question of a step; others answer a worker that this one replaces."""
     while True:
         message = reply.receive()
-        if message.tag == step:
+        if StepHeader.unpack(message.header).step == step:
             return message
         reply.release(message)
 

@@ -134,9 +134,9 @@ class BlockState:
         self._opened()
 
     def redo(self) -> None:
-        """Takes the steps again that others were told of before this worker took over; they are not told again."""
-        told = min((lane.request.known for lane in self.served.values()), default=-1)
-        done = told - self.unrolls * self.steps
+        """Takes the steps again whose results were sent before this worker took over; they are not sent again."""
+        last_sent = min((lane.last_request for lane in self.served.values()), default=-1)
+        done = last_sent - self.unrolls * self.steps
         if done <= 0 or not self.served:
             return
         self.begin(NO_STAMP)

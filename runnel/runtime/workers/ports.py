@@ -31,6 +31,7 @@ from runnel.runtime.control_messages import (
     Stop,
     parse_command,
 )
+from runnel.runtime.workers.stream_headers import StreamHeader
 from runnel.transport.bell import Bell
 from runnel.transport.stream import Message, Reader, Writer
 
@@ -247,9 +248,8 @@ class OutPort:
         self.context, self.writer, self.name = context, writer, name
         self.turn, self.turns = turn, turns
         self.slots: Sequence[list[np.ndarray]] = writer.slots
-        told = writer.told()
-        self.known = -1 if told is None else told
-        """The tag of the last message of the worker that this one replaces; -1 where there is none."""
+        self.last_header = writer.last_header()
+        """Of the last message of the worker that this one replaces; None where there is none."""
 
     def takes(self, iteration: int) -> bool:
         return iteration % self.turns == self.turn
@@ -265,15 +265,15 @@ class OutPort:
         assert claimed is not None
         return claimed
 
-    def commit(self, tag: int = 0, rows: int = 1) -> None:
-        self.writer.commit(rows, tag)
+    def commit(self, header: StreamHeader) -> None:
+        self.writer.commit(header.pack())
 
-    def send(self, arrays: Sequence[Any], iteration: int = 0, tag: int = 0, rows: int = 1) -> None:
+    def send(self, header: StreamHeader, arrays: Sequence[Any], iteration: int = 0) -> None:
         """A whole message at once."""
         slot = self.slots[self.claim(iteration)]
         for to, value in zip(slot, arrays, strict=True):
             to[...] = np.asarray(value)
-        self.commit(tag, rows)
+        self.commit(header)
 
 
 class InPort:

@@ -22,6 +22,7 @@ from runnel.runtime.programs.stage import Stage, Values
 from runnel.runtime.programs.unrolls import assemble_all
 from runnel.runtime.programs.versions import Acted, together
 from runnel.runtime.workers.ports import WorkerContext
+from runnel.runtime.workers.stream_headers import ValueHeader
 from runnel.transport.stream import Message
 from runnel.types import PyTree, Trajectory
 
@@ -139,7 +140,7 @@ class Trainer:
 
     def apply_gathered(self, valve: ValuePort, messages: Sequence[Message]) -> None:
         """Runs the nodes that take a message of workers that have each their own: one, or the mean of several."""
-        real = [message.arrays[1:] for message in messages if message.rows]  # others only say that there is none
+        real = [message.arrays[1:] for message in messages if ValueHeader.unpack(message.header).has_value]
         if real:
             mean = real[0] if len(real) == 1 else [np.mean(leaves, axis=0) for leaves in zip(*real, strict=True)]
             values = {valve.node.name: self.unpack(valve, mean)}
@@ -171,7 +172,7 @@ class Trainer:
                 for port in valve.ports:
                     if port.takes(self.iteration):
                         port.slots[port.claim(self.params_iteration)][0][...] = self.acted_in(valve.node.group)
-                        port.commit(tag=self.covered, rows=0)
+                        port.commit(ValueHeader(0, self.covered))
                 self.covered = 0
                 self.messages_sent += 1
 
@@ -328,7 +329,7 @@ class Trainer:
         message = port.receive()
         self._work()
         if not self._samples(valve.node):
-            self.batches_left = message.rows
+            self.batches_left = ValueHeader.unpack(message.header).batches_left
         acted, *arrays = message.arrays
         value, made_from = self.unpack(valve, arrays), Acted(*acted.tolist())
         port.release(message)
@@ -363,8 +364,8 @@ class Trainer:
             arrays = jax.tree.leaves([ref.take(values[node.name]) for ref in refs])
             for port in valve.ports:
                 if port.takes(self.iteration):
-                    message = [self.acted_in(node.group), *jax.device_get(arrays)]
-                    port.send(message, self.params_iteration, tag=self.covered, rows=self.batches_left)
+                    header = ValueHeader(self.batches_left, self.covered)
+                    port.send(header, [self.acted_in(node.group), *jax.device_get(arrays)], self.params_iteration)
             self.covered = 0
             self.messages_sent += 1
 

@@ -13,6 +13,7 @@ from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.inference_worker import InferenceWorker
 from runnel.runtime.workers.parameters import ParameterReader, RemoteStates
+from runnel.runtime.workers.stream_headers import ValueHeader
 from runnel.runtime.workers.trainer import Trainer, TrainerBatch
 from runnel.runtime.workers.trainer_assembly import copies_to_device, make_gradient_collector, make_trainer
 from runnel.runtime.workers.training_progress import TrainingProgress
@@ -119,8 +120,9 @@ class _Gradients:
         worker.context.leave_boundary()
         messages = [each.messages[0] for each in collected]
         values = worker.trainer.incoming[self._nodes[collected[0].source]]
-        acted = [Acted(*message.arrays[0].tolist()) for message in messages if message.rows]
-        progress.add_gradients(values.node.group, acted, sum(message.tag for message in messages))
+        headers = [ValueHeader.unpack(message.header) for message in messages]
+        acted = [Acted(*m.arrays[0].tolist()) for m, header in zip(messages, headers, strict=True) if header.has_value]
+        progress.add_gradients(values.node.group, acted, sum(header.env_steps for header in headers))
         worker.trainer.apply_gathered(values, messages)
         worker.held.hold(lambda: collector.release(collected))
         progress.gradients_applied()

@@ -16,6 +16,7 @@ from runnel.runtime.workers.batch_collector import Collected
 from runnel.runtime.workers.compiled_player import CompiledPlayer
 from runnel.runtime.workers.inference_worker import InferenceWorker
 from runnel.runtime.workers.player import Player
+from runnel.runtime.workers.stream_headers import UnrollHeader
 from runnel.runtime.workers.trainer import TrainerBatch
 from runnel.runtime.workers.trainer_assembly import make_unroll_collector
 from runnel.transport.stream import schema_of
@@ -65,7 +66,10 @@ class UnrollBatches:
         assert collector is not None
         blocks = {g: [each.messages[k].arrays for each in collected] for k, g in enumerate(groups)}
         starts = np.asarray([self._blocks[each.source].start for each in collected], np.int32)
-        begun = {g: [each.messages[k].rows for each in collected] for k, g in enumerate(groups)}
+        begun = {
+            g: [UnrollHeader.unpack(each.messages[k].header).version for each in collected]
+            for k, g in enumerate(groups)
+        }
         versions = {group: np.asarray(updates, np.int32) for group, updates in begun.items()}
         acted = {group: Acted.of(updates) for group, updates in begun.items()}
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
+from runnel.runtime.workers.stream_headers import UnrollHeader
 from runnel.transport import in_process
 from runnel.transport.stream import Field
 
@@ -27,7 +28,7 @@ class Source:
         elif self.left is not None:
             self.left -= 1
             if not self.left:
-                self.out.commit()
+                self.out.commit(UnrollHeader(0, 0))
                 self.left = None
 
 

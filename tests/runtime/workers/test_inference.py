@@ -12,6 +12,7 @@ from runnel.planning.channels import EnvBlock, group_types
 from runnel.planning.schemas import parts, reply_fields, request_fields, schema
 from runnel.runtime.workers.inference import AsyncInferenceServer, InferenceClient
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
+from runnel.runtime.workers.stream_headers import StepHeader
 from runnel.transport import in_process
 from runnel.types import DEFAULT_GROUP, Box, Discrete, EnvSpec
 
@@ -41,17 +42,18 @@ class Asker:
     def ask(self):
         if not self.waits:
             rng = np.random.default_rng((self.number, self.step))
-            self.out.send([rng.standard_normal((ENVS, 3)), rng.random(ENVS) < 0.3], tag=self.step)
+            self.out.send(StepHeader(self.step), [rng.standard_normal((ENVS, 3)), rng.random(ENVS) < 0.3])
             self.waits = True
 
     def replies(self):
         while self.port.peek():
             message = self.port.receive()
             named = parts(self.fields[1], message.arrays)
-            told = [*named["action"], *named["extras"], *(named["memory"] if message.tag % UNROLL == 0 else [])]
-            yield message.tag, [array.copy() for array in told]
+            step = StepHeader.unpack(message.header).step
+            told = [*named["action"], *named["extras"], *(named["memory"] if step % UNROLL == 0 else [])]
+            yield step, [array.copy() for array in told]
             self.port.release(message)
-            assert message.tag == self.step
+            assert step == self.step
             self.step, self.waits = self.step + 1, False
 
 

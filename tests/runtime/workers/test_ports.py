@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from runnel.runtime.control_messages import Go, Paused, Status, parse_report
 from runnel.runtime.workers.ports import DRAIN_S, REPORT_S, SLICE_S, InPort, OutPort, WorkerContext
+from runnel.runtime.workers.stream_headers import UnrollHeader
 from runnel.transport import in_process
 from runnel.transport.stream import Field
 
@@ -45,7 +46,7 @@ def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each(
     def works():
         while left[0] and out.free():
             out.claim(0)
-            out.commit()
+            out.commit(UnrollHeader(0, 0))
             left[0] -= 1
 
     line.works = works
