@@ -1,7 +1,7 @@
-"""Who may stay connected to a listening socket: known keys, and few strangers at a time.
+"""Which connections a listening socket keeps: those of known keys, and a few others at a time.
 
-Anybody can open a connection and say nothing. ZeroMQ closes it after a while, but until then it holds a descriptor, and
-a process that has none left cannot write a checkpoint. So a thread watches each connection from when it is accepted:
+Any process can open a connection and send nothing. ZeroMQ closes it after a while; until then it holds a descriptor,
+and a process that has none left cannot write a checkpoint. So a thread watches each connection from its acceptance on:
 beyond `MOST_WAITING` without a handshake, the oldest of the address that has most of them is closed. The same thread
 checks keys (ZAP), so that a machine can join while the socket's owner is busy.
 """
@@ -93,7 +93,7 @@ class Admission:
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._spare = os.dup(self._null)
         self._zap = context.socket(zmq.REP)
-        self._zap.bind(_ZAP_ADDRESS)  # before anybody can connect: without it everybody is admitted
+        self._zap.bind(_ZAP_ADDRESS)  # before the first connection: without it every key is admitted
 
     def watch(self, socket: zmq.Socket[bytes]) -> None:
         self._monitor = monitor(socket, _EVENTS)
@@ -101,7 +101,7 @@ class Admission:
         self._thread.start()
 
     def admit(self, name: str, public: str) -> None:
-        """Connections of this key are no longer rejected, and those that came too early were none of a stranger."""
+        """Connections of this key are no longer rejected; earlier ones no longer count as rejected."""
         with self._lock:
             self._names[public] = name
             self.rejected.forgive(UNKNOWN_KEY, self._early.pop(public, Counter()))
@@ -201,8 +201,8 @@ class Admission:
         most, _ = Counter(each.peer[:1] for each in self._waiting.values()).most_common(1)[0]
         fd, oldest = next((fd, each) for fd, each in self._waiting.items() if each.peer[:1] == most)
         self._shut[fd] = self._waiting.pop(fd)
-        # ZeroMQ may have closed the descriptor by now, and somebody else may have opened it: what is closed is looked
-        # at first, and cannot change in between.
+        # ZeroMQ may have closed the descriptor by now, and another thread may have opened it: a duplicate is checked
+        # before it is shut down, and cannot change in between.
         with contextlib.suppress(OSError):
             os.dup2(fd, self._spare, inheritable=False)
             if _peer(self._spare) == oldest.peer:
@@ -215,7 +215,7 @@ def monitor(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
     address = f"inproc://monitor-{next(_monitors)}"
     socket.monitor(address, events)
     end = socket.context.socket(zmq.PAIR)
-    end.rcvhwm = 0  # with a limit, somebody who connects often enough would block the socket
+    end.rcvhwm = 0  # with a limit, enough connections would block the socket
     end.connect(address)
     return end
 

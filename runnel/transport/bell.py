@@ -11,14 +11,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SPIN_S = 50e-6
-"""How long a wait looks again and again before it sleeps: longer than a wake-up costs, shorter than anyone minds."""
+"""How long a wait polls before it sleeps: longer than a wake-up costs, and short enough not to waste a core."""
 
 NAP_S = 0.02
-"""The longest sleep without looking: a peer killed between its last commit and its ring must not stall anyone."""
+"""The longest sleep between two checks: a peer killed between its last commit and its ring must not stall a reader."""
 
 
 class Bell(ABC):
-    """One per worker, rung by anybody who made something this worker may wait for. Only its owner waits on it."""
+    """One per worker. Peers ring it after making something that the worker may wait for; only its owner waits on it."""
 
     spin_s: float
 
@@ -27,7 +27,7 @@ class Bell(ABC):
         """Wakes the owner if it sleeps. What was stored before is seen by the check that follows."""
 
     def wait(self, ready: Callable[[], T | None], timeout_s: float) -> T | None:
-        """Calls `ready` until it gives something other than None, and gives that; None once `timeout_s` has passed."""
+        """Calls `ready` until it returns something other than None, and returns that; None after `timeout_s`."""
         found = ready()
         if found is not None or timeout_s <= 0:
             return found
@@ -41,15 +41,15 @@ class Bell(ABC):
                 return found
         try:
             while True:
-                # In this order nothing is missed: who rings before the announcement made it before this check, and
-                # who rings after it wakes us.
+                # In this order nothing is missed: what was made before the announcement is found by this check, and a
+                # ring after it wakes us.
                 self._announce()
                 found = ready()
                 left = end - monotonic()
                 if found is not None or left <= 0:
                     return found
                 self._nap(min(left, NAP_S))
-                found = ready()  # at once: whoever rang has waited long enough
+                found = ready()  # at once: the peer that rang has waited long enough
                 if found is not None:
                     return found
         finally:
@@ -57,27 +57,27 @@ class Bell(ABC):
 
     @abstractmethod
     def beat(self) -> None:
-        """Tells whoever watches that the owner is alive and goes on. Costs next to nothing."""
+        """A heartbeat: the owner is alive and makes progress. Costs next to nothing."""
 
     @abstractmethod
     def beats(self) -> int:
-        """How often the owner said so."""
+        """How many heartbeats the owner has sent."""
 
     @abstractmethod
     def beat_at(self, steps: int) -> None:
-        """Beats, and tells how many steps the owner has taken in all."""
+        """A heartbeat that also publishes how many steps the owner has taken in all."""
 
     @abstractmethod
     def steps(self) -> int:
-        """How many those were when it told last."""
+        """The steps that the owner published last."""
 
     @abstractmethod
     def sleeps(self) -> bool:
-        """Whether the owner waits for something, and has given up looking for it."""
+        """Whether the owner waits for something and no longer polls for it."""
 
     @abstractmethod
     def _announce(self) -> None:
-        """Says that the owner is about to sleep: from now on a ring wakes it."""
+        """Publishes that the owner is about to sleep: from now on a ring wakes it."""
 
     @abstractmethod
     def _nap(self, timeout_s: float) -> None:
@@ -85,4 +85,4 @@ class Bell(ABC):
 
     @abstractmethod
     def _awake(self) -> None:
-        """Says that the owner no longer sleeps: rings need do nothing."""
+        """Publishes that the owner no longer sleeps: rings need do nothing."""

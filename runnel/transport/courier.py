@@ -2,7 +2,7 @@
 
 Workers see rings and stores of their own host only. Of a stream between hosts there are two rings, and the courier on
 each side holds the end whose worker is elsewhere. What is ready for a host goes there in one message; nothing is lost,
-doubled or out of order, whatever happens to the connection. Whoever sends what no courier would is counted, no more.
+doubled or out of order, whatever happens to the connection. A message that no courier sends is dropped and counted.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ class _Joined(NamedTuple):
 
 
 class Courier:
-    """Of one host. `bell` is to be rung by workers here in place of those elsewhere.
+    """The courier of one host. Workers of this host ring its `bell` in place of those of workers elsewhere.
 
-    Everything is of an epoch, which all hosts are told: after rings were cleared, nothing that was still under way
-    comes out of them.
+    Every batch belongs to an epoch, which is the same on all hosts: after rings were cleared, batches of an older epoch
+    that were still under way are dropped.
     """
 
     def __init__(self, host: str, keys: Keys, interface: str = "127.0.0.1") -> None:
         self.host = host
         self.failed: str | None = None
-        """Why the courier has ended although nobody asked it to, which no peer can bring about."""
+        """Why the courier has ended without being stopped: an error of its own, which no peer can cause."""
         self._keys = keys
         self._door = Door(keys, interface, 2 * wire.FRAME_BYTES)
         self.address, self.public = self._door.address, keys.public
         self.bell = shared_memory.SharedBell.create(spin_s=0.0)
         for socket in self._door.sockets:
             self.bell.watch(int(socket.getsockopt(zmq.FD)))
-        self._lock = RLock()  # held by whoever is at the sockets, rings and stores
+        self._lock = RLock()  # held during any access to the sockets, rings and stores
         self._thread: Thread | None = None
         self._stopping = False
         self._peers: dict[str, Peer] = {}
@@ -190,7 +190,7 @@ class Courier:
         self._mirroring = {e.id: Mirroring(e, links[e.source], self._count) for e in joined.mirrors}
         self._looked = 0.0
         self.bell.ring()
-        # Who wants to know what this host has: whoever published it, and whoever takes what was made with it.
+        # Which hosts need to know what this host has: the publisher, and those that take what was made with it.
         takers = {e.to for e in joined.sends}
         self._hears = {e.id: takers for e in joined.publishes} | {e.id: takers | {e.source} for e in joined.mirrors}
 
@@ -213,7 +213,7 @@ class Courier:
             else:
                 self.bell.ring()  # there may be more
             self._look_after(now)
-            # Noted before rings are looked at: whatever begins later begins with at least this.
+            # Read before the rings: an unroll that begins later begins with at least these parameters.
             has = [each.now() for each in (*self._publishing.values(), *self._mirroring.values())]
             for out in self._outgoing.values():
                 if out.link.is_up:
@@ -222,7 +222,7 @@ class Courier:
                 into.look()
             for publishing in self._publishing.values():
                 publishing.look()
-            self._tell(has)
+            self._announce(has)
             for link in self._links.values():
                 self._flush(link, now)
         return True if self._stopping else None
@@ -246,7 +246,7 @@ class Courier:
         for name, store in [key for key in self._said if key[0] == link.name]:
             del self._said[name, store]
 
-    def _tell(self, has: Sequence[wire.Has]) -> None:
+    def _announce(self, has: Sequence[wire.Has]) -> None:
         for entry in has:
             for name in self._hears[entry.id]:
                 if entry.number and self._said.get((name, entry.id)) != entry:
@@ -327,7 +327,7 @@ class Courier:
 
 
 def _known(end: RemoteEnd | None, link: PeerLink) -> RemoteEnd:
-    """Something carried, which a peer has spoken of: it must be at the other end of it."""
+    """The stream or store that an entry of a peer names: the peer must be at its other end."""
     if end is None or end.link is not link:
         raise Malformed("id")
     return end

@@ -1,8 +1,8 @@
 """Encrypted sockets between hosts that admit only known keys: a door that listens, and calls that connect to it.
 
-Both ends prove who they are (CURVE): a door knows the public keys of all who may call, a caller knows the door's. What
-was under way when a connection broke is lost; who cannot bear that numbers its messages, as `courier` does. Neither
-end ever waits, and each belongs to one thread.
+Both ends are authenticated (CURVE): a door knows the public keys of its callers, a caller knows the door's. What was
+under way when a connection broke is lost; a caller that must lose nothing numbers its messages, as `courier` does.
+Neither end ever waits, and each belongs to one thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runnel.errors import UserError
 from runnel.transport.admission import Admission, Rejected, monitor
 
 MOST_BYTES = 2**20
-"""The longest frame that is taken, unless told otherwise."""
+"""The longest frame that is accepted by default."""
 
 QUEUED = 1000
 """How many messages may wait in a socket for one peer."""
@@ -41,15 +41,15 @@ class Keys(NamedTuple):
 
 
 def new_keys() -> Keys:
-    """A key pair that nobody else has."""
+    """A new key pair."""
     public, secret = zmq.curve_keypair()
     return Keys(public.decode(), secret.decode())
 
 
 class Door:
-    """Listens at one address of this host and hears only those whose key it was told.
+    """Listens at one address of this host and accepts messages of admitted keys only.
 
-    Who is heard goes by the key of the connection, never by what a peer says of itself. `Admission` checks keys, and
+    A peer is identified by the key of its connection, never by what it says of itself. `Admission` checks keys, and
     closes connections that do not make a handshake, in a thread of its own.
     """
 
@@ -63,7 +63,7 @@ class Door:
         self.socket = _socket(self.context, zmq.ROUTER, keys, most_bytes, ":" in host)
         try:
             self.socket.curve_server = True
-            self.socket.router_mandatory = True  # sending to who is not there fails, in place of being forgotten
+            self.socket.router_mandatory = True  # sending to an absent peer fails, rather than dropping the message
             self._admission.watch(self.socket)
             try:
                 self.socket.bind(f"tcp://{host}:*")
@@ -82,19 +82,19 @@ class Door:
         return self._admission.rejected
 
     def admit(self, name: str, public: str) -> None:
-        """From now on hears who has this key, and calls it `name`; an earlier key of that name is forgotten."""
+        """Accepts messages of this key from now on, as those of `name`; an earlier key of that name is forgotten."""
         if len(z85.decode(public.encode())) != 32:
             raise ValueError(f"{public!r} is not a public key")
         self.expel(name)
         self._admission.admit(name, public)
 
     def expel(self, name: str) -> None:
-        """No longer hears `name`. What it still sends is dropped and counted."""
+        """Accepts no more messages of `name`. What it still sends is dropped and counted."""
         self._admission.expel(name)
         self._ids.pop(name, None)
 
     def receive(self) -> tuple[str, list[memoryview]] | None:
-        """A message and whom it is from; None where there is none now."""
+        """A message and the name of its sender; None where there is none now."""
         while _has_message(self.socket):
             first, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             name = self._admission.name(str(first.get("User-Id")))
@@ -224,7 +224,7 @@ def _socket(
     socket.maxmsgsize = most_bytes
     socket.sndhwm = socket.rcvhwm = QUEUED
     socket.handshake_ivl = _HANDSHAKE_MS
-    # A network that was cut says nothing: who is silent for too long is taken as gone, and called again.
+    # A network that was cut gives no error: a peer that is silent for too long counts as gone, and is called again.
     socket.tcp_keepalive = 1
     socket.heartbeat_ivl, socket.heartbeat_timeout = _HEARTBEAT_MS, _SILENCE_MS
     socket.connect_timeout = _CONNECT_MS

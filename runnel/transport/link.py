@@ -2,7 +2,7 @@
 
 Batches are numbered, and each says which one came last the other way. A connection loses nothing and keeps the order
 while it lasts; after it broke, everything that was not heard is sent again, beginning with a batch that is marked as
-fresh. Whoever finds a gap without one asks for it.
+fresh. A receiver that finds a gap without one asks for it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from runnel.transport.compression import unpacks
 from runnel.transport.curve import Call
 
 BEAT_S = 1.0
-"""How often something is sent, be it nothing."""
+"""How often a batch is sent, even an empty one."""
 
 ANSWER_S = 0.1
-"""How long it may take to say that something has come, where there is nothing else to say."""
+"""How long an acknowledgement may wait for a batch to travel in."""
 
 AGAIN_S, SLOW_BYTES_PER_S = 2.0, 1e6
 """When what was not heard is sent again although the connection lasts: after so long, and what its bytes may take."""
 
 RATE_BYTES = 64 * 1024
-"""Batches of so many bytes tell the rate of the wire; others tell how long it takes to answer."""
+"""The rate of the wire is measured with batches of at least so many bytes; smaller ones measure the latency."""
 
 START_BYTES_PER_S = 125e6
 _FORGETS = 0.9
@@ -95,7 +95,7 @@ class PeerLink:
         self.came, self.unpacks = head.number, head.unpacks
         if entries:
             self._answer_by = min(self._answer_by, now + (0.0 if size >= RATE_BYTES else ANSWER_S))
-        # A fresh batch of who has heard nothing: it was not ready for this epoch when something was sent.
+        # A fresh batch of a peer that has heard nothing: it was not ready for this epoch when something was sent.
         forgot = head.fresh and head.heard == 0 and self.number > 0
         heard: list[_Sent] = []
         while self._unheard and self._unheard[0].number <= head.heard:
@@ -147,7 +147,7 @@ class PeerLink:
         return batches, total
 
     def _due(self, now: float) -> bool:
-        """Whether something must be said although there is nothing to say."""
+        """Whether a batch must be sent although nothing was put."""
         return self._asks or self._fresh or now >= min(self._answer_by, self._sent_at + BEAT_S)
 
     def _batch(self) -> tuple[list[wire.Payload], int, bool]:

@@ -40,7 +40,7 @@ def fence() -> None:
 
     Python has no fence, but its locks are made of atomic operations. Giving back a lock is a store with release
     semantics, taking it one with acquire semantics; the second stays behind the first, accesses ahead stay ahead of
-    the first, later ones behind the second. The lock is new each time: no other thread or signal handler meets it.
+    the first, later ones behind the second. The lock is new each time: no other thread or signal handler can hold it.
     """
     lock = allocate_lock()
     lock.acquire()
@@ -91,10 +91,10 @@ def zeros(size: int) -> np.ndarray:
 
 
 def create(name: str, size: int) -> int:
-    """A new descriptor of `size` bytes of shared memory, all zero, that nobody can shrink or grow.
+    """A new descriptor of `size` bytes of shared memory, all zero, sealed against shrinking and growing.
 
     It has no name in any directory: when the last process that has it is gone, however it went, so is the memory.
-    Pages are taken when first touched; `room.check_room` tells beforehand whether there will be enough.
+    Pages are taken when first touched; `memory_check.check_room` checks beforehand that there will be enough.
     """
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -110,7 +110,7 @@ def create(name: str, size: int) -> int:
 
 
 def refused(error: OSError, wanted: str) -> UserError:
-    """What to tell the user when the system gives no descriptor or memory."""
+    """The error for the user when the system provides no descriptor or memory."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return OutOfDescriptors(
             f"no file descriptor is left for {wanted}; raise the limit (ulimit -n) or use fewer workers"

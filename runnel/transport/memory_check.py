@@ -1,5 +1,5 @@
-"""Whether there is memory for what is about to be asked: pages of shared memory are only taken when first touched,
-and a machine that has no more then kills a process in place of giving an error."""
+"""Checks that there is memory for a plan's streams: the kernel takes pages of shared memory when they are first
+touched, and when none are left it kills a process, without an error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, str]]:
                 break
 
 
-def _told(count: float) -> str:
+def _in_units(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -70,6 +70,6 @@ def check_room(total_bytes: int, proc: Path = Path("/proc"), cgroups: Path = Pat
     left, whose = min(_limits(proc, cgroups), default=(total_bytes, ""))
     if total_bytes > left:
         raise UserError(
-            f"the streams of this plan need {_told(total_bytes)} of shared memory and {whose} {_told(left)}; "
+            f"the streams of this plan need {_in_units(total_bytes)} of shared memory and {whose} {_in_units(left)}; "
             "use fewer environments, shorter unrolls or fewer workers"
         )

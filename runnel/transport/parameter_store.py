@@ -23,7 +23,7 @@ BUFFERS = 3
 READ_LIMIT_S = 10.0
 """How long a read tries before it says that something is wrong. One try is nearly always enough."""
 
-# Words at the head of the store: written once by who creates it, and by the writer.
+# Words at the head of the store: written once by its creator, and by the writer.
 _MAGIC, _SCHEMA = range(2)
 _NEWEST = LINE_WORDS  # number of the newest complete publication: 1, 2, 3 ...; 0 before the first
 _FIRST = 2 * LINE_WORDS
@@ -102,7 +102,7 @@ def checked(arrays: Sequence[Any], schema: Schema) -> list[np.ndarray]:
 
 
 def kept(array: np.ndarray) -> np.ndarray:
-    """A copy that nobody changes."""
+    """A read-only copy."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy
@@ -148,7 +148,7 @@ class SharedStore:
         return attached
 
     def fileno(self) -> int:
-        """The descriptor to pass on, for who created the store; -1 elsewhere."""
+        """The descriptor to pass on, where this process created the store; -1 elsewhere."""
         return self._fd
 
     def writer(self, bells: Sequence[Bell] = ()) -> SharedWriter:
@@ -195,7 +195,7 @@ class SharedWriter:
         number = words[_NEWEST] + 1
         header = self._headers[number % BUFFERS]
         words[header + _BEGUN] = number
-        order()  # who still reads the old contents can tell before the first of them changes
+        order()  # a reader of the old contents can see this before the first of them changes
         words[header + _VERSION] = version
         words[header + _ITERATION] = iteration
         for target, array in zip(self._arrays[number % BUFFERS], found, strict=True):

@@ -148,7 +148,7 @@ class Outgoing:
         elif not 0 <= entry.sequence < self.spec.ring.committed():
             raise Malformed("sequence")
         elif entry.sequence in self._held and entry.sequence not in self._sent_in:
-            raise Malformed("sequence")  # nobody can have read it
+            raise Malformed("sequence")  # it was not sent yet
 
     def released(self, entry: wire.Released) -> None:
         message = self._held.pop(entry.sequence, None)

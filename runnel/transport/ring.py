@@ -9,7 +9,7 @@ Each end keeps its own counts and publishes them as single words:
     headers[n % (cap. + 1)]  the header of message n, also once its slot is used again: a replacement of the writer
                              reads there what was sent last
 
-A slot is free when its last committed message was released, so slots come free in whatever order they are given back.
+A slot is free when its last committed message was released, so slots come free in the order of their release.
 `order` has room for one entry a slot, which is enough: were message n still unread when n + capacity is committed, all
 in between would be unread too and no slot free. Words only grow, so an old value is merely late, never wrong; and
 everything an end knows can be rebuilt from them, which is how a replacement takes over from an end that was killed.
@@ -25,13 +25,13 @@ from runnel.transport.bell import Bell
 from runnel.transport.memory import ALIGNMENT, LINE_WORDS, aligned, arrays_at, arrays_bytes, order
 from runnel.transport.stream import NO_HEADER, Closed, End, Header, Message, Schema, fingerprint
 
-# Words at the head of the ring: written once by who creates it,
+# Words at the head of the ring: written once by its creator,
 _HEAD = 3  # what `SlotLayout.constants` says
 # by the writer,
 _COMMITTED, _BEGUN, _WRITER_CLOSED = range(LINE_WORDS, LINE_WORDS + 3)
 # by the reader,
 _RECEIVED, _READER_CLOSED = range(2 * LINE_WORDS, 2 * LINE_WORDS + 2)
-# by who watches both.
+# by the supervisor of both.
 _WRITER_LOST, _READER_LOST = range(3 * LINE_WORDS, 3 * LINE_WORDS + 2)
 _ORDER = 4 * LINE_WORDS
 
@@ -75,7 +75,7 @@ class SlotLayout:
 
 
 class Ring:
-    """A ring as who made it has it: gives its ends, tells how full it is, and says when an end has died."""
+    """A ring as its creator holds it: makes its ends, counts its messages, and records that an end has died."""
 
     def __init__(self, buffer: Any, layout: SlotLayout, new: bool) -> None:
         self._buffer = buffer
@@ -109,28 +109,28 @@ class Ring:
         return min(self._words[_COMMITTED] - received, self.capacity)
 
     def lost(self, end: End) -> None:
-        """Says that the worker at `end` has died. The other end's waits raise Closed, once its bell is rung."""
+        """Records that the worker at `end` has died. The other end's waits raise Closed, once its bell is rung."""
         self._words[_WRITER_LOST if end == "writer" else _READER_LOST] = 1
 
     def relay(self, own_bell: Bell, reader_bell: Bell) -> Relay:
-        """The writing end, for who passes on what was written elsewhere."""
+        """The writing end for a courier, which passes on what was written elsewhere."""
         return Relay(self._buffer, self._words, self._layout, own_bell, reader_bell)
 
     def gone(self, end: End) -> int:
-        """Whether `end` has closed (1), is lost (2), both or neither; what it did before is seen by whoever looks."""
+        """Whether `end` has closed (1), is lost (2), both or neither; what it did before is visible after this call."""
         closed, lost = _GONE[end]
         found = (1 if self._words[closed] else 0) + (2 if self._words[lost] else 0)
         order()
         return found
 
     def follow(self, end: End, gone: int) -> None:
-        """Makes `end`, whose worker is elsewhere, what `gone` says that it is there."""
+        """Sets the state of `end`, whose worker is elsewhere, to the `gone` of its ring there."""
         order()  # its last commit or release before its end
         for word, bit in zip(_GONE[end], (1, 2), strict=True):
             self._words[word] = 1 if gone & bit else 0
 
     def reset_end(self, end: End) -> None:
-        """Makes `end`, at which nobody is now, ready for a replacement.
+        """Makes `end`, at which there is no worker now, ready for a replacement.
 
         A new writer starts without the claim of the dead one. A new reader is offered again, in order, what the dead
         one had received and not released.
@@ -146,7 +146,7 @@ class Ring:
             self._words[_READER_LOST] = 0
 
     def clear(self) -> None:
-        """Makes the ring as it was when new. Nobody may be at either end; ends made before are of no use after."""
+        """Makes the ring as it was when new. No worker may be at either end; ends made before must not be used."""
         for word in range(_COMMITTED, self._layout.prefix(0)):
             self._words[word] = 0
         self._begin()
@@ -258,7 +258,7 @@ class RingWriter:
 
 class Relay(RingWriter):
     """The writing end of a ring whose messages were written elsewhere, and begun there. It never claims: what has come
-    goes in whether or not somebody reads now, for there are as many slots as where it was written."""
+    goes in whether or not there is a reader now, for there are as many slots as where it was written."""
 
     def committed(self) -> int:
         """The number of the next message."""
@@ -302,7 +302,7 @@ class RingReader:
         self._held: dict[int, int] = {}  # slot: the sequence of the message it holds
         self._received = words[_RECEIVED]
         # What an earlier reader received and did not release. The writer may be busy meanwhile, but not in these
-        # slots; in others it writes sequences that nobody has received.
+        # slots; in others it writes sequences that were not received.
         last = [(words[prefix + _SEQUENCE], slot) for slot, prefix in enumerate(self._prefixes)]
         self._again = sorted(
             (n, slot) for n, slot in last if n < self._received and words[layout.released + slot] != n + 1
@@ -355,7 +355,7 @@ class RingReader:
         if self._held.get(message.slot) != message.sequence:
             raise ValueError(f"message {message.sequence} is not held: it was released before, or is another stream's")
         del self._held[message.slot]
-        order()  # whatever was read of the slot was read before it may be filled again
+        order()  # all reads of the slot happen before it may be filled again
         self._words[self._released + message.slot] = message.sequence + 1
         self._writer_bell.ring()
 

@@ -46,7 +46,7 @@ class SharedRing(ring.Ring):
         return attached
 
     def fileno(self) -> int:
-        """The descriptor to pass on, for who created the ring; -1 elsewhere."""
+        """The descriptor to pass on, where this process created the ring; -1 elsewhere."""
         return self._fd
 
     def close(self) -> None:
@@ -69,7 +69,8 @@ def create(schema: Schema, slots: int) -> SharedRing:
 
 
 class SharedBell(bell.Bell):
-    """An eventfd to sleep on, and a word that says whether the owner does: ringing who is awake costs no system call.
+    """An eventfd to sleep on, and a word that says whether the owner sleeps: ringing an owner that is awake costs no
+    system call.
 
     Owner and ringer each store one word and then look at the other's (`sleeping`, and what was made), so both need a
     full fence in between, or each could miss the other.
@@ -102,7 +103,7 @@ class SharedBell(bell.Bell):
 
     @classmethod
     def attach(cls, fds: tuple[int, int], spin_s: float = bell.SPIN_S) -> Self:
-        """The bell behind descriptors that came from its creator, for its owner or for who rings it."""
+        """The bell behind descriptors that came from its creator, for its owner or for a peer that rings it."""
         event_fd, page_fd = fds
         try:
             attached = cls(event_fd, page_fd, spin_s)
@@ -116,7 +117,7 @@ class SharedBell(bell.Bell):
 
     @property
     def fds(self) -> tuple[int, int]:
-        """The descriptors to pass on, for who created the bell."""
+        """The descriptors to pass on, where this process created the bell."""
         return self._event_fd, self._page_fd
 
     def watch(self, fd: int) -> None:
@@ -145,7 +146,7 @@ class SharedBell(bell.Bell):
         return bool(self._words[_SLEEPING])
 
     def _announce(self) -> None:
-        # An old ring is answered by the coming check. It is taken away here, where nobody is kept waiting by it.
+        # An old ring is answered by the coming check. It is cleared here, where that delays no peer.
         if self._napped:
             self._napped = False
             with suppress(BlockingIOError):  # woken by something else

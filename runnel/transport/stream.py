@@ -25,10 +25,10 @@ End = Literal["writer", "reader"]
 
 
 class Field(NamedTuple):
-    """One array of a message. JSON-able, so that it can be told to another process."""
+    """One array of a message. JSON-able, so that it can be sent to another process."""
 
     shape: tuple[int, ...]
-    dtype: str  # as np.dtype(...).str gives it: "<f4"; "bfloat16" and its like by their names
+    dtype: str  # np.dtype(...).str, as in "<f4"; for bfloat16 and other dtypes of ml_dtypes, the name
 
 
 Schema = tuple[Field, ...]
@@ -37,11 +37,11 @@ Schema = tuple[Field, ...]
 
 def schema_of(arrays: Iterable[Any]) -> Schema:
     """The schema of messages like `arrays`, which may be anything with a shape and a dtype."""
-    return tuple(Field(tuple(int(n) for n in a.shape), _told(np.dtype(a.dtype))) for a in arrays)
+    return tuple(Field(tuple(int(n) for n in a.shape), _dtype_name(np.dtype(a.dtype))) for a in arrays)
 
 
-def _told(dtype: np.dtype) -> str:
-    added = dtype.isbuiltin == 2  # by another library: its `str` says no more than how many bytes there are
+def _dtype_name(dtype: np.dtype) -> str:
+    added = dtype.isbuiltin == 2  # by another library: its `str` has only the number of bytes
     return dtype.name if added else dtype.str
 
 
@@ -60,7 +60,7 @@ def dtype_of(field: Field) -> np.dtype:
 
 
 def fingerprint(schema: Schema) -> int:
-    """The same for two schemas that are the same, and hardly for others."""
+    """Equal for equal schemas, and almost never for others."""
     return zlib.crc32(repr([(tuple(shape), dtype) for shape, dtype in schema]).encode())
 
 

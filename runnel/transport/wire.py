@@ -1,7 +1,7 @@
-"""What couriers say to each other: batches of typed entries, as frames of bytes. Nothing here is ever unpickled.
+"""The messages between couriers: batches of typed entries, as frames of bytes. Nothing here is ever unpickled.
 
 A batch is a head, its entries one after the other, and what they carry: short payloads in the first frame too, longer
-ones in frames of their own. Everything that can be wrong with frames is found here, and told as `Malformed`.
+ones in frames of their own. Frames are validated here; an invalid one raises `Malformed`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ INLINE_BYTES = 16 * 1024
 """Payloads shorter than this go into the first frame: a frame of their own would cost more than the copy."""
 
 FRAME_BYTES = 2**19
-"""Longer ones go in pieces of this size. No frame is longer than twice that, so that nobody can claim much memory with
-one; and each that has come is a sign of life, however slow the network."""
+"""Longer ones go in pieces of this size. No frame is longer than twice that, so that no frame can claim much memory;
+and each that has come is a sign of life, however slow the network."""
 
 BATCH_BYTES = 2**22
 """A batch is full with so many bytes, or FRAME_BYTES in its first frame: what came first need not wait for the rest."""
@@ -38,7 +38,7 @@ class BatchHead(NamedTuple):
     heard: int  # the number of the last batch that came the other way
     fresh: bool  # it does not depend on those before it, which may be lost
     asks: bool  # for a fresh one, as something was lost
-    unpacks: bool  # whoever sent it can read what is compressed
+    unpacks: bool  # the sender can read what is compressed
 
 
 class Data(NamedTuple):
