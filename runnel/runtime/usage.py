@@ -22,7 +22,7 @@ class WorkerUsage:
     env_steps: int | None = None
     updates: int | None = None
     per_second: float | None = None  # steps where it has steps, else updates
-    phases: Mapping[str, float] = field(default_factory=dict)  # seconds by part of the loop, where that can be told
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds by part of the loop, where they are measured
     host: str = ""  # the machine it runs on, where there are several
 
     def json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class UsageReport:
 
 
 def single_process_usage(name: str, phases: Mapping[str, float]) -> UsageReport:
-    """Of a program that is one process: it waits for nobody."""
+    """Of a program that is one process: it never waits."""
     return UsageReport((WorkerUsage(name, name, busy=1.0, seconds=sum(phases.values()), phases=phases),))
 
 

@@ -1,4 +1,4 @@
-"""Acting in the process that plays: a compiled `act` for a fixed set of columns."""
+"""Acting in the process that steps the environments: a compiled `act` for a fixed set of columns."""
 
 from __future__ import annotations
 

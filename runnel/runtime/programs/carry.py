@@ -49,14 +49,14 @@ class Carry(NamedTuple):
     states: dict[str, PyTree]  # by group: the learner's state
     replays: dict[str, ReplayState]  # by replay node
     window: Window | tuple[()]  # the newest episodes
-    # What playing needs
+    # What stepping environments needs
     actors: ActorStates | tuple[()]
     running: Running | tuple[()]  # the episodes in progress
     environments: EnvStates | tuple[()]  # () for host environments, which live outside
 
 
 class IterationMetrics(NamedTuple):
-    """What an iteration has to tell, as sums that can be added up."""
+    """The metrics of an iteration, as sums that can be added up."""
 
     episodes: Array  # [] how many ended
     updates: dict[str, Array]  # by learning node: [] how many updates were made
@@ -74,9 +74,9 @@ def scalars(out: PyTree) -> dict[str, Array]:
 
 
 def update(node: str, out: PyTree, fine: Array, tally: NonFiniteCounts) -> IterationMetrics:
-    """What one update has to tell: of one that is refused only why it was."""
-    told = {name: jnp.where(fine, value, 0.0) for name, value in scalars(out).items()}
-    return IterationMetrics(jnp.zeros((), jnp.int32), {node: fine.astype(jnp.int32)}, {node: told}, {node: tally})
+    """The metrics of one update; of a refused one, only why it was refused."""
+    sums = {name: jnp.where(fine, value, 0.0) for name, value in scalars(out).items()}
+    return IterationMetrics(jnp.zeros((), jnp.int32), {node: fine.astype(jnp.int32)}, {node: sums}, {node: tally})
 
 
 def noted(metrics: IterationMetrics, learnt: IterationMetrics) -> IterationMetrics:

@@ -91,7 +91,7 @@ def guard(
     instead: PyTree,
     blame_seen: bool = True,
 ) -> tuple[PyTree, Array, NonFiniteCounts]:
-    """`new`, bit for bit, where all that was `made` is finite; else `instead`. Also tells which, and why.
+    """`new`, bit for bit, where all that was `made` is finite; else `instead`. Also returns which, and why.
 
     What was `seen` is no reason to refuse, but where there is another it is named first: it was there first. Without
     `blame_seen` a refusal that comes of it is not counted, because it was counted where it was made.
@@ -136,7 +136,7 @@ def entered(tree: PyTree, fresh: Callable[[], PyTree]) -> str | None:
 
 
 def spoilt(tree: PyTree) -> PyTree:
-    """NaN for all real numbers of a tree: whoever is given it will know that it is no good, wherever that is."""
+    """NaN for all real numbers of a tree, so that a worker that receives it can see that it was refused."""
     return jax.tree.map(lambda x: jnp.full_like(x, jnp.nan) if _real(x) else x, tree)
 
 

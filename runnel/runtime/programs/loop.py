@@ -1,10 +1,10 @@
-"""Playing and acting as traced functions over one explicit `Carry`.
+"""Stepping environments and acting as traced functions over one explicit `Carry`.
 
     carry = loop.init(seed)
     carry, trajectories, finished = loop.unroll(carry)      # only where the environment can be traced
     carry, metrics = stage.iterate(carry, trajectories, finished)      # every other node: see `stage.py`
 
-A loop plays a `share` of the environments: all of them, or one worker's. Programs compose these functions; nothing
+A loop steps a `share` of the environments: all of them, or one worker's. Programs compose these functions; nothing
 here knows of processes, devices or distributions.
 """
 
@@ -42,7 +42,7 @@ class Loop:
 
     graph: Graph
     environment: JaxEnvironment | None = None  # None where the environment lives on the host
-    share: Sequence[int] | None = None  # the environments it plays, in order; None: all
+    share: Sequence[int] | None = None  # the environments it steps, in order; None: all
 
     # Names and indices
 
@@ -55,7 +55,7 @@ class Loop:
         return self.share if self.share is not None else range(self.graph.envs)
 
     def columns(self, group: str) -> int:
-        """B: how many columns of the group this loop plays."""
+        """B: how many columns of the group this loop steps."""
         return len(self.envs) * self.graph.spec.groups[group].agents
 
     def indices(self, group: str) -> Array:

@@ -22,7 +22,7 @@ from runnel.types import Array
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Row:
-    """A message as it lies in memory: one array to whoever gives it to a program."""
+    """A message as it lies in memory: a program takes it as one array."""
 
     memory: Array
     schema: Schema = field(metadata={"static": True})
@@ -44,7 +44,7 @@ PackedMessage = Row | Sequence[Array]
 def whole(arrays: Sequence[np.ndarray], schema: Schema) -> PackedMessage:
     """A message in one piece, given its arrays as `memory.arrays_at` made them.
 
-    In several where one of them is of 64 bits: programs have such numbers only if told so, and make them shorter.
+    In several where one of them is of 64 bits: without `jax_enable_x64`, programs shorten such numbers.
     """
     known = all(jax.dtypes.canonicalize_dtype(dtype) == dtype for dtype in map(dtype_of, schema))
     return Row(bytes_of(arrays), schema) if known else arrays

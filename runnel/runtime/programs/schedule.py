@@ -37,7 +37,7 @@ class Rounds:
     component: Component
     samples: bool  # the replays are here
     segments: tuple[Segment, ...]
-    awaits_priorities: tuple[str, ...]  # nodes elsewhere that tell them
+    awaits_priorities: tuple[str, ...]  # nodes elsewhere that compute them
 
 
 @dataclass(frozen=True)

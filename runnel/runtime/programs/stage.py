@@ -99,7 +99,7 @@ class Stage:
         return carry, values, metrics
 
     def _run(self, carry: Carry, node: Node, values: Values) -> tuple[Carry, PyTree, IterationMetrics]:
-        """One node once: the carry after it, its value and, where it learns, what it has to tell."""
+        """Runs one node once: the carry after it, its value and, where it learns, its metrics."""
         group, inputs = node.group, [ref.take(values[ref.node]) for ref in node.inputs]
         state, version = carry.states[group], carry.updates[group]
         assert node.function is not None
@@ -134,7 +134,7 @@ class Stage:
         return state, out, update(node.name, out, fine, tally)
 
     def _gradient(self, node: Node, state: PyTree, inputs: list[PyTree], key: Array) -> tuple[PyTree, IterationMetrics]:
-        """The first half of an update; where it is not fine the gradients say so to whoever applies them."""
+        """The first half of an update; where it is not finite, all gradients become NaN, and `apply` refuses them."""
         assert node.function is not None
         grads, out = node.function(state, *inputs, key)
         made = [*finite.leaves(out, "", scalars_only=True), *finite.leaves(grads, "gradients")]
@@ -222,5 +222,5 @@ class Stage:
 
 
 def _nothing() -> IterationMetrics:
-    """What a node has to tell that does not learn."""
+    """The metrics of a node that does not learn."""
     return IterationMetrics(jnp.zeros((), jnp.int32), {}, {})

@@ -27,7 +27,7 @@ class Progress(NamedTuple):
     group_returns: dict[str, float]  # by group, over the newest 100 episodes
     out: dict[str, float]  # means of what learning gave out
     reached: bool  # the return that was asked for
-    env_steps: int | None = None  # None: iterations tell
+    env_steps: int | None = None  # None: computed from iterations
     staleness: tuple[float, int] = (0.0, 0)  # mean and most, in versions, since the program began
     broken: Mapping[str, int] = MappingProxyType({})  # updates refused, by what was the first not to be finite
 
@@ -113,7 +113,7 @@ def _times(tally: NonFiniteCounts | None) -> int:
 
 
 def window_json(window: ops_episodes.Window) -> dict[str, Any]:
-    """Sums over the newest episodes, for whoever puts several windows together."""
+    """Sums over the newest episodes, from which several windows can be joined."""
     filled = int(window.filled)
     return {
         "filled": filled,

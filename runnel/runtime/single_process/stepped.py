@@ -58,8 +58,8 @@ class SteppedProgram:
         self.policies = LocalPolicies(self.loop, list(lanes), self._parameters, seed)
         block = BlockState(vector, range(graph.envs), graph.unroll, lanes, self.policies, discounts)
         block.reset()
-        player = Player([block], lambda block: NO_STAMP, beat=self._stepped, tell=self.report_event)
-        player.tell_failures(block)
+        player = Player([block], lambda block: NO_STAMP, beat=self._stepped, report_event=self.report_event)
+        player.report_failures(block)
         return player
 
     def _stepped(self, steps: int) -> None:
@@ -90,8 +90,8 @@ class SteppedProgram:
         del recent
         if self.player is None:
             return single_process_usage(self.name, {"rollout": self._unroll_s, "learn": self._learn_s})
-        played = {"environment": self.player.environment_s, "act": self.player.act_s}
-        return single_process_usage(self.name, {**played, "learn": self._learn_s})
+        stepped = {"environment": self.player.environment_s, "act": self.player.act_s}
+        return single_process_usage(self.name, {**stepped, "learn": self._learn_s})
 
     def save(self) -> dict[str, PyTree]:
         if self.player is None:
@@ -110,7 +110,7 @@ class SteppedProgram:
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut."""
-        del env_steps  # iterations tell
+        del env_steps  # computed from iterations
         assert saved is not None
         self.carry = jax.device_put(saved["carry"])
         if self.player is None:
@@ -155,8 +155,8 @@ class SteppedProgram:
             self._nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), types)
         total = self._nothing if total is None else total
         unrolled = time.perf_counter()
-        self.carry, summed, told = self._update(self.carry, total, seen)
-        mean, refused = np.asarray(told).tolist()
+        self.carry, summed, outcome = self._update(self.carry, total, seen)
+        mean, refused = np.asarray(outcome).tolist()
         self._unroll_s += unrolled - started
         self._learn_s += time.perf_counter() - unrolled
         return summed, mean >= target, bool(refused)
@@ -171,5 +171,5 @@ class SteppedProgram:
         carry, metrics = self.stage.iterate(carry, trajectories, finished)
         metrics = metrics if total is None else totals.add(total, metrics)
         # As one array: each that leaves a program costs microseconds.
-        told = jnp.stack([totals.window_mean(carry), finite.any_refused(metrics.broken).astype(jnp.float32)])
-        return carry, metrics, told
+        outcome = jnp.stack([totals.window_mean(carry), finite.any_refused(metrics.broken).astype(jnp.float32)])
+        return carry, metrics, outcome

@@ -22,7 +22,8 @@ class Actor:
         self.player: Player | CompiledPlayer = make_compiled_player(a, parameters, gate.wait) or Player(
             make_blocks(a, parameters), gate.wait_for, gate.early_stamp, a.context.leave_boundary,
             asks_count=a.free and bool(a.groups("rollout")),
-            compiled=partial(a.context.enter, "working"), beat=a.context.bell.beat_at, tell=a.context.tell,
+            compiled=partial(a.context.enter, "working"), beat=a.context.bell.beat_at,
+            report_event=a.context.report_event,
         )  # fmt: skip
         self._steps = a.graph.unroll * sum(len(place.envs) for place in a.blocks)
 

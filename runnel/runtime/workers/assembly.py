@@ -1,4 +1,4 @@
-"""Making a worker's parts from its place in the topology: who plays, who acts for others, and what learns."""
+"""Making a worker's parts from its place in the topology: what steps environments, what acts and what learns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _is(link: StreamSpec, kind: str, wanted: dict[str, Any]) -> bool:
 
 
 class PublishedParameters(NamedTuple):
-    """A learner's state as far as a store tells it."""
+    """The part of a learner's state that a store publishes."""
 
     params: PyTree
 
@@ -77,7 +77,7 @@ class Assignment:
 
     @cached_property
     def limit(self) -> int:
-        """How many iterations an unroll may be behind; with 0, everybody waits for everybody."""
+        """How many iterations an unroll may be behind; 0 is a barrier."""
         return staleness_in_iterations(self.plan, self.run_graph)
 
     @property
@@ -119,7 +119,7 @@ class Assignment:
 
     @cached_property
     def graph(self) -> Graph:
-        """That of the run; or, of workers that each compute from what they play alone, that of their share."""
+        """That of the run; or, of workers that each compute from their own environments, that of their share."""
         if not (self.training_nodes and self.steps_envs and self.fragment.replicas > 1) or self.learns:
             return self.run_graph
         start, stop = self.fragment.environments[self.spec.replica]
@@ -164,7 +164,7 @@ class Assignment:
         return state if whole else PublishedParameters(state.params)
 
 
-# Playing
+# Stepping environments
 
 
 def make_blocks(a: Assignment, parameters: ParameterSource) -> list[BlockState]:
@@ -201,7 +201,7 @@ def make_blocks(a: Assignment, parameters: ParameterSource) -> list[BlockState]:
             worker_checkpoint.load_block(block, place, a.start.saved)
             journal.write(block.entry())
         blocks.append(block)
-    block_checkpoint.report_cut_episodes(blocks, a.context.tell)
+    block_checkpoint.report_cut_episodes(blocks, a.context.report_event)
     return blocks
 
 

@@ -21,10 +21,10 @@ class Collected(NamedTuple):
 class BatchCollector:
     """Sources with one or more streams each, which give their messages together.
 
-    Without a limit, every source gives once in every iteration, in order. With a limit, whoever has something gives,
-    the oldest first, `take` at a time; and what would become older than `limit` iterations is waited for, in time for
-    all that are due to be taken. Sources have room for no more than can be taken within the limit: this is what bounds
-    staleness, however unequal the sources are.
+    Without a limit, one message of every source is taken in every iteration, in order. With a limit, the oldest that
+    have come are taken, `take` at a time; and the collector waits for a message that would become older than `limit`
+    iterations, early enough to take all that are due. Sources have room for no more than can be taken within the limit:
+    this bounds staleness, however unequal the sources are.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Playing JAX environments whose policies are in the same worker: an unroll of a block is one compiled call."""
+"""Stepping JAX environments whose policies are in the same worker: an unroll of a block is one compiled call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Played:
         return self.loop.unroll(carry)
 
     def takers(self, unroll: int) -> list[OutPort]:
-        """Who takes this unroll and has not got it."""
+        """The ports on which this unroll is still to be sent."""
         ports = [out for ports in self.outs.values() for out in ports]
         return [out for out in ports if out.takes(unroll) and unroll > last_unroll(out.last_header)]
 
@@ -126,7 +126,7 @@ class CompiledPlayer:
     def unroll(self) -> None:
         """One unroll of every block, handed over where others take it."""
         self._seen = []
-        # All have played as many as each other, unless this worker replaces one that was between two of them.
+        # All have made the same number, unless this worker replaces one that was lost between two of them.
         behind = min(block.unrolls for block in self.blocks)
         for block in [block for block in self.blocks if block.unrolls == behind]:
             outs = block.takers(behind)
@@ -147,7 +147,7 @@ class CompiledPlayer:
             block.unrolls += 1
             self.beat()
             if block.journal is not None:
-                # Before it is handed over: the streams then tell which entry to go on from.
+                # Before it is handed over: the streams' headers then say which entry to continue from.
                 block.journal.write(block.entry())
             if not outs:
                 self._seen.append((trajectories, finished))
@@ -165,7 +165,7 @@ class CompiledPlayer:
                         out.commit(UnrollHeader(behind, stamp.versions[group]))
 
     def unrolled(self) -> tuple[dict[str, Trajectory], Finished]:
-        """The unroll just played, for nodes in the same worker."""
+        """The newest unroll, for nodes in the same worker."""
         (seen,) = self._seen
         return seen
 

@@ -61,9 +61,9 @@ class EnvWorker:
                 journal.write(block.entry())
         self.player = Player(
             list(self.blocks.values()), gate.wait_for, gate.early_stamp, context.leave_boundary,
-            asks_count=free and bool(rolled), beat=context.bell.beat_at, tell=context.tell,
+            asks_count=free and bool(rolled), beat=context.bell.beat_at, report_event=context.report_event,
         )  # fmt: skip
-        report_cut_episodes(self.blocks.values(), context.tell)
+        report_cut_episodes(self.blocks.values(), context.report_event)
 
     def _block(
         self, number: int, envs: range, types: Mapping[str, GroupTypes], rolled: Sequence[str],

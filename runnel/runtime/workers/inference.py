@@ -1,8 +1,8 @@
-"""Acting for environments that other workers play.
+"""Acting for environments that other workers step.
 
 Under synchronous distributions a server acts for fixed, complete sets of environments in the order of their
-indices, so that the same numbers meet in the same batch every time; under asynchronous ones it acts for whoever
-has asked, in batches padded to a few sizes.
+indices, so that the same numbers are in the same batch every time; under asynchronous ones it acts for the requests
+that have come, in batches padded to a few sizes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from runnel.types import Array, PyTree
 class InferenceClient:
     """A block of environments as its server sees it, for one group.
 
-    With `kept`, the server puts the block's trajectories together; without, the environments' worker does, and the
-    server's replies tell it what learning wants to know.
+    With `kept`, the server assembles the block's trajectories; without, the environments' worker does, and the server's
+    replies include the extras of acting that trajectories contain.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class InferenceClient:
         self.types, self.steps = group_types(graph)[group], graph.unroll
         envs = len(block.envs)
         self._asked = request_fields(self.types, envs, results=kept is not None)
-        told = reply_fields(self.types, envs, extras=kept is None)
-        self._replies = [parts(told, arrays) for arrays in reply.slots]
+        replied = reply_fields(self.types, envs, extras=kept is None)
+        self._replies = [parts(replied, arrays) for arrays in reply.slots]
         self.first = np.ones((self.steps + 1, envs), np.bool_)
         self.terminated = np.zeros((self.steps, envs), np.bool_)
         self.truncated = np.zeros((self.steps, envs), np.bool_)
@@ -99,7 +99,7 @@ class InferenceClient:
             self.kept.remember(memory)
 
     def answer(self, t: int, action: np.ndarray, extras: Sequence[np.ndarray], memory: Sequence[np.ndarray]) -> None:
-        """Replies to step `t`; `memory` is that before the step, and told with an unroll's first."""
+        """Replies to step `t`; `memory` is that before the step, and sent with an unroll's first step."""
         named = self._replies[self.reply.claim()]
         named["action"][0][...] = action
         if self.kept is not None:
@@ -278,7 +278,7 @@ class AsyncInferenceServer:
         self.memory = _with_rows(self.memory, zip(self._spans(), memories, strict=True))
 
     def compile(self) -> None:
-        """All sizes, before anybody waits."""
+        """Compiles all sizes, before the first request."""
         _, params = self.parameters(0)
         for size in self.sizes:
             question, asked, _ = self._buffer(size)

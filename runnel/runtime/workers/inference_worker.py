@@ -12,7 +12,7 @@ from runnel.runtime.workers.worker_loop import listen
 
 
 class InferenceWorker:
-    """A turn is one unroll of all environments in step or, where nobody waits in step, one batch of requests.
+    """A turn is one unroll of all environments in step or, in an asynchronous run, one batch of requests.
 
     A learner that also acts (SEED) has an inference worker.
     """

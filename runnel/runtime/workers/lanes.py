@@ -95,7 +95,7 @@ class Slot:
 
 
 class LocalPolicyLane:
-    """A lane whose trajectory is put together here, into the slots of whoever takes it or into its own."""
+    """A lane whose trajectory is assembled here: in the slots of its consumers' streams, or in memory of its own."""
 
     asks = False
 
@@ -116,7 +116,7 @@ class LocalPolicyLane:
         return Slot(self.types, self.fields, arrays, self.steps)
 
     def _scratch(self) -> Slot:
-        """Where an unroll goes that nobody takes."""
+        """Memory for an unroll that has no consumer."""
         if self._own is None:
             self._own = self._made(empty(schema(self.fields)))
         return self._own
@@ -126,7 +126,7 @@ class LocalPolicyLane:
         return all(out.free() for out in self._takers(unroll))
 
     def has(self, unroll: int) -> bool:
-        """Whether everybody who takes this unroll has been given it before."""
+        """Whether every consumer of this unroll has been sent it before."""
         return not self._takers(unroll)
 
     def begin(self, unroll: int, stamp: ParameterStamp) -> None:
@@ -140,7 +140,7 @@ class LocalPolicyLane:
         _copy(self.slot.seen[0], self.after)
 
     def acted_by(self, stamp: ParameterStamp) -> list[int]:
-        """Tells what the unroll in progress is acted with; gives the slots that it goes to."""
+        """Announces the parameters that act in the unroll in progress; returns the slots that it goes to."""
         self._stamp = stamp
         return [out.claim(stamp.iteration) for out in self._to]
 
@@ -168,7 +168,7 @@ class LocalPolicyLane:
     def finish(self, unroll: Unrolled) -> None:
         """Completes the trajectory and hands it over."""
         slot, agents = self.slot, self.types.agents.agents
-        # The last step's successor, where no episode ended and so nobody wrote it.
+        # The last step's successor, which was not written where no episode ended.
         going = np.repeat(~unroll.ended[-1], agents)
         for last, after in zip(leaves(slot.results[-1].last_observation), leaves(self.after), strict=True):
             last[going] = after[going]
@@ -186,7 +186,7 @@ class LocalPolicyLane:
             out.commit(header)
 
     def _takers(self, unroll: int) -> list[OutPort]:
-        """Who takes this unroll and has not got it: consumers with several replicas take turns."""
+        """The ports on which this unroll is still to be sent: consumers with several replicas take turns."""
         return [out for out in self.outs if out.takes(unroll) and unroll > last_unroll(out.last_header)]
 
 

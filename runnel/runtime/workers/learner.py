@@ -37,7 +37,7 @@ class Learner:
         while self._stops():
             context.pause()
         self.publisher.publish(trainer.carry, trainer.iteration)
-        self.worker.held.release()  # only now: who finds room for an unroll begins it with what was just published
+        self.worker.held.release()  # only now: an unroll that finds room begins with what was just published
         self.progress.report_if_due()
 
     def _stops(self) -> bool:

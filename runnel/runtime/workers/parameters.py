@@ -71,7 +71,7 @@ class RemoteStates:
             channel, store = a.ends.readers[group]
             reader.wait(group, reader.required(messages if channel.whole and not a.free else iteration))
             if channel.whole or a.gathered:
-                # Before the state is read: who takes the value must not count on a newer one meanwhile.
+                # Before the state is read: meanwhile the value's consumer must not expect a newer one.
                 for port in outgoing:
                     port.claim(store.iteration())
             state = reader.read_newer(group)

@@ -1,4 +1,4 @@
-"""Playing host environments: blocks of them step in turn, each while others wait for their actions. NumPy only.
+"""Stepping host environments: blocks of them step in turn, each while others wait for their actions. NumPy only.
 
 A block is a range of environments of one worker that step together. Each group of agents goes through a block in
 a *lane* (`runnel.runtime.workers.lanes`).
@@ -102,7 +102,7 @@ class BlockState:
             lane.keep_in(journal)
 
     def show(self) -> None:
-        """Begins episode 0 of every environment, and tells nobody."""
+        """Begins episode 0 of every environment, without sending anything."""
         self.vector.reset(self._opening())
 
     def reset(self) -> None:
@@ -162,7 +162,7 @@ class BlockState:
         """An unroll begins, with the parameters of a stamp or newer ones."""
         self.begun = True
         self.first[0] = self.first[-1]
-        # Before parameters are read: whoever takes the unroll must not count on newer ones meanwhile.
+        # Before parameters are read: meanwhile a consumer of the unroll must not expect newer ones.
         for lane in self.lanes.values():
             lane.begin(self.unrolls, stamp)
         if self.acting is not None:
@@ -189,13 +189,13 @@ class BlockState:
         return {group: lane.action(t, step) for group, lane in self.lanes.items()}
 
     def step(self, t: int, actions: dict[str, np.ndarray]) -> None:
-        """Steps the environments and tells every lane."""
+        """Steps the environments and notifies every lane."""
         now = self._now
         out = now.outs[t] if now.outs else self._out(t)
         self.vector.step(actions, out)
         np.logical_or(out.terminated, out.truncated, now.first[t + 1])
         if not now.outs:
-            self._tell(t, out)
+            self._notify(t, out)
 
     def _out(self, t: int) -> HostStep:
         """Where step `t` writes."""
@@ -208,8 +208,8 @@ class BlockState:
             last_observation={group: result.last_observation for group, result in results.items()},
         )
 
-    def _tell(self, t: int, out: HostStep) -> None:
-        """Hands on what a step gave, to those who act elsewhere."""
+    def _notify(self, t: int, out: HostStep) -> None:
+        """Hands the results of a step to the lanes whose actions are computed elsewhere."""
         flags = Flags(self.first[t + 1], out.terminated, out.truncated)
         step = self.unrolls * self.steps + t + 1
         for lane in self.lanes.values():
@@ -247,7 +247,7 @@ class BlockState:
         if self.vector.watch is not None:
             self._trust()
         if self.journal is not None:
-            # Before it is handed over: where both entries are there, the streams tell which of them to go on from.
+            # Before it is handed over: where both entries are there, the streams' headers say which to continue from.
             self.journal.write(self.entry())
         for lane in self.kept.values():
             lane.finish(unroll)
@@ -285,7 +285,7 @@ class Player:
     on a request at once, with the first request.
     `compiled` is called once all blocks have acted: from then on, what takes long is no compiler.
     `beat` is called with the number of steps that a block has taken: its heartbeat.
-    `tell` reports environments that failed.
+    `report_event` reports environments that failed.
     """
 
     def __init__(
@@ -297,11 +297,11 @@ class Player:
         asks_count: bool = False,
         compiled: Callable[[], None] = lambda: None,
         beat: Callable[[int], None] = lambda steps: None,
-        tell: ReportEvent = ignore_event,
+        report_event: ReportEvent = ignore_event,
     ):
         self.blocks, self.gate, self.early = list(blocks), gate, early
         self.started, self.asks_count, self.compiled = started, asks_count, compiled
-        self.beat, self.tell = beat, tell
+        self.beat, self.report_event = beat, report_event
         self.environment_s, self.act_s = 0.0, 0.0
 
     @property
@@ -316,7 +316,7 @@ class Player:
             self._unroll()
         except EnvironmentFailed:
             for block in self.blocks:
-                self.tell_failures(block)
+                self.report_failures(block)
             raise
         finally:
             if collecting:
@@ -324,7 +324,7 @@ class Player:
 
     def _unroll(self) -> None:
         clock = time.perf_counter
-        # All have played as many unrolls as each other, unless this worker replaces one that was between two of them.
+        # All have made the same number of unrolls, unless this worker replaces one that was lost between two of them.
         behind = min(block.unrolls for block in self.blocks)
         blocks = [block for block in self.blocks if block.unrolls == behind]
         steps = blocks[0].steps
@@ -358,17 +358,17 @@ class Player:
 
     def _finish(self, block: BlockState) -> None:
         block.finish()
-        self.tell_failures(block)
+        self.report_failures(block)
         stamp = self.early(block)
         if stamp is not None:
             block.begin(stamp)
 
-    def tell_failures(self, block: BlockState) -> None:
+    def report_failures(self, block: BlockState) -> None:
         """What went wrong in environments of a block since this was last asked."""
         failures = block.vector.failures()
         for what in dict.fromkeys(failure.what for failure in failures):
             like = [failure for failure in failures if failure.what == what]
-            self.tell(
+            self.report_event(
                 "environment", reason=f"environment {like[0].index}: {what}", times=len(like), episode=like[0].episode,
                 action="its episode was cut, and it was made anew", traceback=like[0].traceback,
             )  # fmt: skip

@@ -38,7 +38,7 @@ from runnel.transport.stream import Message, Reader, Writer
 T = TypeVar("T")
 
 REPORT_S = 0.25
-"""How often a worker tells how it fares."""
+"""How often a worker reports its status."""
 
 SLICE_S = 0.1
 """How long a worker sleeps at most before it looks at its line to the launcher."""
@@ -47,7 +47,7 @@ DRAIN_S = 1e-3
 """The same in a pause, while others still have something to get rid of: they may have hundreds of batches."""
 
 SEND_S = 1.0
-"""How long a worker tries to say something before it shows that it lives, and tries again."""
+"""How long a worker tries to send a message before it sends a heartbeat and tries again."""
 
 
 class Stopped(Exception):
@@ -93,12 +93,12 @@ class WorkerContext:
         self.phase: PhaseName = "starting"
         self._compiler = False  # whether the main thread compiles, as `compile_watch` sees it
         self._waits_for: str | None = None  # the cause, while it waits
-        self._told_wait = False
+        self._reported_wait = False
         self._waits_since = self._began_to_wait = 0.0
         self._reported = self.started = time.monotonic()
 
     def wait(self, ready: Callable[[], T | None], cause: str) -> T:
-        """Waits until `ready` gives something."""
+        """Waits until `ready` returns something, and returns it."""
         found = ready()
         if found is not None:
             return found
@@ -116,12 +116,12 @@ class WorkerContext:
         finally:
             self._count_wait()
             self._waits_for = None
-        if self._told_wait:  # or it would seem to wait still, while it computes
+        if self._reported_wait:  # or it would seem to wait still, while it computes
             self.report()
         return found
 
     def _count_wait(self) -> None:
-        """A wait that goes on counts as far as it has come: who waits for good would seem busy."""
+        """Counts the part of a wait that has passed: else a worker that waits for ever would seem busy."""
         if self._waits_for is not None:
             now = time.monotonic()
             self.waited[self._waits_for] += now - self._waits_since
@@ -156,7 +156,7 @@ class WorkerContext:
                 raise AssertionError("a worker that was not reset was sent what to begin from")
 
     def pause(self) -> None:
-        """Says so, and waits to be told to go on; saves meanwhile if asked."""
+        """Reports the pause and waits for `Go`; saves meanwhile on request."""
         self.pausing = True
         self.on_pause()
         self.report()
@@ -166,7 +166,7 @@ class WorkerContext:
             self.bell.beat()
             if self.drain():
                 drained = time.monotonic()
-            goes_on = time.monotonic() < drained + SLICE_S  # whoever had something may have more, and wait for room
+            goes_on = time.monotonic() < drained + SLICE_S  # a source that had something may have more
             message = self.line.receive(DRAIN_S if goes_on else SLICE_S)
             if message is not None:
                 self._take(parse_command(message.value))
@@ -183,7 +183,7 @@ class WorkerContext:
         return iteration is not None and iteration < self.pause_at
 
     def send(self, message: JsonMessage) -> None:
-        """Says something to the launcher. Where that was stopped (Ctrl-Z) and takes nothing in, so is the worker."""
+        """Sends a message to the launcher. While the launcher is stopped (Ctrl-Z), so is the worker."""
         while True:
             try:
                 return self.line.send(message.to_json(), timeout_s=SEND_S)
@@ -192,15 +192,15 @@ class WorkerContext:
             except BrokenPipeError:
                 raise Stopped from None  # there is nobody left to work for
 
-    def tell(self, event: str, **told: Any) -> None:
-        """Something broke, and was mended here."""
-        self.send(Event(event, told))
+    def report_event(self, event: str, **details: Any) -> None:
+        """Reports something that broke and was mended here."""
+        self.send(Event(event, details))
 
     def report(self) -> None:
         self._count_wait()
         elapsed = time.monotonic() - self.started
         waits = None if self._waits_for is None else (self._waits_for, time.monotonic() - self._began_to_wait)
-        self._told_wait = waits is not None
+        self._reported_wait = waits is not None
         self.send(Status(self._phase_now(), elapsed, dict(self.waited), dict(self.counts), waits))
 
     @contextlib.contextmanager
@@ -218,7 +218,7 @@ class WorkerContext:
                 self.send(Phase(phase))
 
     def note_compiler(self, runs: bool) -> None:
-        """Tells whether this worker compiles; called from another thread, several times a second."""
+        """Notes whether this worker compiles; called from another thread, several times a second."""
         if runs or self._compiler:
             self.bell.beat()
         if runs != self._compiler:
@@ -235,7 +235,7 @@ class WorkerContext:
             self.restart()
 
     def restart(self) -> None:
-        """What came before, compiling for instance, is told apart from what follows."""
+        """Begins the sums anew, so that what came before, such as compiling, is not in them."""
         self.started = time.monotonic()
         self.waited.clear()
         self.report()

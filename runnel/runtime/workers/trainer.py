@@ -151,7 +151,7 @@ class Trainer:
         self.carry = self.carry._replace(iteration=np.int32(self.iteration))
 
     def _rounds(self, rounds: Rounds, credit: Credit, outside: Values) -> None:
-        """All batches of an iteration. Who samples tells with each how many are left; 0: there is none at all."""
+        """All batches of an iteration. The worker that samples sends with each how many are left; 0: there is none."""
         if not rounds.samples:
             self.batches_left = 2
             while self.batches_left > 1:
@@ -165,10 +165,11 @@ class Trainer:
             self.batches_left -= 1
 
     def _pass(self, rounds: Rounds) -> None:
-        """An iteration without a batch: a word is sent all the same, so that nobody runs ahead."""
+        """An iteration without a batch: an empty message is sent all the same, so that no worker runs ahead."""
         replays = {replay.name for replay in rounds.component.replays}
         for valve in self.outgoing:
-            if valve.node.name in rounds.component.names and not replays & {*valve.taker.nodes}:  # who samples knows
+            # The worker that samples knows it.
+            if valve.node.name in rounds.component.names and not replays & {*valve.taker.nodes}:
                 for port in valve.ports:
                     if port.takes(self.iteration):
                         port.slots[port.claim(self.params_iteration)][0][...] = self.acted_in(valve.node.group)
@@ -239,7 +240,7 @@ class Trainer:
             return program(*arguments)
 
     def _run(self, segment: Segment, values: Values, batch: TrainerBatch | None, key: Any) -> Values:
-        """Runs a segment; gives the values of its nodes that somebody takes later."""
+        """Runs a segment; returns the values of its nodes that are used later."""
         given = {name: values[name] for name in segment.inputs if name in values}
         wanted = self._wanted(segment)
         arguments: list[Any] = [given]

@@ -1,4 +1,4 @@
-"""What workers tell of their waiting and what can be seen of streams, added up. NumPy only.
+"""Adds up the waits that workers report and the fill of their streams. NumPy only.
 
 Everything is kept as sums since `begin`, so that any stretch is the difference of two moments: the whole run for its
 result, the last seconds for whoever watches it.
@@ -16,7 +16,7 @@ from runnel.runtime.control_messages import Status
 from runnel.runtime.usage import CARRIES, StreamUsage, UsageReport, WorkerUsage
 
 LEAST_S = 0.5
-"""Who was looked at for less time is not judged by it: a single wait would be all that was seen."""
+"""A worker that was observed for less time is not judged: one wait could be all that was seen."""
 
 SAMPLE_S = 0.1
 """How often the fill of streams is looked at."""
@@ -99,7 +99,7 @@ class UsageMeter:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.roles, self.streams, self._clock = roles, streams, clock
-        self._heard: dict[str, Status] = {}  # by worker: what it told last
+        self._heard: dict[str, Status] = {}  # by worker: its last report
         self._before: dict[str, Counts] = {}  # by worker: what those had counted that it replaces
         self._skipped: set[str] = set()
         self.begin()
@@ -113,12 +113,12 @@ class UsageMeter:
         self._committed = [stream.ring.committed() for stream in self.streams]
 
     def skip(self) -> None:
-        """Work goes on after a pause, which is neither work nor waiting: what is told next is partly of it."""
+        """Work continues after a pause, which is neither work nor waiting: the next reports include a part of it."""
         self._skipped = set(self._heard)
         self._sampled_at = self._clock()
 
     def hear(self, worker: str, status: Status) -> None:
-        """A worker told how it fares: sums since it entered its phase."""
+        """A worker's report: sums since it entered its phase."""
         before = self._heard.get(worker)
         self._heard[worker] = status
         if before is not None and any(before.counts.get(n, 0) > count for n, count in status.counts.items()):
@@ -174,9 +174,9 @@ class UsageMeter:
         seconds = stretch.seconds[name]
         if name not in self._heard:
             return WorkerUsage(name, role)
-        told = self._heard[name].counts  # since the worker began: compiling it took steps too
+        reported = self._heard[name].counts  # since the worker began: compiling it took steps too
         before = self._before.get(name, {})
-        counts = {key: int(told[key] + before.get(key, 0)) for key in ("env_steps", "updates") if key in told}
+        counts = {key: int(reported[key] + before.get(key, 0)) for key in ("env_steps", "updates") if key in reported}
         if seconds < LEAST_S:
             return WorkerUsage(name, role, env_steps=counts.get("env_steps"), updates=counts.get("updates"))
         waited, counted = stretch.waited[name], stretch.counted[name]
