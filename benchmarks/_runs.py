@@ -46,17 +46,17 @@ class Share:
 
 def watch(
     algorithm: Algorithm, environment: str, distribution: Distribution, envs: int, env_settings: dict[str, Any],
-    warm_s: float, seconds: float, look: Callable[[DistributedProgram], None] = lambda fleet: None,
-    premises: MachinePool | None = None,
+    warm_s: float, seconds: float, look: Callable[[DistributedProgram], None] = lambda program: None,
+    pool: MachinePool | None = None,
 ) -> dict[str, Share]:  # fmt: skip
     """Trains until `warm_s` after the first update, and from there for `seconds`; gives every worker's share.
 
-    `look` is called at the end, while the workers are still at work. `premises`: other machines than this one.
+    `look` is called at the end, while the workers are still at work. `pool`: other machines than this one.
     """
     configure_jax()
-    premises = premises or SingleMachine()
+    pool = pool or SingleMachine()
     built = build(
-        algorithm, environment, distribution, envs, env_settings=env_settings, machine=premises.machines
+        algorithm, environment, distribution, envs, env_settings=env_settings, machine=pool.machines
     )  # fmt: skip
     config = {
         "algorithm": serialization.to_json(built.algorithm),
@@ -68,40 +68,40 @@ def watch(
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory)
         (run_dir / "logs").mkdir()
-        fleet = DistributedProgram(built, config, run_dir, premises.site(run_dir / "logs"), premises.machines)
+        program = DistributedProgram(built, config, run_dir, pool.site(run_dir / "logs"), pool.machines)
         try:
-            shares = _watch(fleet, warm_s, seconds)
-            look(fleet)
+            shares = _watch(program, warm_s, seconds)
+            look(program)
             return shares
         finally:
-            fleet.close()
+            program.close()
 
 
-def _watch(fleet: DistributedProgram, warm_s: float, seconds: float) -> dict[str, Share]:
+def _watch(program: DistributedProgram, warm_s: float, seconds: float) -> dict[str, Share]:
     deadline = time.monotonic() + START_LIMIT_S
-    while not fleet.run(ENDLESS, 0.1, float("inf"), lambda: False).updates:
+    while not program.run(ENDLESS, 0.1, float("inf"), lambda: False).updates:
         if time.monotonic() > deadline:
             raise SystemExit(f"no update within {START_LIMIT_S:.0f} s")
-    _go_on(fleet, warm_s)
-    before = _statuses(fleet)
-    _go_on(fleet, seconds)
-    return {name: _share(before[name], status) for name, status in _statuses(fleet).items()}
+    _go_on(program, warm_s)
+    before = _statuses(program)
+    _go_on(program, seconds)
+    return {name: _share(before[name], status) for name, status in _statuses(program).items()}
 
 
-def _statuses(fleet: DistributedProgram) -> dict[str, dict[str, Any]]:
+def _statuses(program: DistributedProgram) -> dict[str, dict[str, Any]]:
     """What every worker told last, and the processor's time it has had."""
     told, stolen_s = {}, _machine.stolen_s()
-    for name, status in fleet.status.items():
-        fields = Path(f"/proc/{fleet.crew.processes[name].pid}/stat").read_text().rpartition(")")[2].split()
+    for name, status in program.statuses().items():
+        fields = Path(f"/proc/{program.group.processes[name].pid}/stat").read_text().rpartition(")")[2].split()
         cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         told[name] = {**asdict(status), "cpu_s": cpu_s, "stolen_s": stolen_s}
     return told
 
 
-def _go_on(fleet: DistributedProgram, seconds: float) -> None:
+def _go_on(program: DistributedProgram, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        fleet.run(ENDLESS, 0.1, float("inf"), lambda: False)
+        program.run(ENDLESS, 0.1, float("inf"), lambda: False)
 
 
 def _share(before: dict[str, Any], after: dict[str, Any]) -> Share:

@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"ppo": {"unroll": 128, "minibatches": 4, 
 WARM_S = 2.0
 
 
-def premises(groups: list[list[int]]) -> Any:
+def machine_pool(groups: list[list[int]]) -> Any:
     """So many machines, each of which has some of the cores."""
     from runnel.execution.machine_pool import ClusterMachines
     from runnel.launch.cluster import Cluster
@@ -49,11 +49,11 @@ def run(name: str, groups: list[list[int]], work: int, envs: int, seconds: float
     inference = {"inference": len(groups)} if name == "decoupled" else {}
     found: dict[str, Any] = {}
 
-    def look(fleet: Any) -> None:
-        traffic = place.traffic()
-        found.update(wire=_wire(traffic), saved=_saved(traffic), counts=_steps(fleet), plan=fleet.plan)
+    def look(program: Any) -> None:
+        traffic = pool.traffic()
+        found.update(wire=_wire(traffic), saved=_saved(traffic), counts=_steps(program), plan=program.plan)
 
-    place = premises(groups)
+    pool = machine_pool(groups)
     try:
         shares = _runs.watch(
             algorithms.load(ALGORITHMS[name])(**SETTINGS[ALGORITHMS[name]]),
@@ -64,10 +64,10 @@ def run(name: str, groups: list[list[int]], work: int, envs: int, seconds: float
             WARM_S,
             seconds,
             look,
-            place,
+            pool,
         )
     finally:
-        place.close()
+        pool.close()
     playing = [share for worker, share in shares.items() if worker.partition("-")[0] in ("actor", "environment")]
     row: dict[str, Any] = {
         "machines": len(groups), "actors": actors, "steps_per_second": sum(s.rate("env_steps") for s in playing),
@@ -93,9 +93,10 @@ def _saved(traffic: dict[str, Any]) -> int:
     return sum(counts.get("saved_bytes", 0) for tally in traffic.values() for counts in tally["carried"].values())
 
 
-def _steps(fleet: Any) -> float:
+def _steps(program: Any) -> float:
     """Of environments, since the workers began."""
-    return sum(s["counts"].get("env_steps", 0) for n, s in fleet.status.items() if n.startswith(("actor", "env")))
+    statuses = program.statuses().items()
+    return sum(s.counts.get("env_steps", 0) for name, s in statuses if name.startswith(("actor", "env")))
 
 
 def measure(name: str, cores: list[int], work: int, envs: int, seconds: float, rounds: int) -> dict[str, Any]:

@@ -84,8 +84,9 @@ def worker_mb() -> list[dict[str, float]]:
 
     found: list[dict[str, float]] = []
 
-    def look(fleet: Any) -> None:
-        found.extend(memory_mb(p.pid) for name, p in fleet.crew.processes.items() if name.startswith("environment"))
+    def look(program: Any) -> None:
+        processes = program.group.processes.items()
+        found.extend(memory_mb(p.pid) for name, p in processes if name.startswith("environment"))
 
     _runs.watch(IMPALA(), ENVIRONMENT, Decoupled(actors=2), ENVS, {}, 1.0, 1.0, look)
     return found

@@ -1,11 +1,11 @@
-"""When a worker is to be given up, whether it can be replaced alone, and when a run has had enough of it."""
+"""Which fault a lost worker had, whether it can be replaced alone, and after how many faults a run ends."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -17,13 +17,13 @@ from runnel.runtime.control_messages import Failed
 from runnel.system.stacks import Frame, compiles, place, read, waits_for_device
 
 DESCRIPTORS_S = 30.0
-"""How long a run that is short of descriptors waits for some to be given back."""
+"""How long a run without free file descriptors waits for some to be closed."""
 
 T = TypeVar("T")
 
 
-def patiently(do: Callable[[], T], seconds: float = DESCRIPTORS_S) -> T:
-    """Does something that takes descriptors, again and again while there are none, for so long."""
+def retry_for_descriptors(do: Callable[[], T], seconds: float = DESCRIPTORS_S) -> T:
+    """Calls a function that opens file descriptors; repeats that while there are none left, for so long."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -40,9 +40,9 @@ class Fault(NamedTuple):
     worker: str
     reason: str  # in one line
     detail: str  # its own traceback, its stacks, or the end of its log
-    crashed: bool  # by itself, against: it was killed from outside
-    error: Exception | None = None  # where it makes no sense to go on
-    lost: bool = False  # a replacement found no state to go on from: only a checkpoint has it
+    crashed: bool  # by itself; not if it was killed from outside
+    error: Exception | None = None  # ends the run: a replacement would fail in the same way
+    lost: bool = False  # a replacement found no journal to continue from: only a checkpoint has the state
 
     def failure(self, more: str = "") -> Exception:
         """The error that ends a run."""
@@ -53,7 +53,7 @@ class Fault(NamedTuple):
 
 
 def raised(worker: str, failed: Failed) -> Fault:
-    """A worker that told of its own end."""
+    """A worker that reported its own failure."""
     error: Exception | None = None
     if failed.user:
         error = UserError(failed.message)
@@ -65,7 +65,7 @@ def raised(worker: str, failed: Failed) -> Fault:
 
 
 def ended(worker: str, status: int, log: str, oom: bool = False) -> Fault:
-    """A worker that ended without a word."""
+    """A process that ended without a report."""
     if status >= 0:
         return Fault(worker, f"ended with status {status}", log, crashed=True)
     name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
@@ -74,7 +74,7 @@ def ended(worker: str, status: int, log: str, oom: bool = False) -> Fault:
 
 
 def hung(worker: str, seconds: float, phase: str, stacks: str, stopped: bool) -> Fault:
-    """A worker that gave no sign of life; `stopped`: by a signal from outside."""
+    """A worker without heartbeats; `stopped`: by a signal from outside."""
     how = "was stopped and " if stopped else ""
     at = place(read(stacks))
     where = "" if at is None or stopped else f", in {at}"
@@ -83,26 +83,28 @@ def hung(worker: str, seconds: float, phase: str, stacks: str, stopped: bool) ->
 
 
 def to_blame(stacks: Mapping[str, str]) -> str:
-    """Of silent workers that are one program, the first that does not wait for the others on a device, if any."""
+    """Of silent learners that are one program, the first that does not wait for the others on a device, if any."""
     return next((name for name, text in stacks.items() if not waits_for_device(read(text))), next(iter(stacks)))
 
 
 def stuck(silent: Mapping[str, Sequence[Frame]]) -> dict[str, Sequence[Frame]]:
-    """Of workers without a sign of life, by where they stand, those that hang: not who compiles, and not who waits for
-    the others on a device where there is somebody else."""
+    """Of workers without heartbeats, by their stacks, those that hang: not one that compiles, and not one that waits
+    for others on a device, unless all do."""
     late = {name: stack for name, stack in silent.items() if not compiles(stack)}
     return {name: stack for name, stack in late.items() if not waits_for_device(stack)} or late
 
 
 def replaceable(fragment: PlacedFragment, graph: Graph, free: bool) -> bool:
-    """Whether a worker can be replaced while the others go on, exactly or, where staleness is allowed, nearly.
+    """Whether a worker can be replaced while the others continue: exactly, or nearly where staleness is allowed.
 
-    That is so where all it knows is in its journal, its streams and the parameter stores:
-    - who plays, and acts there too, plays the unroll again from its first step;
-    - who plays for others who put the trajectories together takes the steps again that they have seen;
-    - who acts for whoever asks begins with new memories (where nobody must wait for anybody);
-    - who computes from what it plays goes on with the next unroll, where others take what they are given as it comes.
-    All others know what only a checkpoint can tell them.
+    That is so if its whole state is in its journal, its streams and the parameter stores:
+    - A worker that steps environments and acts repeats the unroll from its first step.
+    - A worker that steps environments, for others that act and assemble the trajectories, repeats the steps that these
+      have seen.
+    - A worker that only acts starts with new recurrent memories. This needs an asynchronous run.
+    - A worker that also computes from its own unrolls continues with the next one, if the receiver takes values as they
+      come. This needs an asynchronous run.
+    Any other worker has state that is only in a checkpoint.
     """
     nodes = [graph.nodes[name] for name in fragment.nodes]
     kinds = {node.kind for node in nodes}
@@ -120,11 +122,11 @@ def replaceable(fragment: PlacedFragment, graph: Graph, free: bool) -> bool:
 
 @dataclass
 class RestartBudget:
-    """How many replacements a run puts up with."""
+    """How many replacements a run tolerates before it ends."""
 
     most: int = 10
     window_s: float = 600.0
-    in_a_row: int = 5  # of one worker, without anything learnt in between
+    in_a_row: int = 5  # of one worker, with nothing learnt in between
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -133,14 +135,17 @@ class RestartBudget:
         self._learnt = -1
 
     def spend(self, fault: Fault, learnt: int) -> None:
-        """Takes one; raises what ends the run where there is none left. `learnt`: how much was up to now, all told."""
+        """Counts one replacement; raises the error that ends the run if that was one too many.
+
+        `learnt`: environment steps learnt from so far, those repeated after a rollback included.
+        """
         if fault.error is not None:
             raise fault.error
         now = self.clock()
         if learnt > self._learnt:
             self._row.clear()
             self._learnt = learnt
-        if fault.crashed:  # who is killed from outside is not to blame
+        if fault.crashed:  # a worker that was killed from outside is not to blame
             self._row[fault.worker] = self._row.get(fault.worker, 0) + 1
         self._at.append(now)
         while now - self._at[0] > self.window_s:
@@ -153,73 +158,3 @@ class RestartBudget:
                 f", {self._row[fault.worker]} times in a row with nothing learnt in between; where that is an "
                 "environment's doing, `--distribution inline` shows how"
             )
-
-
-class HeartbeatMonitor:
-    """Notices who gives no sign of life for longer than its phase may take.
-
-    A worker that works beats with every step, and one that waits ten times a second. Starting and compiling take as
-    long as they take; but who is stopped altogether is not at it.
-    """
-
-    def __init__(self, working_s: float, clock: Callable[[], float] = time.monotonic):
-        self.limits = {"working": working_s, "starting": max(300.0, working_s), "compiling": max(600.0, working_s)}
-        self._clock = clock
-        self._seen: dict[str, tuple[int, float]] = {}  # by worker: its beats, and when they last changed
-
-    def begin(self, worker: str) -> None:
-        """A process has just been started."""
-        self._seen.pop(worker, None)
-
-    def since(self, worker: str) -> float:
-        """For how long it has given no sign of life, as far as that was looked at."""
-        before = self._seen.get(worker)
-        return 0.0 if before is None else self._clock() - before[1]
-
-    def silent(self, worker: str, beats: int, phase: str, stopped: Callable[[], bool]) -> float | None:
-        """For how long it has given no sign of life, where that is too long."""
-        before, now = self._seen.get(worker), self._clock()
-        if before is None or before[0] != beats:
-            self._seen[worker] = (beats, now)
-            return None
-        passed = now - before[1]
-        late = passed > self.limits[phase] or (passed > self.limits["working"] and stopped())
-        return passed if late else None
-
-
-class DeadlockDetector:
-    """Notices when everybody waits for everybody: each gives signs of life, and none will ever do anything."""
-
-    FRESH_S = 5.0  # who waits says so several times a second
-    SURE_S = 1.0  # for so long it must look like one: what ends a wait may be on its way
-
-    def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic):
-        self.most_s, self._clock = most_s, clock
-        self._noticed: float | None = None
-        self._waits: dict[str, tuple[float, float, str]] = {}  # by worker: when it was told, for how long, for what
-
-    def hear(self, worker: str, waits: tuple[str, float] | None) -> None:
-        """A worker told what it waits for, and for how long it has, or that it does not."""
-        self._waits.pop(worker, None)
-        if waits is not None:
-            cause, seconds = waits
-            self._waits[worker] = (self._clock(), seconds, cause)
-
-    def waits(self, worker: str) -> bool:
-        """Whether a worker waits for another."""
-        told = self._waits.get(worker)
-        return told is not None and told[0] > self._clock() - self.FRESH_S
-
-    def fault(self, workers: Collection[str]) -> Fault | None:
-        """Where all of these have waited for too long."""
-        now = self._clock()
-        told = {name: self._waits[name] for name in workers if name in self._waits}
-        late = (at > now - self.FRESH_S and seconds > self.most_s for at, seconds, _ in told.values())
-        if len(told) < len(workers) or not all(late):
-            self._noticed = None
-            return None
-        self._noticed = now if self._noticed is None else self._noticed
-        if now - self._noticed < self.SURE_S:
-            return None
-        causes = ", ".join(f"{name} for {cause}" for name, (_, _, cause) in told.items())
-        return Fault("everybody", f"has waited for {self.most_s:.0f} s (--hang-after): {causes}", "", crashed=True)

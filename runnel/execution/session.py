@@ -56,16 +56,16 @@ class Session:
         began: float,
         quiet: bool,
         resumed: bool = False,
-        premises: MachinePool | None = None,
+        pool: MachinePool | None = None,
         sinks: Sequence[Sink] = (),
     ):
         """`sinks`: the user's own receivers of metrics."""
-        self.premises = premises or SingleMachine()
+        self.pool = pool or SingleMachine()
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
         self.run_config = run_config.from_json(config)
         self.resumed, self.sinks = resumed, sinks
         self._asked_for = built  # what was asked for; where machines come and go, `built` is what there is of it
-        self._first_cpus = sum(machine.cpus for machine in self.premises.machines)
+        self._first_cpus = sum(machine.cpus for machine in self.pool.machines)
         self.checkpoints = Checkpoints(run_dir)
         self.events = EventLog(run_dir)
         self.ledger = RunStats(began)
@@ -104,7 +104,7 @@ class Session:
                 self._failed(error)
                 raise error from None
         if not self.quiet and sys.stdout is not None:
-            again = {"resumable": self.checkpoints.newest() is not None, "resume_flags": self.premises.flags}
+            again = {"resumable": self.checkpoints.newest() is not None, "resume_flags": self.pool.flags}
             print(summary({**result, "run_dir": str(self.run_dir), **again}), file=forgiving(sys.stdout), flush=True)
         carry = self.program.carry if self.program is not None else None
         return Run(result, self.run_dir, carry.states if carry is not None else {}, self.built)
@@ -135,8 +135,8 @@ class Session:
                 self.program = self._program()
                 return self.program
             except HostLost as lost:
-                self.premises.leave(lost.host)
-                self.built = replanned(self._asked_for, self._first_cpus, self.premises.machines)
+                self.pool.leave(lost.host)
+                self.built = replanned(self._asked_for, self._first_cpus, self.pool.machines)
 
     def _close(self) -> None:
         if self.program is not None:
@@ -167,11 +167,11 @@ class Session:
         from runnel.execution.distributed_program import DistributedProgram
 
         startup.phase(f"starting {plan.workers} workers")
-        machines = self.premises.machines
+        machines = self.pool.machines
         keep_off_devices(machines[0])
         config = {**self.config, "distribution": serialization.to_json(self.built.distribution)}
         return DistributedProgram(
-            self.built, config, self.run_dir, self.premises.site(self.run_dir / "logs"), machines, self._tell
+            self.built, config, self.run_dir, self.pool.site(self.run_dir / "logs"), machines, self._tell
         )
 
     def _tell(self, event: str, **told: Any) -> None:
@@ -187,7 +187,7 @@ class Session:
         self.events.record(event, **told)
 
     def _tell_of_strangers(self, at_once: bool = False) -> None:
-        for told in self.premises.rejections(at_once):
+        for told in self.pool.rejections(at_once):
             self._tell("rejected", **told)
 
     def _train(self, log: MetricsLog, view: LiveView) -> None:
@@ -215,19 +215,19 @@ class Session:
         """Goes on without a machine."""
         self._tell("restart", worker=lost.host, reason=str(lost).removeprefix(f"{lost.host} "),
                    action="the run goes on from a checkpoint, on the machines that are left")  # fmt: skip
-        self.premises.leave(lost.host)
+        self.pool.leave(lost.host)
         self._move()
 
     def _move(self) -> None:
         """Puts the run on the machines there are now."""
         self._close()
         self.program = None
-        self.built = replanned(self._asked_for, self._first_cpus, self.premises.machines)
+        self.built = replanned(self._asked_for, self._first_cpus, self.pool.machines)
         self.program = self._program()
 
     def _grow(self, log: MetricsLog, view: LiveView) -> None:
         """Machines have joined: from the checkpoint just made the run goes on there too."""
-        names, failed = self.premises.grow()
+        names, failed = self.pool.grow()
         for name, why in failed.items():
             self._tell("join_failed", worker=name, reason=why, action="the run goes on without it")
         if names:
@@ -281,7 +281,7 @@ class Session:
                 startup.end()
             self._not_finite(progress.broken, program, log, view)
             self._tell_of_strangers()
-            grows = self.premises.grows() and isinstance(self.built.plan.synchronisation, BoundedStaleness)
+            grows = self.pool.grows() and isinstance(self.built.plan.synchronisation, BoundedStaleness)
             if grows or time.monotonic() - saved_at > self.run_config.checkpoint_every_s:
                 self._save(program, view)
                 if self.rest is not None:
@@ -427,7 +427,7 @@ class Session:
         try:
             yield
         except Interrupted:
-            self.premises.abort()
+            self.pool.abort()
             raise
 
     def _last_word(self, reason: str) -> None:
@@ -493,7 +493,7 @@ class Session:
         if self.quiet or sys.stderr is None:
             return
         newest = self.checkpoints.newest()
-        again = f"go on by `runnel resume {self.run_dir}{self.premises.flags}`"
+        again = f"go on by `runnel resume {self.run_dir}{self.pool.flags}`"
         on = "it has no checkpoint to go on from" if newest is None else again
         print(printable(f"{what}; the run is in {self.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
 
@@ -514,10 +514,10 @@ class Session:
             **outcome(
                 program,
                 self.built,
-                self.premises.machines,
+                self.pool.machines,
                 self.counters,
                 self.ledger.startup_s is not None,
-                self.premises.traffic(),
+                self.pool.traffic(),
             ),
         }
         if self.reason is not None:

@@ -98,7 +98,7 @@ def train(
         check_wandb()
     configure_jax()
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
-        built, premises = _settle(
+        built, pool = _settle(
             stack, launcher, address, transport, distribution, environment,
             lambda: build(algorithm, environment, distribution, run.envs, settings, env_settings),
         )  # fmt: skip
@@ -110,7 +110,7 @@ def train(
         built = _noted(built, stack.enter_context(_alone(directory)))
         stack.enter_context(_cleared(made))
         _refuse_held(directory)  # of two that start at once, the other may have been faster
-        session = Session(directory, config, built, began=began, quiet=quiet, premises=premises, sinks=sinks)
+        session = Session(directory, config, built, began=began, quiet=quiet, pool=pool, sinks=sinks)
         return session.run()
 
 
@@ -161,7 +161,7 @@ def resume(
         admit(directory, config, trust, (WANDB,))
         notes = stack.enter_context(_alone(directory))
         planned_by = distribution or config["distribution"]
-        built, premises = _settle(
+        built, pool = _settle(
             stack, launcher, address, transport, planned_by, config["environment"]["name"],
             lambda: rebuild(directory, config, distribution, **given),
         )  # fmt: skip
@@ -170,9 +170,7 @@ def resume(
         if built.plan.workers > 1:
             _check_portable(config, built)
         built = _sign(config, built, directory)
-        session = Session(
-            directory, config, built, began=began, quiet=quiet, resumed=True, premises=premises, sinks=sinks
-        )
+        session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, pool=pool, sinks=sinks)
         return session.run()
 
 
@@ -263,8 +261,8 @@ def _settle(
     if isinstance(launcher, str) and launcher not in ("local", "ray") and ":" not in launcher:
         raise UserError(f"launcher '{launcher}' is not known; use local, ray or package.module:callable")
     carried_by = import_path(transport)
-    premises: MachinePool = _here(launcher, carried_by, distribution, environment)
-    stack.callback(premises.close)
+    pool: MachinePool = _here(launcher, carried_by, distribution, environment)
+    stack.callback(pool.close)
     built = make()
     if launcher != "local" and built.plan.workers > 1:
         flags, notes = "", ()
@@ -288,15 +286,15 @@ def _settle(
         from runnel.launch.cluster import Cluster
 
         startup.phase("preparing the machines")
-        premises = ClusterMachines(Cluster(launcher, transport=carried_by), flags)
-        stack.callback(premises.close)
-        built = on(built, premises.machines)
+        pool = ClusterMachines(Cluster(launcher, transport=carried_by), flags)
+        stack.callback(pool.close)
+        built = on(built, pool.machines)
         if not notes:
-            notes = (f"on {plural(len(premises.machines), 'machine')}: {', '.join(m.name for m in premises.machines)}",)
+            notes = (f"on {plural(len(pool.machines), 'machine')}: {', '.join(m.name for m in pool.machines)}",)
         built = built._replace(plan=replace(built.plan, notes=(*notes, *built.plan.notes)))
     elif launcher != "local":
         built = built._replace(plan=replace(built.plan, notes=(ALONE, *built.plan.notes)))
-    return built, premises
+    return built, pool
 
 
 def _own_launcher(path: str) -> HostLauncher:

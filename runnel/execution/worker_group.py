@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from runnel.execution.building import BuiltRun
+from runnel.execution.fault_policy import replaceable
 from runnel.graph.nodes import Graph
 from runnel.launch.host import HostChannels, HostParameters, HostStream, WorkerOrder
 from runnel.launch.site import Site, StreamFill, WorkerProcess
@@ -35,9 +36,10 @@ class WorkerGroup:
         self.built, self.topology, self.config, self.run_dir = built, topology, config, run_dir
         self.site, self.machines, self.free = site, {machine.name: machine for machine in machines}, free
         self.graph, self.plan = built.graph, built.plan
-        self.posts = {post.name: post for post in topology.posts}
+        self.specs = {spec.name: spec for spec in topology.posts}
+        self.learners = {n for f in self.plan.fragments if learns(f, self.graph) for n in f.workers()}
         first = next(iter(self.machines))
-        self.hosts = {name: self.plan.hosts.get(name, first) for name in self.posts}
+        self.hosts = {name: self.plan.hosts.get(name, first) for name in self.specs}
         try:
             site.open({host: self._layout(host) for host in dict.fromkeys(self.hosts.values())})
         except BaseException:
@@ -60,7 +62,7 @@ class WorkerGroup:
             return tuple(n for n, board in boards.items() if asked and link.source in board.targets)
 
         return HostChannels(
-            tuple(name for name in self.posts if here(name)),
+            tuple(name for name in self.specs if here(name)),
             tuple(
                 HostStream(number, link.kind, link.source, link.target, link.schema, link.slots, bounds(link))
                 for number, link in enumerate(self.topology.links)
@@ -89,14 +91,14 @@ class WorkerGroup:
 
     def start(self, names: Iterable[str] | None = None) -> None:
         """Starts workers, all or those named."""
-        posts = [self.posts[name] for name in names] if names is not None else list(self.topology.posts)
+        specs = [self.specs[name] for name in names] if names is not None else list(self.topology.posts)
         common = self._common()
-        if names is None and not all(post.light for post in posts):
+        if names is None and not all(spec.light for spec in specs):
             self.site.prepare("runnel.execution.worker_main:prepare", common)
-        peers = self._peers(posts)
+        peers = self._peers(specs)
         orders: dict[str, list[WorkerOrder]] = defaultdict(list)
-        for post in posts:
-            orders[self.hosts[post.name]].append(self._order(post, common | {"peers": peers.get(post.name)}))
+        for spec in specs:
+            orders[self.hosts[spec.name]].append(self._order(spec, common | {"peers": peers.get(spec.name)}))
         self.site.start(orders)
 
     def _common(self) -> dict[str, Any]:
@@ -105,38 +107,38 @@ class WorkerGroup:
         machines = [asdict(machine) for machine in self.machines.values()]
         return {"config": config, "machines": machines, "seed": self.config["seed"], "x64": x64}
 
-    def _order(self, post: WorkerSpec, common: dict[str, Any]) -> WorkerOrder:
-        links, boards = self.topology.of(post.name)
+    def _order(self, spec: WorkerSpec, common: dict[str, Any]) -> WorkerOrder:
+        links, boards = self.topology.of(spec.name)
         others = {name for link in links for name in (link.source, link.target)}
         others |= {name for board in boards for name in (board.source, *board.targets)}
-        peers = sorted(others - {post.name})
-        host = self.hosts[post.name]
-        crowd = sum(1 for name in self.posts if self.hosts[name] == host)
+        peers = sorted(others - {spec.name})
+        host = self.hosts[spec.name]
+        crowd = sum(1 for name in self.specs if self.hosts[name] == host)
         job: dict[str, Any] = common | {
-            "name": post.name,
+            "name": spec.name,
             "spin_s": LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
             "transport": self.site.transport,
             "bells": peers,
             "links": [{**asdict(link), "name": link.name, "schema": fields_json(link.schema)} for link in links],
             "boards": [{"group": board.group, "schema": fields_json(board.schema)} for board in boards],
         }
-        if post.light:
-            job |= self._light(post)
+        if spec.light:
+            job |= self._light(spec)
         return WorkerOrder(
-            post.name,
-            "runnel.execution.worker_main:play" if post.light else "runnel.execution.worker_main:work",
+            spec.name,
+            "runnel.execution.worker_main:play" if spec.light else "runnel.execution.worker_main:work",
             job,
-            post.light,
-            self._environ(post),
-            tuple(name.partition(":")[2] for name in post.devices if not name.startswith("cpu")),
+            spec.light,
+            self._environ(spec),
+            tuple(name.partition(":")[2] for name in spec.devices if not name.startswith("cpu")),
             tuple(peers),
             tuple(self.topology.links.index(link) for link in links),
             tuple(self.topology.boards.index(board) for board in boards),
         )
 
-    def _light(self, post: WorkerSpec) -> dict[str, Any]:
+    def _light(self, spec: WorkerSpec) -> dict[str, Any]:
         """What a worker must be told that cannot trace the graph itself."""
-        fragment = self.plan.fragment(post.fragment)
+        fragment = self.plan.fragment(spec.fragment)
         rollouts = self.graph.of_kind("rollout")
         return {
             "environment": self.config["environment"],
@@ -145,7 +147,7 @@ class WorkerGroup:
             "lead": lead(self.plan, self.graph),
             "rolled": [node.group for node in rollouts if node.name in fragment.nodes],
             "discounts": {node.group: node.rollout.discount for node in rollouts},
-            "blocks": [[b.number, b.start, b.stop] for b in self.topology.blocks if b.worker == post.name],
+            "blocks": [[b.number, b.start, b.stop] for b in self.topology.blocks if b.worker == spec.name],
             "groups": {
                 group: {
                     "action": fields_json([types.action]),
@@ -157,25 +159,25 @@ class WorkerGroup:
             },
         }
 
-    def _environ(self, post: WorkerSpec) -> dict[str, str]:
-        host = self.hosts[post.name]
+    def _environ(self, spec: WorkerSpec) -> dict[str, str]:
+        host = self.hosts[spec.name]
         neighbours = [other for other in self.topology.posts if self.hosts[other.name] == host]
-        platform = post.devices[0].partition(":")[0]
+        platform = spec.devices[0].partition(":")[0]
         environ = {"JAX_ENABLE_X64": "1" if jax.config.jax_enable_x64 else "0"}  # type: ignore[attr-defined]
         if platform == "cpu":
-            fragment = self.plan.fragment(post.fragment)
+            fragment = self.plan.fragment(spec.fragment)
             own = 1
             if learns(fragment, self.graph):
-                replicas = sum(1 for other in neighbours if other.fragment == post.fragment)
+                replicas = sum(1 for other in neighbours if other.fragment == spec.fragment)
                 own = max(1, (self.machines[host].cpus - (len(neighbours) - replicas)) // replicas)
             return environ | {"JAX_PLATFORMS": "cpu", "NPROC": str(own), "PJRT_NPROC": str(own)}
-        sharing = sum(1 for other in neighbours if post.devices[0] in other.devices)
+        sharing = sum(1 for other in neighbours if spec.devices[0] in other.devices)
         return environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / sharing:.2f}"}
 
-    def _peers(self, posts: Iterable[WorkerSpec]) -> dict[str, dict[str, Any]]:
+    def _peers(self, specs: Iterable[WorkerSpec]) -> dict[str, dict[str, Any]]:
         """How learners of several processes find each other."""
         found = {}
-        for fragment in {post.fragment: self.plan.fragment(post.fragment) for post in posts}.values():
+        for fragment in {spec.fragment: self.plan.fragment(spec.fragment) for spec in specs}.values():
             if fragment.replicas > 1 and learns(fragment, self.graph):
                 workers = fragment.workers()
                 address = self.site.port(self.hosts[workers[0]])
@@ -204,13 +206,17 @@ class WorkerGroup:
 
     def unit(self, name: str) -> set[str]:
         """Those that can only live and die together: learners of several processes are one program."""
-        fragment = self.plan.fragment(self.posts[name].fragment)
+        fragment = self.plan.fragment(self.specs[name].fragment)
         joined = fragment.replicas > 1 and learns(fragment, self.graph)
         return set(fragment.workers()) if joined else {name}
 
-    def bury(self, name: str) -> None:
-        """A worker is gone: its ends of streams are made ready for whoever takes its place."""
-        self.site.bury(name)
+    def replaceable(self, name: str) -> bool:
+        """Whether a worker can be replaced while the others continue."""
+        return replaceable(self.plan.fragment(self.specs[name].fragment), self.graph, self.free)
+
+    def reap(self, name: str) -> None:
+        """Ends a worker that is lost, and prepares its ends of streams for its replacement."""
+        self.site.reap(name)
 
     def clear(self) -> None:
         """Empties what connects the workers, none of whom may be at work."""

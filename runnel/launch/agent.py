@@ -173,7 +173,7 @@ class HostAgent:
                 self._pass_on(command, arrays)
             case ReapWorker(worker):
                 self.lives[worker] = self.lives.get(worker, 0) + 1
-                self._here.bury(worker)
+                self._here.reap(worker)
                 self._ended.discard(worker)
             case ClearChannels(epoch):
                 self._clear(epoch)

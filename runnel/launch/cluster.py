@@ -392,7 +392,7 @@ class Cluster:
     def oom_kills(self) -> int | None:
         return sum(agent.ooms or 0 for agent in self.agents.values())
 
-    def bury(self, name: str) -> None:
+    def reap(self, name: str) -> None:
         process = self.processes.pop(name, None)
         if process is not None:
             self.tell(process.host, ReapWorker(name))

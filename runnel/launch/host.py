@@ -201,7 +201,7 @@ class HostRuntime:
         """How many processes the system has killed for want of memory."""
         return oom_kills()
 
-    def bury(self, name: str) -> None:
+    def reap(self, name: str) -> None:
         """A worker is gone: its ends of streams are made ready for whoever takes its place."""
         if name in self.processes:
             self.processes.pop(name).close()

@@ -90,7 +90,7 @@ class Site(Protocol):
 
     def oom_kills(self) -> int | None: ...
 
-    def bury(self, name: str) -> None: ...
+    def reap(self, name: str) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -142,8 +142,8 @@ class LocalSite:
     def oom_kills(self) -> int | None:
         return self.host.oom_kills()
 
-    def bury(self, name: str) -> None:
-        self.host.bury(name)
+    def reap(self, name: str) -> None:
+        self.host.reap(name)
 
     def clear(self) -> None:
         self.host.clear()

@@ -18,10 +18,12 @@ import pytest
 from chaos import Chaos, descendants
 from chaos_runs import RUNS, best_return, chaos
 from kill_runs import PLANS, assert_same, final_state, train, undisturbed
+from supervision import train_at
 
-import runnel
+from runnel.config.run_config import RunConfig
 from runnel.distributions import load
-from runnel.execution.distributed_program import DistributedProgram
+from runnel.execution.building import build
+from runnel.launch.site import LocalSite
 from runnel.recording.events import read_events
 from runnel.recording.metrics import read_metrics
 
@@ -108,26 +110,25 @@ def _ended(process: subprocess.Popen, seconds: float) -> bool:
         return False
 
 
-def test_workers_that_all_wait_for_each_other_go_back_to_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here because what was said is wiped from under them, again and again until they miss it."""
-    listen = DistributedProgram._listen
+def test_workers_that_all_wait_for_each_other_go_back_to_a_checkpoint(tmp_path: Path) -> None:
+    """Here because their streams are cleared, again and again until messages are missing on all sides."""
+    run_dir = tmp_path / "run"
 
     def hangs() -> list[dict]:
-        return [e for e in read_events(tmp_path / "run") if e["event"] == "hang" and e["worker"] == "everybody"]
+        return [e for e in read_events(run_dir) if e["event"] == "hang" and e["worker"] == "everybody"]
 
-    def wiping(fleet: DistributedProgram, seconds: float) -> None:
-        listen(fleet, seconds)
-        if fleet.told.env_steps > 2000 and not hangs():
-            for ring in fleet.crew.site.host.rings.values():
-                ring.clear()
+    class Lossy(LocalSite):
+        def poll(self, seconds: float) -> set[str]:
+            found = super().poll(seconds)
+            if (run_dir / "checkpoints" / "latest").exists() and not hangs():
+                for stream in self.host.streams.values():
+                    stream.clear()
+            return found
 
-    monkeypatch.setattr(DistributedProgram, "_listen", wiping)
-    run = runnel.train(
-        "ppo", "CartPole-v1", load("coarse")(actors=2), envs=4, steps=20_000, run_dir=tmp_path / "run", quiet=True,
-        hang_after_s=8.0, checkpoint_every_s=0.5, restarts=100,  # wiping damages streams too
+    config = RunConfig(
+        steps=20_000, hang_after_s=8.0, checkpoint_every_s=0.5, restarts=100  # clearing damages streams too
     )  # fmt: skip
+    run = train_at(Lossy, build("ppo", "CartPole-v1", load("coarse")(actors=2), 4), run_dir, config)
     assert run.result["status"] == "finished"
     assert run.result["env_steps"] >= 20_000
     (hang,) = hangs()

@@ -1,19 +1,14 @@
 """When a worker is given up, and when a run is."""
 
 import signal
-from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from supervision import DUMP, WAITING, Clock
 
 from runnel.distributions import load
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
 from runnel.execution.building import build
-from runnel.execution.distributed_program import DistributedProgram
 from runnel.execution.fault_policy import (
-    DeadlockDetector,
-    HeartbeatMonitor,
     RestartBudget,
     ended,
     hung,
@@ -22,15 +17,7 @@ from runnel.execution.fault_policy import (
     to_blame,
 )
 from runnel.planning.pace import staleness_in_iterations
-from runnel.recording.events import EventLog, read_events
 from runnel.runtime.control_messages import Failed
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def killed(worker: str = "actor-0"):
@@ -92,43 +79,6 @@ def test_what_killed_a_worker_is_told_by_name():
     assert not stopped.crashed
 
 
-def test_everybody_who_waits_for_everybody_is_found_out():
-    clock = Clock()
-    standstill, workers = DeadlockDetector(10.0, clock), ["actor", "learner"]
-    standstill.hear("actor", ("parameters", 11.0))
-    assert standstill.fault(workers) is None  # the learner may be at work
-    standstill.hear("learner", ("unrolls", 9.0))
-    assert standstill.fault(workers) is None
-    clock.now = 6.0
-    standstill.hear("learner", ("unrolls", 15.0))
-    assert standstill.fault(workers) is None  # nothing was heard of the actor since, so it waits no more
-    standstill.hear("actor", ("parameters", 17.0))
-    assert standstill.fault(workers) is None  # what ends a wait may be on its way
-    clock.now = 7.1
-    fault = standstill.fault(workers)
-    assert fault is not None
-    assert fault.reason == "has waited for 10 s (--hang-after): actor for parameters, learner for unrolls"
-    standstill.hear("actor", None)
-    assert standstill.fault(workers) is None
-
-
-DUMP = """
-Thread 0x00007f01 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 331 in wait
-  File "/x/site-packages/runnel/runtime/compile_watch.py", line 30 in _watch
-
-Current thread 0x00007f02 (most recent call first):
-  File "/usr/lib/python3.11/socket.py", line 706 in readinto
-  File "/home/me/simulator.py", line 12 in step
-  File "/x/site-packages/gymnasium/core.py", line 327 in step
-"""
-WAITING = """
-Current thread 0x00007f02 (most recent call first):
-  File "/x/site-packages/jax/_src/array.py", line 631 in _value
-  File "/x/site-packages/runnel/runtime/worker.py", line 340 in _learner_boundary
-"""
-
-
 def test_a_hang_is_told_with_file_and_line_of_the_users_code():
     fault = hung("actor-1", 2.4, "working", DUMP, stopped=False)
     assert fault.reason == (
@@ -137,69 +87,10 @@ def test_a_hang_is_told_with_file_and_line_of_the_users_code():
     assert "line 631" in hung("learner", 2.4, "working", WAITING, stopped=False).reason
 
 
-def test_a_hang_is_shown_once_with_what_was_done_about_it(tmp_path):
-    shown = []
-    log = EventLog(tmp_path, shown.append)
-    process = SimpleNamespace(stopped=lambda: False, stacks=lambda: DUMP)
-    crew = SimpleNamespace(processes={"actor-1": process}, unit=lambda name: {name})
-
-    def lost(fault):
-        log.record("restart", worker=fault.worker, reason=fault.reason, action="replaced")
-
-    fleet: Any = SimpleNamespace(crew=crew, _phases={"actor-1": "working"}, tell=log.record, _lost=lost)
-    DistributedProgram._hangs(fleet, "actor-1", 2.4)
-    assert len(shown) == 1
-    assert shown[0].endswith("in step (/home/me/simulator.py, line 12); replaced")
-    assert [event["event"] for event in read_events(tmp_path)] == ["hang", "restart"]
-
-
 def test_who_waits_for_others_in_one_program_is_not_blamed_for_their_hang():
     assert to_blame({"learner-0": WAITING, "learner-1": DUMP}) == "learner-1"
     assert to_blame({"learner-0": DUMP, "learner-1": WAITING}) == "learner-0"
     assert to_blame({"learner-0": WAITING, "learner-1": WAITING}) == "learner-0"
-
-
-def test_who_is_waited_for_is_who_hangs_not_who_waits_or_compiles():
-    clock = Clock()
-    compiling = DUMP.replace("/home/me/simulator.py", "/x/site-packages/jax/_src/compiler.py")
-    texts = {"actor-0": DUMP, "actor-1": compiling, "actor-2": "", "learner": WAITING}
-    stopped = {"actor-2"}
-    processes = {n: SimpleNamespace(stopped=lambda n=n: n in stopped, stacks=lambda n=n: texts[n]) for n in texts}
-    fleet: Any = SimpleNamespace(
-        crew=SimpleNamespace(processes=processes, posts=texts), patience=HeartbeatMonitor(60.0, clock), paused=set(),
-        standstill=DeadlockDetector(60.0, clock), _pausing={"learner"},
-    )  # fmt: skip
-    fleet._stack, fleet._silent = partial(DistributedProgram._stack, fleet), partial(DistributedProgram._silent, fleet)
-    for name in texts:
-        fleet.patience.silent(name, 1, "working", lambda: False)
-    assert (
-        DistributedProgram._late(fleet) == "learner, in _value (/x/site-packages/jax/_src/array.py, line 631)"
-    )  # all beat
-    clock.now = 2.0
-    assert (
-        DistributedProgram._late(fleet)
-        == "actor-0, in step (/home/me/simulator.py, line 12); actor-2, which is stopped"
-    )
-    for name in ("actor-0", "actor-2"):
-        fleet.patience.silent(name, 2, "working", lambda: False)
-    assert DistributedProgram._late(fleet).startswith("learner, in ")
-
-
-def test_silence_is_measured_from_the_last_beat_and_depends_on_the_phase():
-    clock = Clock()
-    patience = HeartbeatMonitor(2.0, clock=clock)
-    stopped, runs = (lambda: True), (lambda: False)
-    assert patience.silent("a", 1, "working", runs) is None
-    clock.now = 1.9
-    assert patience.silent("a", 1, "working", runs) is None
-    clock.now = 3.0
-    assert patience.silent("a", 1, "working", runs) == 3.0
-    assert patience.silent("a", 1, "compiling", runs) is None
-    assert patience.silent("a", 1, "compiling", stopped) == 3.0
-    assert patience.silent("a", 2, "working", runs) is None
-    patience.begin("a")
-    clock.now = 9.0
-    assert patience.silent("a", 2, "working", runs) is None
 
 
 WHO = {

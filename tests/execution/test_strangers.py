@@ -23,7 +23,7 @@ from paths import ROOT, SUPPORT
 
 import runnel
 from runnel.algorithms.ppo import PPO
-from runnel.execution.fault_policy import patiently
+from runnel.execution.fault_policy import retry_for_descriptors
 from runnel.launch import cluster
 from runnel.launch.host_launcher import AgentInvitation, JoinedHost, LocalHostLauncher
 from runnel.launch.rejections import EVERY_S, NONE, RejectionLog
@@ -286,7 +286,7 @@ def test_a_worker_is_started_once_there_are_descriptors_again() -> None:
     made: list[shared_memory.SharedRing] = []
     with no_descriptors(os.getpid()):
         threading.Timer(0.7, lambda: lift(os.getpid())).start()
-        made.append(patiently(lambda: shared_memory.create((Field((1,), "float32"),), 2)))
+        made.append(retry_for_descriptors(lambda: shared_memory.create((Field((1,), "float32"),), 2)))
     made[0].close()
 
 

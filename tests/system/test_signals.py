@@ -245,7 +245,7 @@ def test_asked_once_while_a_workers_environment_hangs(
 ) -> None:
     monkeypatch.setenv("RUNNEL_TEST_HANG", str(tmp_path / "hang"))
     words = [*hanging("sleep", False), "--distribution", "coarse", "--actors", "1"]
-    soon = "from runnel.execution import distributed_program as p; p.SHOWN_S, p.HURRY_S = 2, 4"
+    soon = "from runnel.execution import supervisor as s; s.SHOWN_S, s.HURRY_S = 2, 4"
     run = train(words, "--checkpoint-every", 999, first=soon)
     until(lambda: (run.run / "metrics.jsonl").exists() and read_metrics(run.run))
     (tmp_path / "hang").touch()

@@ -7,15 +7,12 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from toys import Corridor, Reinforce
 
 import runnel
-from runnel.execution.distributed_program import SILENT, DistributedProgram, not_at_work
-from runnel.execution.fault_policy import DeadlockDetector, HeartbeatMonitor
 from runnel.reporting.live_view import LiveView
 from runnel.system import startup
 
@@ -102,35 +99,6 @@ def test_a_slow_start_says_what_it_is_at(tmp_path: Path, capsys: pytest.CaptureF
         assert any(line.startswith(phase) for line in phases), phases
     steps = next(i for i, line in enumerate(lines) if "/64 steps" in line)
     assert not any(line in phases for line in lines[steps:])
-
-
-def test_workers_that_are_late_are_named() -> None:
-    phases = {"actor-0": "starting", "actor-1": "starting", "learner": "compiling", "store": "working"}
-    assert not_at_work(phases) == "starting: actor-0, actor-1; compiling: learner"
-    assert not_at_work({"actor": "working"}) == "waiting for the first update"
-    assert not_at_work({"actor-0": SILENT, "learner": "waiting"}) == "no sign of life: actor-0"
-
-
-def test_in_its_first_iteration_a_worker_may_compile_wait_or_hang() -> None:
-    now = [0.0]
-    patience, standstill = HeartbeatMonitor(60.0, lambda: now[0]), DeadlockDetector(60.0, lambda: now[0])
-    fleet: Any = SimpleNamespace(_phases={}, patience=patience, standstill=standstill)
-
-    def seem() -> list[str]:
-        return [DistributedProgram._seems(fleet, name) for name in ("actor-0", "learner")]
-
-    assert seem() == ["starting", "starting"]
-    fleet._phases = {"actor-0": "compiling", "learner": "compiling"}
-    assert seem() == ["compiling", "compiling"]
-    standstill.hear("learner", ("unrolls", 0.3))
-    assert seem() == ["compiling", "waiting"]
-    patience.silent("actor-0", 7, "compiling", lambda: False)
-    now[0] = 4.0
-    assert seem() == [SILENT, "waiting"]
-    fleet._phases["actor-0"] = "working"
-    assert seem() == [SILENT, "waiting"]
-    patience.silent("actor-0", 8, "working", lambda: False)
-    assert seem() == ["working", "waiting"]
 
 
 @pytest.mark.usefixtures("often")

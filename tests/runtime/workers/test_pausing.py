@@ -1,34 +1,55 @@
-"""Learners that are in step with each other pause at the same iteration, whoever hears of it first."""
+"""Learners in lockstep pause at the same iteration, whichever receives the request first."""
 
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from supervision import train_at
 from toys import Drift
 
-import runnel
-from runnel.execution.distributed_program import DistributedProgram
-from runnel.runtime.control_messages import Pause
+from runnel.config.run_config import RunConfig
+from runnel.distributions import load
+from runnel.execution.building import build
+from runnel.launch.site import LocalSite, WorkerProcess
 
 
-def test_a_learner_for_each_group_pauses_with_the_others(tmp_path, monkeypatch):
-    send = DistributedProgram._send
+class SlowPauses:
+    """A worker's process whose requests to pause are sent late."""
 
-    def slowly(fleet, name, message):
-        if isinstance(message, Pause):
-            time.sleep(0.5)  # whoever is asked first has paused, and the others have begun what they cannot finish
-        send(fleet, name, message)
+    def __init__(self, process: WorkerProcess):
+        self._process = process
 
-    monkeypatch.setattr(DistributedProgram, "_send", slowly)
-    run = runnel.train(
-        Drift(),
-        "toys:Tag",
-        "environments",
-        actors=1,
-        envs=2,
-        steps=6000,
-        run_dir=tmp_path / "run",
-        quiet=True,
-        checkpoint_every_s=0.2,
-    )
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+    @property
+    def control(self) -> Any:
+        return _SlowLine(self._process.control)
+
+
+class _SlowLine:
+    def __init__(self, line: Any):
+        self._line = line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._line, name)
+
+    def send(self, value: Mapping[str, Any]) -> None:
+        if value["type"] == "pause":
+            time.sleep(0.5)  # the first to be asked has paused, and the others have begun what they cannot finish
+        self._line.send(value)
+
+
+class SlowSite(LocalSite):
+    @property
+    def processes(self) -> Mapping[str, Any]:
+        return {name: SlowPauses(process) for name, process in super().processes.items()}
+
+
+def test_a_learner_for_each_group_pauses_with_the_others(tmp_path: Path) -> None:
+    built = build(Drift(), "toys:Tag", load("environments")(actors=1), 2)
+    run = train_at(SlowSite, built, tmp_path / "run", RunConfig(steps=6000, checkpoint_every_s=0.2))
     assert run.result["status"] == "finished"
     assert run.result["restarts"] == 0
     assert run.result["env_steps"] <= 6000

@@ -1,0 +1,158 @@
+"""How workers pause, save their parts of a checkpoint, and load them again.
+
+To save, all workers pause between two iterations, in an order that leaves no message in any stream. Each then sends its
+part. To load, all workers drop what they are doing and wait; processes that are gone or do not answer are started
+again; then each worker receives the arrays that it needs.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from runnel.execution.supervisor import POLL_S, Supervisor
+from runnel.planning.channels import WorkerSpec
+from runnel.runtime.control_messages import Reset, Save
+from runnel.runtime.recovery import checkpoint_names as names
+from runnel.runtime.recovery.worker_checkpoint import Arrays
+
+PAUSE_S = 120.0
+"""How long workers may take to pause: an iteration, and what they compile in it; and how long to save."""
+
+RESET_S = 15.0
+"""How long a worker may take to drop what it is doing; a slower one is started again."""
+
+
+class CheckpointProtocol:
+    """Checkpoints of all workers of a run."""
+
+    def __init__(self, supervisor: Supervisor):
+        self.supervisor, self.group = supervisor, supervisor.group
+        self.graph, self.plan, self.topology = self.group.graph, self.group.plan, self.group.topology
+        self.free, self.learners = self.group.free, self.group.learners
+        self._pause_at = 0  # the iteration at which all learners pause, once they had to be aligned
+
+    # Saving
+
+    def save(self) -> Arrays:
+        """Pauses all workers between two iterations and collects their parts. They stay paused."""
+        records = self.supervisor.records
+        self._pause_at = 0
+        for record in records.values():
+            record.pause_at, record.saved = 0, {}
+            if record.paused:
+                record.state = "paused"
+        for stage in self._stages():
+            for name in stage:
+                if not records[name].paused:
+                    self.supervisor.pause(name)
+            limit_s = max(PAUSE_S, 1.5 * self.supervisor.deadlocks.limit_s)
+            self.supervisor.wait_until(self._all_paused, limit_s, "pause")
+        self.supervisor.wait_until(self._all_saved, PAUSE_S, "save")
+        arrays: Arrays = {}
+        for name in sorted(records, key=lambda name: name in self.learners):  # learners override the others
+            arrays |= records[name].saved
+            records[name].saved = {}
+        return arrays
+
+    def _stages(self) -> list[set[str]]:
+        """The sets of workers that pause one after the other, so that no message is left between two iterations.
+
+        - Synchronous workers wait for their learners, so learners pause first.
+        - Asynchronous workers do not wait. The first to pause are those that make unrolls; then those that process
+          them, in the order of the data flow, because a paused worker makes no room for the one before it; then the
+          learner.
+        - Several asynchronous learners pause first, at an iteration that they agree on. Paused, they discard what
+          arrives.
+        - A worker that acts in step with environments elsewhere and assembles their trajectories pauses before them.
+          Otherwise it would wait for the rest of an unroll.
+        """
+        everybody, learners = set(self.group.specs), self.learners
+        players = set(self.plan.home("environment").workers())
+        servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - players
+        nodes = list(self.graph.nodes)  # in the order of the data flow
+        flows = sorted(self.plan.fragments, key=lambda fragment: min(map(nodes.index, fragment.nodes)))
+        makers = [set(fragment.workers()) - players - servers - learners for fragment in flows]
+        others = [players - learners, servers - learners, *makers]
+        if not self.free:
+            return [learners, everybody - learners]
+        rolls = {n for node in self.graph.of_kind("rollout") for n in self.plan.home(node.name).workers()} - players
+        order = [learners, *others] if len(learners) > 1 else [*others, learners]
+        return [rolls, *(stage - rolls for stage in order)]
+
+    def _all_paused(self) -> bool:
+        self._align()
+        return not any(record.state == "pausing" for record in self.supervisor.records.values())
+
+    def _align(self) -> None:
+        """Makes learners that are in lockstep pause at the same iteration.
+
+        One may have paused while another had begun the next iteration, which it cannot finish without the first. No
+        learner can be further ahead than that, so all continue to the end of that iteration, once.
+        """
+        records = {name: self.supervisor.records[name] for name in self.learners}
+        late = [record for record in records.values() if record.state == "pausing"]
+        early = [r.paused_at for r in records.values() if r.paused and r.paused_at is not None]
+        if self.free or self._pause_at or not early or not late or not all(map(self.supervisor.deadlocks.waits, late)):
+            return
+        self._pause_at = max(early) + 1
+        for name in self.learners:
+            self.supervisor.pause(name, self._pause_at)
+
+    def _all_saved(self) -> bool:
+        records = self.supervisor.records
+        for name, record in records.items():  # also a worker that was replaced meanwhile, once it has paused
+            if record.state == "paused":
+                record.state = "saving"
+                self.supervisor.send(name, Save())
+        return all(record.state == "saved" for record in records.values())
+
+    # Loading
+
+    def load(self, arrays: Arrays) -> None:
+        """Sends each worker its part of a checkpoint; without arrays, workers start from the beginning."""
+        for spec in self.topology.posts:
+            self.supervisor.load(spec.name, self._part(spec, arrays))
+
+    def _part(self, spec: WorkerSpec, arrays: Arrays) -> Arrays:
+        """The arrays of a checkpoint that one worker needs."""
+        fragment = self.plan.fragment(spec.fragment)
+        kinds = {self.graph.nodes[node].kind for node in fragment.nodes}
+        after = kinds - {"environment", "act", "rollout"}
+        links, _ = self.topology.of(spec.name)
+        blocks = {b.number for b in self.topology.blocks if b.worker == spec.name} | {link.block for link in links}
+
+        def needed(name: str) -> bool:
+            block, node = names.block_number(name), names.replay_node(name)
+            if block is not None:
+                return block in blocks
+            if node is not None:
+                return node in fragment.nodes
+            return bool(after) or name in (names.ITERATION, names.ENV_STEPS)
+
+        return {name: np.asarray(array) for name, array in arrays.items() if needed(name)}
+
+    def reset(self) -> None:
+        """Makes all workers drop what they are doing and wait for `Load`.
+
+        A process is started again if it is gone or does not answer. Several learners that form one program are always
+        started again, because they cannot rejoin each other.
+        """
+        since, group, records = time.monotonic(), self.group, self.supervisor.records
+        gone = {mate for name in group.specs if name not in group.processes for mate in group.unit(name)}
+        if len(self.learners) > 1:
+            gone |= {mate for name in self.learners for mate in group.unit(name) if len(group.unit(name)) > 1}
+        for name in set(group.processes) - gone:
+            records[name].state = "running"
+            self.supervisor.send(name, Reset())
+        deadline = time.monotonic() + RESET_S
+        while not self._answered(gone) and time.monotonic() < deadline:
+            for name in group.poll(POLL_S):
+                failed = self.supervisor.receive(name)
+                if failed is not None or group.processes[name].exit_status() is not None:
+                    gone.add(name)
+        self.supervisor.restart(gone | {name for name, record in records.items() if record.state != "ready"}, since)
+
+    def _answered(self, gone: set[str]) -> bool:
+        return all(name in gone or record.state == "ready" for name, record in self.supervisor.records.items())
