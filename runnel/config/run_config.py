@@ -126,7 +126,7 @@ _WELL_FORMED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "on_nan": lambda x: x in ("stop", "skip", "rollback"),
     "code": lambda x: isinstance(x, dict),
 }
-"""What config.json may have, and of which type. Anybody may have edited it."""
+"""The fields of config.json and their types. They are checked, since the file may have been edited."""
 
 _REQUIRED: Final = ("algorithm", "distribution", "environment", "envs", "steps", "seed", "stop_at_return",
                     "checkpoint_every_s")  # fmt: skip

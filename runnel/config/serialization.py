@@ -110,7 +110,7 @@ def import_object(path: Any) -> Any:
         return import_object(current)
     module_name, _ = parts
     if module_name.partition(".")[0] in STANDARD:
-        # Nobody's algorithm or environment is there, but much that should not be called because a file says so.
+        # It has no algorithm or environment, but much that a file must not be able to call.
         raise UserError(f"found '{path}' of Python's standard library; wanted a module of yours")
     return _attribute(_module_of_file(Path(module_name)) if module_name.endswith(".py") else _module(module_name), path)
 
@@ -176,7 +176,7 @@ def _place(value: Any, *modules: str) -> tuple[str, str] | None:
         for part in name.split("."):
             found = getattr(found, part, None)
         return (module, name) if found is value else None
-    # Values of built-in types are shared by all who use them: they have no place of their own.
+    # Values of built-in types are shared by all their users: they have no import path of their own.
     if type(value).__module__ == "builtins":
         return None
     for module in dict.fromkeys([*modules, type(value).__module__, *sys.modules]):

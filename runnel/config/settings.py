@@ -1,4 +1,4 @@
-"""The fields of a dataclass as a user meets them: `key=value` on the command line and rows in a help text."""
+"""The fields of a dataclass as a user sees them: `key=value` on the command line and rows in a help text."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _read(text: str, wanted: Any) -> Any:
         return _read_union(text, arguments)
     if origin is tuple:
         return _read_tuple(text, arguments)
-    # Whatever else a field may hold (a network, a function) is named by where it stands.
+    # Other values of a field (a network, a function) are named by their import path.
     if text.lower() == "none":
         return None
     if ":" not in text:
@@ -236,7 +236,7 @@ def shown(value: Any) -> str:
 
 
 def misfit(value: Any, annotation: Any, owner: Any) -> str | None:
-    """What a plainly annotated parameter of somebody's callable wants instead of `value`; None where it fits.
+    """What a plainly annotated parameter of a user's callable expects instead of `value`; None where it fits.
 
     Only int, float, bool, None and unions of them are looked at. A text may look like a number on the command line, and
     0 and 1 stand for False and True there.

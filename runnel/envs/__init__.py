@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from runnel.config import serialization
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment
-from runnel.envs.making import check_settings, told
+from runnel.envs.making import as_user_errors, check_settings
 from runnel.errors import EnvironmentFailed, UserError, a
 from runnel.types import EnvSpec
 
@@ -252,7 +252,7 @@ def _find(name: str, module: str, attribute: str) -> Any:
 
 def _call(name: str, factory: Any, kwargs: dict[str, Any]) -> Any:
     check_settings(name, factory, kwargs)
-    with told(name, factory, kwargs):
+    with as_user_errors(name, factory, kwargs):
         return factory(**kwargs)
 
 

@@ -1,12 +1,12 @@
 """Atari games, through ale-py's C++ environments: 84 x 84 greys, four pictures stacked. No JAX is imported here.
 
 Each environment is a C++ vector of one, because games that are stepped as one vector cannot begin their episodes one by
-one. The vector's own loop is that of Gymnasium's environments. A game has a thread of its own, and all are told what to
-do before the first is waited for.
+one. The vector's own loop is that of Gymnasium's environments. A game has a thread of its own, and all receive their
+actions before the first is waited for.
 
-Seeding the emulator takes a hundred milliseconds, beginning a game five; without chance of its own it plays the same
-whenever it is given the same actions. So the chance is drawn here, from the episode's seed: how long it does nothing at
-first, and where a step repeats the action before it.
+Seeding the emulator takes a hundred milliseconds, beginning a game five; without randomness of its own, a game is the
+same whenever it is given the same actions. So random numbers are drawn here, from the episode's seed: how long the game
+does nothing at first, and where a step repeats the action before it.
 
 What learning sees is what is counted: where rewards are clipped, so is the return, and where the loss of a life ends an
 episode, the return is that of one life. In Pong neither makes a difference.
@@ -98,7 +98,7 @@ class AleEnvironment:
 
 
 class AtariGame(gymnasium.Env):
-    """One game. `step` can be had in two parts, so that others play between them: `send`, then `receive`."""
+    """One game. `step` has two parts, so that other games step between them: `send`, then `receive`."""
 
     def __init__(self, rom: str, settings: AleSettings, render: bool = False):
         self._emulators = [AtariVectorEnv(rom, 1, **settings.emulator)]
@@ -157,14 +157,14 @@ class AtariGame(gymnasium.Env):
         return observation[0]
 
     def _look(self, answers: list[Any]) -> Any:
-        """The answer of the game that is played, when the one in colour has been looked at."""
+        """The result of the game itself, once the one rendered in colour has been read."""
         if len(answers) > 1:
             self._picture = answers[1][0][0, -1]
         return answers[0]
 
 
 class AleVector(GymnasiumVector):
-    """Several games, which play a step at the same time."""
+    """Several games, which step at the same time."""
 
     def _step_each(self, actions: Iterable[Any]) -> Iterable[Any]:
         games = cast("list[AtariGame]", self._bare)

@@ -1,4 +1,4 @@
-"""Brax's environments (0.14), as single environments that nobody resets but the run-time.
+"""Brax's environments (0.14), as single environments that only the runtime resets.
 
 Episodes have Brax's usual limit of 1,000 steps (`episode_length`), which is a truncation; the environment's own `done`
 is a termination. Every episode begins anew. Brax itself begins again and again from an environment's first state,
@@ -78,7 +78,7 @@ class BraxEnvironment:
         system, pose = self._environment.sys, jax.device_get(state.inner.pipeline_state)
         try:
             return np.asarray(image.render_array(system, pose, PICTURE_SIDE, PICTURE_SIDE), np.uint8)
-        except Exception as problem:  # MuJoCo raises whatever its OpenGL raises
+        except Exception as problem:  # MuJoCo passes on any exception of its OpenGL
             raise UserError(
                 f"{self._title} cannot be drawn: MuJoCo's renderer says '{problem}'. "
                 "Where there is no display, set MUJOCO_GL=egl"

@@ -1,8 +1,8 @@
 """EnvPool: many C++ environments that are stepped in one call. No JAX is imported here.
 
-EnvPool seeds an environment once, when it is made, so an episode cannot be begun from a seed of its own and played
-again: where a run is taken up, its episodes are cut, and the next ones begin. What an environment plays still follows
-from the run's seed and its index alone, and not from its neighbours.
+EnvPool seeds an environment once, when it is made, so an episode cannot be begun from a seed of its own and replayed:
+where a run is resumed, its episodes are cut, and the next ones begin. An environment's episodes still follow from the
+run's seed and its index alone, and not from its neighbours.
 
 EnvPool spends the step after an episode's end on beginning the next; here the ended ones are reset at once, so that no
 step shows nothing. An episode that ends by itself at the very step of its limit counts as truncated, as EnvPool says.
@@ -126,7 +126,7 @@ class EnvPoolVector:
         return self._episodes.copy()
 
     def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
-        """Cuts all of them: what was played cannot be played again."""
+        """Cuts all of them: episodes cannot be replayed."""
         self._start(np.array([episode.number + 1 for episode in episodes], np.int64), observation)
         return np.ones(len(self._all), np.bool_)
 
@@ -157,7 +157,7 @@ class EnvPoolVector:
         self._tell_watch(-1)
 
     def _step(self, rows: np.ndarray, actions: np.ndarray, out: HostStep) -> dict[int, EnvironmentFault]:
-        """Steps some of the environments, and shows what they give; tells which of them failed."""
+        """Steps some of the environments and writes their results; returns which of them failed."""
         observation, reward, terminated, truncated, _ = self._pool.step(actions[rows], rows)
         kept = out.reward[DEFAULT_GROUP]
         kept[rows] = reward
@@ -190,7 +190,7 @@ class EnvPoolVector:
     def _show(
         self, rows: np.ndarray, observation: PyTree, call: str, faults: dict[int, EnvironmentFault]
     ) -> dict[int, EnvironmentFault]:
-        """Keeps what environments show, but for those with a fault, and those it adds: they give NaN."""
+        """Writes the observations of environments, except for those with a fault, which are NaN; adds to the faults."""
         values = _each(observation, len(rows))
         if len(rows) == len(self._all) and not faults:
             with contextlib.suppress(ValueError):  # there is a NaN

@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 
 from runnel.envs import spaces
 from runnel.envs.gymnasium_vector import GymnasiumVector
-from runnel.envs.making import bad_setting, draw_without_screen, missing_dependency, one_line, told, warn_once
+from runnel.envs.making import as_user_errors, bad_setting, draw_without_screen, missing_dependency, one_line, warn_once
 from runnel.errors import UserError, a, nearest
 from runnel.types import EnvSpec
 from runnel.user_code import source_scan
@@ -38,7 +38,7 @@ class GymnasiumEnvironment:
         self._kwargs = dict(kwargs or {})
         self._name = name or _name_of(name_or_factory)
         if probe is None:
-            with told(self._name, name_or_factory, self._kwargs):
+            with as_user_errors(self._name, name_or_factory, self._kwargs):
                 probe = self._make(render=False)
         try:
             self._observations = spaces.observations(_space(probe, "observation_space", self._name), self._name)

@@ -1,4 +1,4 @@
-"""gymnax environments, 0.0.9 and 1.x, as single environments that nobody resets but the run-time.
+"""gymnax environments, 0.0.9 and 1.x, as single environments that only the runtime resets.
 
 gymnax is imported when an environment is made: it takes seconds, and workers without one never pay.
 

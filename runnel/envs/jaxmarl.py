@@ -1,10 +1,10 @@
-"""JaxMARL's environments of several agents (0.2), as single environments that nobody resets but the run-time.
+"""JaxMARL's environments of several agents (0.2), as single environments that only the runtime resets.
 
 A name is one of JaxMARL's own (`MPE_simple_spread_v3`, `hanabi`), or a map of SMAX (`3m`, `2s3z`): that battle against
 the enemy that comes with it.
 
 How an episode ends is decided here, because JaxMARL says `done` without saying why. Its limits are kept to the step:
-MPE and SMAX by themselves play one more.
+MPE and SMAX by themselves take one step more.
 
 | environments | limit | the end at the limit is | ends before it |
 |---|---|---|---|
@@ -17,8 +17,8 @@ MPE and SMAX by themselves play one more.
 | jaxnav | 500 | truncation | all have arrived or collided: termination |
 | ant_4x2 and others of MABrax | 1000 | truncation: as in Brax | termination: it fell |
 
-Agents without a choice are not `active`: the dead of SMAX, those who wait in Hanabi, the arrived of jaxnav. SMAX and
-Hanabi tell legal actions, which come as `action_mask`.
+Agents without a choice are not `active`: the dead of SMAX, those that wait in Hanabi, the arrived of jaxnav. SMAX and
+Hanabi have legal actions, which come as `action_mask`.
 
 The return of SMAX is 1 for all damage done, plus 1 for a won battle: 2 where it was won, at most 1 where it was not.
 """

@@ -1,4 +1,4 @@
-"""Which environments JaxMARL has, what its interface does not tell of them, and how one is made.
+"""Which environments JaxMARL has, what its interface does not say of them, and how one is made.
 
 Importing `jaxmarl` imports all its environments, and with them Brax, MuJoCo, SciPy and Matplotlib, takes 5 seconds and
 prints. So only the module of the environment asked for is imported, in half a second or less. Besides itself it needs
@@ -28,12 +28,12 @@ NEVER = 2**31 - 1
 
 
 class EnvironmentTraits(NamedTuple):
-    """What JaxMARL's own interface does not tell of an environment."""
+    """What JaxMARL's own interface does not say of an environment."""
 
     limit: Sequence[str] = ("max_steps",)  # the attributes whose product is the limit of steps
     stops: bool = True  # its clock can be stopped, because nothing but the limit depends on it
-    legal: str = ""  # the method that tells legal actions
-    active: Callable[[PyTree], Array] | None = None  # of a state: [agents], who has a choice
+    legal: str = ""  # the method that returns legal actions
+    active: Callable[[PyTree], Array] | None = None  # of a state: [agents], which have a choice
     tables: Mapping[str, str] = {}  # settings that may be a name in a table: `module:TABLE`
     settings: Mapping[str, Any] = {}  # which are not the user's
     narrow: bool = False  # it mixes 32 and 64 bits under `jax_enable_x64`, and fails: so it has 32 there too
@@ -125,7 +125,7 @@ def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Environm
 
 
 def take_limit(environment: Any, kind: EnvironmentTraits) -> int | None:
-    """The limit of steps; from now on nobody else minds it where that is possible."""
+    """The limit of steps, which is disabled in the environment itself where that is possible."""
     if not kind.limit:
         return None
     limit = math.prod(getattr(environment, part) for part in kind.limit)
@@ -149,7 +149,7 @@ def _import(place: str) -> Any:
                 sys.modules[parent] = _bare(parent)
             return getattr(importlib.import_module(path), name)
         finally:
-            for parent in bare:  # whoever imports it after this gets the whole
+            for parent in bare:  # a later import gets the whole package
                 sys.modules.pop(parent, None)
 
 

@@ -17,8 +17,8 @@ from runnel.errors import EnvironmentFailed, UserError, nearest
 
 
 def draw_without_screen() -> None:
-    """Where there is no screen, MuJoCo's and pygame's own choices fail or complain: tells them to do without."""
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # nobody listens to a picture
+    """Where there is no screen, the defaults of MuJoCo and pygame fail or warn: configures them to do without."""
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a picture has no sound
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -50,7 +50,7 @@ def bad_setting(name: str, settings: Iterable[str], problem: TypeError, makes: A
 
 
 def _settings_of(makes: Any) -> list[str]:
-    """The names that a callable takes, but for how it is to be drawn."""
+    """The names that a callable takes, except for how it is to be rendered."""
     try:
         parameters = inspect.signature(makes).parameters.values()
     except (TypeError, ValueError):
@@ -65,7 +65,7 @@ def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(makes)
     except (TypeError, ValueError):
-        return  # a callable without a signature: calling it will tell
+        return  # a callable without a signature: calling it will raise
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     known = _settings_of(makes)
     for key, value in settings.items():
@@ -83,8 +83,8 @@ def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def told(name: str, makes: Any, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Around the first making of an environment: what its own code raises is the user's to mend."""
+def as_user_errors(name: str, makes: Any, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Around the first construction of an environment: turns what its own code raises into a `UserError`."""
     try:
         yield
     except (UserError, EnvironmentFailed):
@@ -98,7 +98,7 @@ def told(name: str, makes: Any, settings: Mapping[str, Any]) -> Iterator[None]:
 
 def _place(problem: Exception, makes: Any) -> str:
     """` (mine.py, line 72)`: where it was raised, of the file that defines what was called if that took part."""
-    frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first is that of `told`
+    frames = traceback.extract_tb(problem.__traceback__)[1:]  # the first is that of `as_user_errors`
     code = getattr(getattr(makes, "__init__", None) if isinstance(makes, type) else makes, "__code__", None)
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
     frame = next(reversed(own or frames), None)

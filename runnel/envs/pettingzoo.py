@@ -29,14 +29,14 @@ FAMILIES = ("atari", "butterfly", "classic", "mpe", "sisl")
 """PettingZoo's packages of environments."""
 
 TOGETHER = ("mpe2.", "butterfly.cooperative_pong", "butterfly.pistonball", "classic.rps", "sisl.pursuit")
-"""Environments played at once whose agents are all there from the first step of an episode to the last."""
+"""Parallel environments whose agents are all there from the first step of an episode to the last."""
 
 
 class PettingZooEnvironment:
     """An environment by the name of its module: `mpe2.simple_spread_v3`, `classic.tictactoe_v3`, `my.module`.
 
     The module has `parallel_env`, or, where agents act in turns, `env`; they are given the settings. Besides those:
-    `groups` says who shares a policy ("kind": agents with one name before the number, and equal spaces; "each": nobody;
+    `groups` says which agents share a policy ("kind": one name before the number, and equal spaces; "each": none;
     "one": all), `state` whether observations carry the whole state, and `active` whether they say who acts (None: where
     agents act in turns, or may die or arrive).
     """

@@ -1,4 +1,4 @@
-"""The two ways in which PettingZoo's environments are played, all agents at once and in turns, as one."""
+"""The two ways in which PettingZoo's environments are stepped, all agents at once and in turns, as one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Moment(NamedTuple):
 
 
 class Game(Protocol):
-    """An environment, played."""
+    """An environment that can be stepped."""
 
     environment: Any
 
@@ -107,7 +107,7 @@ def _moment(
     acting: Collection[Agent],
     terminations: Mapping[Agent, bool],
 ) -> Moment:
-    """An episode ends where nobody is left to act: it terminated if all did that were there until now."""
+    """An episode ends where no agent is left to act: it terminated if all agents did that were there until now."""
     terminated = not acting and all(terminations.values())
     return Moment(observations, infos, rewards, acting, terminated, not acting and not terminated)
 

@@ -105,7 +105,7 @@ def _without_mask(observation: Any, info: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def groups_of(sights: Mapping[Agent, Sight], groups: str, name: str) -> dict[str, tuple[Agent, ...]]:
-    """Who shares a policy. A group is called what its agents are, or as its first agent where two would be the same."""
+    """The agents of each group. A group is named after its agents' kind, or its first agent where two would clash."""
     if groups == "each":
         return {str(agent): (agent,) for agent in sights}
     if groups == "one":

@@ -166,7 +166,7 @@ class PettingZooVector(RecoveringVector[Game]):
     def _fault(self, call: str, moment: Moment, state: np.ndarray | None) -> EnvironmentFault | None:
         """What is wrong with what one of the agents was given."""
         for team in self._teams.values():
-            with contextlib.suppress(Exception):  # so wrong that there are no words for it: its exception is told
+            with contextlib.suppress(Exception):  # values that cannot even be described: the exception is reported
                 given = zip(team.agents, team.shown(moment, state), team.rewards(moment), strict=True)
                 for agent, shown, reward in given:
                     fault = fault_of_observation(call, shown, team.observations) or fault_of_reward(

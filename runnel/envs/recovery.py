@@ -25,7 +25,7 @@ WINDOW_STEPS: Final = 200
 """More failures than half of these, the latest steps of one environment, end it too."""
 
 KEPT: Final = 1000
-"""Failures that nobody fetched; beyond this the oldest are forgotten."""
+"""Failures that were not fetched; beyond this the oldest are forgotten."""
 
 LONGEST_TRACEBACK: Final = 4000  # characters
 LONGEST_LINE: Final = 300

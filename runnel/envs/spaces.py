@@ -32,7 +32,7 @@ class Observations(NamedTuple):
 
     `write(rows, values)` copies one observation an environment into rows 0, 1, ..., and gives them again as a copy that
     the vector can keep; `write_row(rows, row, value)` copies one. Both raise, before they write, where a value does not
-    fit or holds a NaN; `misfit` and `has_nan` tell which.
+    fit or holds a NaN; `misfit` and `has_nan` distinguish the two.
     """
 
     space: Space

@@ -54,7 +54,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
 
     @abc.abstractmethod
     def _replay(self, row: int, episode: Episode) -> EnvironmentFault | None:
-        """Plays an episode that has just begun as far as its actions go, and shows where it stands."""
+        """Replays the actions of an episode that has just begun, and writes its last observation."""
 
     @abc.abstractmethod
     def _copy_shown(self, observation: dict[str, PyTree]) -> None:
@@ -151,7 +151,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
 
 
 def ended_early(steps: int, after: int) -> EnvironmentFault:
-    """An episode of so many steps, played again, ended after fewer."""
+    """A replayed episode of so many steps ended after fewer."""
     return EnvironmentFault(
         f"an episode of {steps} steps and more ended after {after}: the environment is not deterministic"
     )

@@ -1,4 +1,4 @@
-"""Named arrays in a checkpoint, written with orbax; and read from files that somebody else may have made.
+"""Named arrays in a checkpoint, written with orbax, and read from files that are not trusted.
 
 What files declare is checked before any array is read: a file of a few bytes can claim to be of any size, and another
 kind of store can name any path of the machine.

@@ -28,10 +28,10 @@ OLDER: Final = "events.older.jsonl"
 
 MOST_BYTES: Final = 4_000_000
 AT_ONCE: Final = 10
-"""So many events of one kind and worker are told one by one; those that follow within WINDOW_S are summed up."""
+"""So many events of one kind and worker are written one by one; those that follow within WINDOW_S are summed up."""
 
 ALWAYS: Final = frozenset({"restart", "recovered", "rollback", "hang"})
-"""Told one by one however many there are: a run's budget bounds them."""
+"""Written one by one however many there are: a run's restart budget bounds them."""
 
 WINDOW_S: Final = 60.0
 LONGEST: Final = 8000
@@ -39,15 +39,15 @@ LONGEST: Final = 8000
 
 
 ReportEvent = Callable[..., None]
-"""Something broke: the event's name; by keyword worker, reason, action, and whatever else there is to say."""
+"""Reports that something broke: the event's name; by keyword worker, reason, action and other details."""
 
 
-def ignore_event(event: str, **told: Any) -> None:
-    """Hears of it where nobody wants to."""
+def ignore_event(event: str, **details: Any) -> None:
+    """Drops the event."""
 
 
 _QUIETLY: Final = contextlib.suppress(Exception)
-"""Whatever goes wrong while telling of a failure must not be another; there is nobody left to tell."""
+"""An error while recording a failure must not become another failure."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class _Window:
     """Events of one kind and worker since the first of them."""
 
     began: float
-    told: int
+    written: int
     more: int = 0
-    times: int = 0  # how often it happened, in those that were not told
-    last: str = ""  # the reason of the last one that was not told
+    times: int = 0  # how often it happened, in those that were not written
+    last: str = ""  # the reason of the last one that was not written
 
 
 class EventLog:
-    """Tells what broke to the file and to whoever looks on. May be used from several threads and signal handlers."""
+    """Writes what broke to the file and shows it to the user. Several threads and signal handlers may use it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class EventLog:
         self._clock = clock
         self._windows: dict[tuple[str, str | None], _Window] = {}
         self._whole = False  # whether the file is known to end with a whole line
-        self._lock = threading.RLock()  # a signal handler may come while its own thread tells something
+        self._lock = threading.RLock()  # a signal handler may run while its own thread records an event
 
     def record(
         self,
@@ -90,7 +90,7 @@ class EventLog:
         show: bool = True,
         **details: Any,
     ) -> None:
-        """Tells one event; `seconds` among the details is shown as the time it took.
+        """Records one event; `seconds` among the details is shown as the time it took.
 
         Without `show` it is only written: another event with the same reason follows.
         """
@@ -98,20 +98,20 @@ class EventLog:
             self._sum_up()
             key, now = (event, worker), self._clock()
             window = self._windows.get(key) or _Window(now, 0)
-            if window.told >= AT_ONCE and event not in ALWAYS:
+            if window.written >= AT_ONCE and event not in ALWAYS:
                 times = window.times + int(details.get("times", 1))
                 self._windows[key] = replace(window, more=window.more + 1, times=times, last=reason)
                 return
-            self._windows[key] = replace(window, told=window.told + 1)
+            self._windows[key] = replace(window, written=window.written + 1)
             self._put(event, worker, reason, action, details, show)
 
     def close(self) -> None:
-        """Tells what is still to be summed up."""
+        """Writes what is still to be summed up."""
         with _QUIETLY, self._lock:
             self._sum_up(everything=True)
 
     def _sum_up(self, everything: bool = False) -> None:
-        """One line for what was not told one by one, when its time is over."""
+        """One line for what was not written one by one, when its time is over."""
         now = self._clock()
         over = {key: w for key, w in self._windows.items() if everything or not 0 <= now - w.began < WINDOW_S}
         for (event, worker), window in over.items():
@@ -129,8 +129,8 @@ class EventLog:
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z",
             "event": event,
         }
-        told = {"worker": worker, "reason": reason, "action": action}
-        line |= {name: text for name, text in told.items() if text}
+        texts = {"worker": worker, "reason": reason, "action": action}
+        line |= {name: text for name, text in texts.items() if text}
         line |= {name: value for name, value in details.items() if name not in line}
         with _QUIETLY:
             self._write(line)
@@ -182,12 +182,12 @@ def read_events(run_dir: Path | str) -> list[dict[str, Any]]:
 
 def _words(line: dict[str, Any]) -> str:
     """`actor-1: killed by signal 9; restarted from its journal (0.41 s)`"""
-    told = [str(line.get(name, "")).strip() for name in ("reason", "action")]
-    parts = [text.splitlines()[0] for text in told if text]
+    texts = [str(line.get(name, "")).strip() for name in ("reason", "action")]
+    parts = [text.splitlines()[0] for text in texts if text]
     seconds = line.get("seconds")
     took = f" ({seconds:.2f} s)" if isinstance(seconds, int | float) else ""
-    who = str(line.get("worker") or line["event"].replace("_", " "))
-    return (f"{who}: {'; '.join(parts)}" if parts else f"{who}: {line['event']}") + took
+    subject = str(line.get("worker") or line["event"].replace("_", " "))
+    return (f"{subject}: {'; '.join(parts)}" if parts else f"{subject}: {line['event']}") + took
 
 
 def _plain(value: Any) -> Any:

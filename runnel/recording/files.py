@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and failures to write them told in words."""
+"""Files that are whole or absent, and plain errors where they cannot be written."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ CURVE_POINTS: Final = 16
 class MetricsLog:
     """Writes records to every sink: at most one a second, ever fewer as a run grows old, and always the last.
 
-    Once it has begun, nothing that keeps it from writing ends a run: it is told once, tried again, and what is
-    lost is counted.
+    Once it has begun, a failure to write never ends a run: it is reported once, the next record is tried again, and
+    lost lines are counted.
     """
 
     def __init__(
@@ -135,21 +135,21 @@ class MetricsLog:
 
         The first failure is recorded, and the first success after it.
         """
-        told: dict[str, Any] | None = None
+        details: dict[str, Any] | None = None
         try:
             do()
         except (Exception, SystemExit) as error:  # a sink may raise anything
             if what not in self._failing:
                 action = "training goes on; the next record is tried again" if verb == "write" else ""
-                told = {"reason": f"cannot {verb} {what}: {one_line(error)}", "action": action}
+                details = {"reason": f"cannot {verb} {what}: {one_line(error)}", "action": action}
             self._failing.add(what)
         else:
             if what in self._failing and verb == "write":
                 lost = f"; {self.lost:,} lines were lost" if what == FILE else ""
-                told = {"reason": f"{what} can be written again{lost}", "lost": self.lost}
+                details = {"reason": f"{what} can be written again{lost}", "lost": self.lost}
             self._failing.discard(what)
-        if told is not None and self._events is not None:
-            self._events.record("metrics_failed", **told)
+        if details is not None and self._events is not None:
+            self._events.record("metrics_failed", **details)
         return what not in self._failing
 
 
@@ -173,7 +173,7 @@ class _Curve:
         self._points = [point for point in self._points if (point[0] or 0) <= env_steps]
 
     def take(self) -> list[list[Any]]:
-        """All but the last, which the line itself tells; begins anew."""
+        """All points except the last, which is in the line itself; begins anew."""
         points = [point for point in self._points if None not in point and point[0] != self._last]
         self._points, self._seen, self._stride = [], 0, 1
         return points

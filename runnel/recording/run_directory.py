@@ -133,7 +133,7 @@ def remove(root: Path | str, name: str) -> None:
 
 
 def remove_tree(root: Path | str, name: str) -> None:
-    """Removes a directory with all that is in it, or whatever else has that name. What cannot be removed stays."""
+    """Removes a directory with all that is in it, or a file of that name. What cannot be removed stays."""
     *above, last = _parts(name)
     with contextlib.suppress(OSError, RecursionError), directory(root, "/".join(above)) as fd:
         if stat.S_ISDIR(os.stat(last, dir_fd=fd, follow_symlinks=False).st_mode):

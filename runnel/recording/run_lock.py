@@ -3,9 +3,9 @@
     with hold(run_dir, notes.append):
         ...
 
-It is `flock` on `.lock` in the run directory, and on the directory itself, where that can be: removing the file lets
-nobody in. The file stays there and says who held it last. Processes that this one
-forks do not inherit it: a worker that outlives its driver does not keep the next run out.
+It is `flock` on `.lock` in the run directory and, where possible, on the directory itself, so that removing the file
+does not release it. The file stays there and names the last holder. Processes that this one forks do not inherit the
+lock: a worker that outlives its driver does not keep the next run out.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ WITHOUT: Final = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno
 """How file systems say that they have no locks."""
 
 _held: set[int] = set()
-"""The descriptors of the locks of this process, which a fork of it closes: `flock` belongs to whoever has one open."""
+"""The descriptors of this process's locks. A fork closes them: `flock` lasts until every process has closed its own."""
 
 
 @contextlib.contextmanager
 def hold(run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Keeps other runs out of a run directory. `note` is told where the file system has no locks."""
+    """Keeps other runs out of a run directory. `note` is called where the file system has no locks."""
     try:
         fd = run_directory.open_to_append(run_dir, FILE, os.O_RDWR)
     except OSError as error:
@@ -62,7 +62,7 @@ def check_free(run_dir: Path) -> None:
         with run_directory.open_to_read(run_dir, FILE, 4096) as file:
             raise _used(run_dir, file.fileno()) from None
     except OSError:
-        pass  # there is none, or it is no plain file: `hold` will tell
+        pass  # there is none, or it is no plain file: `hold` will raise
 
 
 def _used(run_dir: Path, fd: int) -> UserError:
@@ -100,8 +100,8 @@ def _lock_folder(fd: int) -> None:
 def _holder(fd: int) -> str:
     """` (process 42 on box, since 2026-01-31 12:00:00 +0100)`, where it can be read."""
     try:
-        told: Any = json.loads(os.pread(fd, 4096, 0))
-        return f" (process {int(told['pid'])} on {str(told['host'])[:64]}, since {str(told['since'])[:32]})"
+        found: Any = json.loads(os.pread(fd, 4096, 0))
+        return f" (process {int(found['pid'])} on {str(found['host'])[:64]}, since {str(found['since'])[:32]})"
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return ""
 

@@ -50,7 +50,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """The run has ended, in whatever way. Called once, after the last `write`."""
+        """The run has ended, with or without an error. Called once, after the last `write`."""
         ...
 
 
@@ -159,7 +159,7 @@ class WandB:
 def _refuse_settings() -> None:
     """W&B takes settings, and the server that it sends the user's key to, from the working directory.
 
-    In a run directory, which may come from a stranger, nobody but that stranger has put them there.
+    In a run directory, which may come from a stranger, only that stranger can have put them there.
     """
     for found in ("wandb/settings", ".wandb"):
         run_dir = named_modules.run_directory_of(os.curdir) if os.path.lexists(found) else None

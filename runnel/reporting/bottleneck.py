@@ -1,7 +1,7 @@
 """What holds a run back, and the one thing to change about it: plain functions over plain numbers.
 
-A worker is busy when it does not wait for another. Where workers run free, whoever is always busy sets the pace of all;
-where they meet, their times add up, and the longest is what there is to gain from.
+A worker is busy when it does not wait for another. In an asynchronous run, a worker that is always busy sets the pace;
+at a barrier, the times of workers add up, and the longest is the one to shorten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BUSY: Final = 0.85
 """From this share of its time on a worker counts as always busy: some waiting is there however fast the others are."""
 
 LOST: Final = 0.3
-"""The share of the time in which nobody who meets works, from which on it is the meeting that costs."""
+"""The share of the time in which no worker works, from which on synchronisation itself is the cost."""
 
 WORTH: Final = 1.3
 """How many times faster a change should be, by what is known before it is made."""
@@ -39,7 +39,7 @@ class FragmentRole:
     kinds: frozenset[str]
 
     @property
-    def plays(self) -> bool:
+    def steps_envs(self) -> bool:
         return "environment" in self.kinds
 
     @property
@@ -57,7 +57,7 @@ class RunSetting:
     cpus: int
     gpus: int = 0
     free: bool = False  # workers run ahead of each other
-    max_staleness: int = 0  # what the algorithm bears
+    max_staleness: int = 0  # what the algorithm tolerates
     host: bool = True  # host environments
 
     @property
@@ -67,17 +67,17 @@ class RunSetting:
     @property
     def exchanges(self) -> bool:
         """Whether environments ask other workers for every action."""
-        return any(role.plays and "act" not in role.kinds for role in self.roles)
+        return any(role.steps_envs and "act" not in role.kinds for role in self.roles)
 
     def flag(self, role: FragmentRole) -> str | None:
         """The flag that says how many workers of a role there are."""
-        named = {"actors": role.plays, "inference": "act" in role.kinds, "learners": role.learns}
+        named = {"actors": role.steps_envs, "inference": "act" in role.kinds, "learners": role.learns}
         fits = [name for name, meant in named.items() if meant and self.flags.get(name) == role.replicas]
         return fits[0] if fits else None
 
     def spare(self) -> int:
-        """CPUs that no worker needs. Of workers that meet, those that learn rest while the others play."""
-        resting = 0 if self.free else sum(role.replicas for role in self.roles if role.learns and not role.plays)
+        """CPUs that no worker needs. At a barrier, learners rest while the others step environments."""
+        resting = 0 if self.free else sum(role.replicas for role in self.roles if role.learns and not role.steps_envs)
         return self.cpus - self.workers + resting
 
     def allows(self, **flags: int) -> bool:
@@ -126,7 +126,7 @@ Seen = Sequence[tuple[FragmentRole, RoleUsage]]
 def _restarted(
     seen: Seen, report: UsageReport, setting: RunSetting, restarts: Mapping[str, int]
 ) -> tuple[str, str] | None:
-    """Where workers were replaced often and nobody works most of the time: more of anything would not help."""
+    """Where workers were replaced often and all wait most of the time: more workers would not help."""
     busy = [share.busy for _, share in seen]
     seconds = max(worker.seconds for worker in report.workers)
     times = sum(restarts.values())
@@ -141,7 +141,7 @@ def _among(seen: Seen, setting: RunSetting) -> tuple[str, str]:
     """Of several workers: what was found, and what to do."""
     load = sum(share.busy * role.replicas for role, share in seen)
     slowest, most = max(seen, key=lambda pair: pair[1].busy)
-    # Who exchanges something every step, and finds no CPU when it comes, looks idle and is not.
+    # A worker that exchanges something every step and finds no free CPU looks idle and is not.
     if setting.spare() < 0 and (setting.exchanges or load >= 0.9 * setting.cpus):
         cpus = "1 CPU" if setting.cpus == 1 else f"{setting.cpus} CPUs"
         return f"{setting.workers} workers share {cpus} ({_busy(seen)})", _fit(setting)
@@ -151,7 +151,7 @@ def _among(seen: Seen, setting: RunSetting) -> tuple[str, str]:
     lost = 1.0 - (most.busy if setting.free else sum(share.busy for _, share in seen))
     if setting.exchanges and lost > (1 - BUSY if setting.free else LOST):
         waits = ", ".join(f"{_who(role)} {_wait(share)}" for role, share in seen)
-        return f"nobody is always busy: {waits}", _overlap(setting)
+        return f"no worker is always busy: {waits}", _overlap(setting)
     others = [pair for pair in seen if pair[0] is not slowest]
     found = f"{_who(slowest)} {_are(slowest)} busy {most.busy:.0%} of the time"
     if others:
@@ -161,11 +161,11 @@ def _among(seen: Seen, setting: RunSetting) -> tuple[str, str]:
 
 
 def _alike(role: FragmentRole, setting: RunSetting) -> str | None:
-    """Of replicas of everything: they wait for each other inside the gradient step, where nobody can see it."""
+    """Of replicas of everything: they wait for each other inside the gradient step, where it is not measured."""
     if setting.gpus:
         return _more(role, setting)
     return (
-        f"compare with --distribution {_single(setting)}, in case meeting for every gradient costs more than it gains"
+        f"compare with --distribution {_single(setting)}, in case the all-reduce of gradients costs more than it gains"
     )
 
 
@@ -175,18 +175,18 @@ def _relieve(slowest: FragmentRole, shares: Mapping[str, RoleUsage], setting: Ru
     more = _more(slowest, setting, enough=1 / max(others) if setting.free and others and max(others) else math.inf)
     if more:
         return more
-    playing = next(role for role in setting.roles if role.plays)
-    if slowest.plays:
+    actors = next(role for role in setting.roles if role.steps_envs)
+    if slowest.steps_envs:
         if setting.gpus and setting.free and "act" in slowest.kinds and "gradient" not in slowest.kinds:
-            return f"use --distribution decoupled --actors {playing.replicas}, which acts on the GPU"
+            return f"use --distribution decoupled --actors {actors.replicas}, which acts on the GPU"
         return _run_free(setting) or "use a machine with more CPUs"
     if not setting.free:
         return _run_free(setting) or ("use a GPU" if not setting.gpus else NOTHING)
     larger = f"use --envs {setting.envs * 2}, which makes every call larger"
-    busy = shares[playing.name].busy
+    busy = shares[actors.name].busy
     if not slowest.learns and "act" in slowest.kinds:  # with fewer players its calls would only be smaller
-        return _traded(slowest, playing, busy, setting) or (larger if setting.gpus else "use a GPU")
-    return _fewer_players(playing, busy, setting) or (larger if setting.gpus else "use a GPU")
+        return _traded(slowest, actors, busy, setting) or (larger if setting.gpus else "use a GPU")
+    return _fewer_actors(actors, busy, setting) or (larger if setting.gpus else "use a GPU")
 
 
 def _more(role: FragmentRole, setting: RunSetting, enough: float = math.inf) -> str | None:
@@ -203,22 +203,22 @@ def _more(role: FragmentRole, setting: RunSetting, enough: float = math.inf) -> 
     return f"use --{flag} {chosen}" if chosen else None
 
 
-def _fewer_players(playing: FragmentRole, busy: float, setting: RunSetting) -> str | None:
+def _fewer_actors(actors: FragmentRole, busy: float, setting: RunSetting) -> str | None:
     """As many as would be busy all the time: the others take CPUs and make samples staler."""
-    if setting.flag(playing) != "actors":
+    if setting.flag(actors) != "actors":
         return None
-    fits = range(max(1, math.ceil(playing.replicas * busy)), playing.replicas)
+    fits = range(max(1, math.ceil(actors.replicas * busy)), actors.replicas)
     chosen = _first(fits, lambda n: setting.allows(actors=n))
     return f"use --actors {chosen}, which would not be slower" if chosen else None
 
 
-def _traded(slowest: FragmentRole, playing: FragmentRole, busy: float, setting: RunSetting) -> str | None:
-    """More of who holds the run back, on the CPUs of players that wait anyway."""
+def _traded(slowest: FragmentRole, actors: FragmentRole, busy: float, setting: RunSetting) -> str | None:
+    """More of the role that holds the run back, on the CPUs of actors that wait anyway."""
     flag = setting.flag(slowest)
-    if flag is None or setting.flag(playing) != "actors":
+    if flag is None or setting.flag(actors) != "actors":
         return None
     now = setting.flags[flag]
-    fits = range(playing.replicas - now, math.ceil(playing.replicas * busy) - 1, -1)
+    fits = range(actors.replicas - now, math.ceil(actors.replicas * busy) - 1, -1)
     chosen = _first(fits, lambda n: setting.allows(actors=n, **{flag: 2 * now}))
     return f"use --actors {chosen} --{flag} {2 * now}" if chosen else None
 
@@ -257,7 +257,7 @@ def _overlap(setting: RunSetting) -> str:
 
 
 def _run_free(setting: RunSetting) -> str | None:
-    """Playing and learning at the same time, where the algorithm bears it."""
+    """Stepping environments and learning at the same time, where the algorithm tolerates staleness."""
     if setting.free or not setting.max_staleness or setting.cpus < 2:
         return None
     return f"use --distribution async --actors {_divisor(setting.envs, setting.cpus - 1)}"

@@ -96,7 +96,7 @@ class _Forgiving:
 
 
 def forgiving(stream: TextIO) -> Any:
-    """A stream that can always be written to, whether or not anybody is left to read it."""
+    """A stream that can always be written to, even after its reader is gone."""
     return _Forgiving(stream)
 
 
@@ -344,7 +344,7 @@ def _each(counts: Mapping[str, int]) -> str:
 
 
 def _busy(workers: Sequence[Mapping[str, Any]]) -> str:
-    """By role, of the workers of a result; nothing of those that have not told, as in a run of less than a second."""
+    """By role, of the workers of a result; workers without a report are left out, as in a run of less than a second."""
     roles: dict[str, list[float]] = {}
     for worker in workers:
         if worker["busy"] is not None:

@@ -17,10 +17,10 @@ from runnel.recording.metrics import records
 
 FORMATS: Final = ("png", "svg", "pdf")
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444", "#999933")
-"""Okabe and Ito's, which the colour-blind can tell apart."""
+"""Okabe and Ito's, which the colour-blind can distinguish."""
 
 MOST_SETTINGS: Final = 4
-"""How many settings tell a run from others, at most."""
+"""How many settings are shown of those that distinguish a run from others."""
 
 NOISY: Final = 8.0
 """A curve that goes up and down by this many times its own range is smoothed."""
@@ -131,7 +131,7 @@ def _plain(text: str) -> str:
 
 
 def labels(curves: Sequence[Curve]) -> tuple[str, list[str]]:
-    """What all runs share, and what tells each from the others: names, settings, the seed, else its directory."""
+    """What all runs share, and what distinguishes each: names, settings, the seed, else its directory."""
     facts = [dict(enumerate((*curve.names, curve.seed))) for curve in curves]
     shared = [fact for i, fact in facts[0].items() if len({each[i] for each in facts}) == 1]
     differ = [i for i in facts[0] if len({each[i] for each in facts}) > 1]

@@ -1,10 +1,10 @@
-"""Code of others in this process, an environment's above all, cannot end it as if all were well.
+"""Keeps foreign code in this process, such as an environment's, from ending it as if all were well.
 
     with contained():
         ...                     # sys.exit and os._exit in here fail
 
 `sys.exit` raises SystemExit, which would end the process with a status of its choosing; `os._exit` ends it at once,
-with no word to anybody. A C library that calls `exit` or `_exit` itself is beyond the reach of this.
+without an error. A C library that calls `exit` or `_exit` itself cannot be stopped by this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the kernel has killed for want of memory: a process that it kills leaves no word of its own."""
+"""How many processes the kernel has killed for want of memory: a killed process cannot report it itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def oom_kills(root: Path | str = "/") -> int | None:
-    """How many processes were killed so far, among those that share this one's memory limit; None where it is not told.
+    """How many processes were killed so far, among those that share this one's memory limit; None where it is unknown.
 
-    Compared before and after a worker's end by signal 9, it tells whether memory may have been the reason.
+    Compared before and after a worker's end by signal 9, it shows whether memory may have been the reason.
     """
     root = Path(root)
     group = root / "sys/fs/cgroup" / _group(root)

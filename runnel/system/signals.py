@@ -26,7 +26,7 @@ TOGETHER_S: Final = 0.1
 """Signals so close to each other are one wish: `timeout` and others send each of theirs twice."""
 
 AT_ONCE_S: Final = 10.0
-"""How long an end at once may take. Then the process is ended, whatever its main thread is stuck in."""
+"""How long an immediate end may take. Then the process exits, even if its main thread is stuck."""
 
 LOOK_S: Final = 0.25
 """How often a run is looked at from another thread."""

@@ -22,7 +22,7 @@ COMPILER: Final = {
 """What JAX calls while it traces, lowers and compiles: by file, how the function's name begins."""
 
 DEVICE: Final = "jax/_src/"
-"""Who stands in here and does not compile waits for a device, or for other processes of one program."""
+"""A thread in these files that does not compile waits for a device, or for other processes of one program."""
 
 _OURS: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = re.compile(r"[/\\](python\d+\.\d+|site-packages|dist-packages)[/\\]|^<")

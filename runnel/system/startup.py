@@ -1,4 +1,4 @@
-"""Says what a run is at while it starts, where that takes seconds: nobody should wait before a silent screen.
+"""Shows what a run does while it starts, where that takes seconds.
 
 `starting` is entered by the command line and by `train`, whichever comes first; code that may take long says so with
 `phase`. The first update ends it. No JAX is imported here: importing it is the first thing that takes long.
@@ -33,7 +33,7 @@ class Startup:
     def end(self) -> None:
         """Nothing is printed from here on."""
         self._over.set()
-        self._thread.join(1.0)  # longer only where nobody reads what it prints
+        self._thread.join(1.0)  # it takes longer only where its output is not read
 
     def _tick(self) -> None:
         while not self._over.wait(max(0.0, self.shown_at + self._every_s - time.monotonic())):

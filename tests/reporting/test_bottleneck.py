@@ -70,7 +70,7 @@ def fine(**given: Any) -> RunSetting:
 @pytest.mark.parametrize(
     ("of", "busy", "remedy"),
     [
-        # Running free: whoever is always busy sets the pace.
+        # Asynchronous: the worker that is always busy sets the pace.
         (setting(), dict(actor=0.39, learner=0.97), "use --learners 2"),
         (setting(cpus=5), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
         (setting(gpus=1), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
@@ -111,7 +111,7 @@ def fine(**given: Any) -> RunSetting:
         (
             replicated(),
             dict(replica=0.99),
-            "compare with --distribution inline, in case meeting for every gradient costs more than it gains",
+            "compare with --distribution inline, in case the all-reduce of gradients costs more than it gains",
         ),
         # An exchange every step.
         (decoupled(), dict(environment=0.3, inference=0.5, learner=0.4), "use --set distribution.env_splits=4"),
@@ -390,7 +390,7 @@ def test_what_a_run_was_given_follows_from_what_was_built() -> None:
     made = setting_of(built, [Machine(6, ("cuda:0", "cuda:1"))])
     assert made.flags == {"actors": 2, "inference": 1, "learners": 1, "env_splits": 2}  # in 2 splits: they have 2 each
     assert (made.envs, made.cpus, made.gpus, made.workers, made.host, made.free) == (4, 6, 2, 4, True, True)
-    assert [(role.name, role.plays, role.learns) for role in made.roles] == [
+    assert [(role.name, role.steps_envs, role.learns) for role in made.roles] == [
         ("environment", True, False),
         ("inference", False, False),
         ("learner", False, True),
