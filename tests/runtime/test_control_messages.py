@@ -43,11 +43,15 @@ def test_every_message_survives_its_way_as_json(kind: type) -> None:
     survives()
 
 
-@given(st.dictionaries(st.sampled_from(["type", "at_iteration", "rejoins"]) | st.text(), JSON, max_size=4))
-def test_whatever_object_comes_is_a_message_or_is_refused(value: dict[str, Any]) -> None:
-    for parse in (parse_command, parse_report):
+@given(
+    st.dictionaries(st.sampled_from(["type", "at_iteration", "rejoins"]) | st.text(), JSON, max_size=2),
+    st.sampled_from([{}, {"type": "stop"}, {"type": "pause"}, {"type": "saved"}]),
+)
+def test_any_object_is_a_message_or_is_refused(fields: dict[str, Any], of_type: dict[str, str]) -> None:
+    value = fields | of_type
+    for parse, kinds in ((parse_command, get_args(Command)), (parse_report, get_args(Report))):
         with contextlib.suppress(MalformedMessage):
-            parse(value)
+            assert type(parse(value)) in kinds
 
 
 def test_a_report_is_no_command() -> None:

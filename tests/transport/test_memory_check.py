@@ -49,5 +49,7 @@ def test_room_in_groups_of_the_first_version(tmp_path: Path) -> None:
 
 
 def test_where_nothing_is_known_nothing_is_refused(tmp_path: Path) -> None:
-    shared_memory.check_room(2**60, proc=tmp_path, cgroups=tmp_path)
-    shared_memory.check_room(1)
+    nothing, little = tmp_path / "nothing", machine(tmp_path, "MemAvailable: 1 kB\n", "", {})
+    with pytest.raises(UserError):
+        shared_memory.check_room(2**60, **little)
+    shared_memory.check_room(2**60, proc=nothing, cgroups=nothing)
