@@ -100,7 +100,7 @@ def build(
 def planned(
     distribution: Distribution, graph: Graph, environment: Environment, machines: Machine | Sequence[Machine]
 ) -> Plan:
-    """The plan of what was built, for one machine or several; of several it tells what crosses between them."""
+    """The plan of what was built, for one machine or several; for several it also estimates the network traffic."""
     try:
         plan = build_plan(distribution, graph, environment, machines)
     except NotCompiled as error:
@@ -184,7 +184,7 @@ def _names(data: Any) -> Iterator[str]:
 
 
 def _check_traced(environment: JaxEnvironment) -> None:
-    """Refuses a JAX environment whose values are not of the types its spec tells, or change from step to step."""
+    """Refuses a JAX environment whose values differ from the types in its spec, or change type from step to step."""
     spec, key = environment.spec, jax.eval_shape(lambda: jax.random.key(0))
 
     def by_group(make: Callable[[AgentSpec], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""When a run of one process hangs in its environment, which nobody can replace, or does not end when it is asked to."""
+"""Ends a single-process run that hangs in its environment, or does not end when it is asked to."""
 
 from __future__ import annotations
 

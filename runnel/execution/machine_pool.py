@@ -1,4 +1,4 @@
-"""Where a run is at work: this machine, or the machines of a cluster, which come and go."""
+"""The machines that a run can use: this one, or those of a cluster, which may change while it runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 ANOTHER_S = 20.0
-"""How long a run that has lost its last machine waits for one that could join, be it the same."""
+"""How long a run that has lost its last machine waits for another, or for the same one, to join."""
 
 
 class MachinePool(Protocol):
-    """The machines there are now, and how a crew is put to work on them."""
+    """The machines there are now, and the `Site` on which a worker group starts."""
 
     flags: str
     """What to add to a command so that it finds the same ones."""
@@ -42,7 +42,7 @@ class MachinePool(Protocol):
         ...
 
     def grow(self) -> tuple[list[str], dict[str, str]]:
-        """Takes them in; gives the names of those that have joined, and why others could not."""
+        """Admits them; returns the names of those that have joined, and why others could not."""
         ...
 
     def traffic(self) -> dict[str, Any]:
@@ -146,8 +146,8 @@ class ClusterMachines:
 def replanned(built: BuiltRun, first_cpus: int, machines: tuple[Machine, ...]) -> BuiltRun:
     """The same run on other machines.
 
-    Where workers run free, there are as many more or fewer actors as there are more or fewer CPUs than at first, as far
-    as the environments can be shared among them. Elsewhere there are as many as before: they share what CPUs there are.
+    An asynchronous run scales its actors with the number of CPUs, as far as the environments can be divided among them.
+    A synchronous run keeps its number of actors, which share the CPUs that there are.
     """
     given: Any = built.distribution
     if not isinstance(built.plan.synchronisation, BoundedStaleness) or not hasattr(given, "actors"):

@@ -1,4 +1,4 @@
-"""What workers tell of their progress, put together for whoever looks after the run."""
+"""The workers' progress reports, combined into the progress of the run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from runnel.runtime.programs.totals import Progress
 
 
 class ProgressAggregator:
-    """What was told, and what of it has been passed on.
+    """The newest reports, and how much of them `progress` has returned already.
 
-    Learners tell how far training has come; whoever sees episodes end, what they brought. `begin` is where a stretch of
-    training starts: at the run's beginning, or at a checkpoint.
+    Learners report how far training has come; workers that see episodes end report their returns. `begin` sets where
+    training starts: at the beginning of the run, or at a checkpoint.
     """
 
     def __init__(self, learners: set[str]):
@@ -30,30 +30,30 @@ class ProgressAggregator:
         self.ended: dict[str, int] = {}  # by worker: episodes that those saw which it replaces
         self.sums = totals.Summed(0, {}, {}, {})
 
-    def hear(self, name: str, told: ProgressReport) -> None:
+    def hear(self, name: str, report: ProgressReport) -> None:
         before = self.last.get(name)
-        self.last[name] = told
-        if before is not None and before.episodes > told.episodes:
+        self.last[name] = report
+        if before is not None and before.episodes > report.episodes:
             self.ended[name] = self.ended.get(name, 0) + before.episodes
         if name in self.learners:
-            self.worked += max(0, told.env_steps - (before.env_steps if before else self.env_steps))
-        if told.rank:
-            return  # learners of several processes all tell the same
-        for node, times in told.updates_by_node.items():
+            self.worked += max(0, report.env_steps - (before.env_steps if before else self.env_steps))
+        if report.rank:
+            return  # learners that are one program all report the same
+        for node, times in report.updates_by_node.items():
             self.sums.updates[node] = self.sums.updates.get(node, 0) + times
-        for quantity, times in told.refused_updates.items():
+        for quantity, times in report.refused_updates.items():
             self.sums.broken[quantity] = self.sums.broken.get(quantity, 0) + times
-        for node, out in told.out_sums.items():
+        for node, out in report.out_sums.items():
             sums = self.sums.out.setdefault(node, {})
             for key, value in out.items():
                 sums[key] = sums.get(key, 0.0) + value
 
     def reached_env_steps(self) -> int:
         """How far the slowest learner has come."""
-        return min((told.env_steps for told in self._of_learners()), default=0)
+        return min((report.env_steps for report in self._of_learners()), default=0)
 
     def _of_learners(self) -> list[ProgressReport]:
-        return [told for name, told in self.last.items() if name in self.learners]
+        return [report for name, report in self.last.items() if name in self.learners]
 
     def progress(self, target: float = math.inf) -> Progress:
         """What is new since this was asked last."""
@@ -87,10 +87,10 @@ class ProgressAggregator:
     def _episodes(self) -> int:
         """Workers with the same groups have each their own episodes; those of other groups saw the same ones."""
         by_groups: dict[tuple[str, ...], int] = {}
-        for name, told in self.last.items():
-            if told.window is not None and not told.rank:
-                groups = tuple(sorted(told.window.returns))
-                seen = told.episodes + self.ended.get(name, 0)
+        for name, report in self.last.items():
+            if report.window is not None and not report.rank:
+                groups = tuple(sorted(report.window.returns))
+                seen = report.episodes + self.ended.get(name, 0)
                 by_groups[groups] = by_groups.get(groups, 0) + seen
         return max(by_groups.values(), default=0)
 

@@ -39,7 +39,7 @@ def outcome(
 
 
 def _network(traffic: Mapping[str, Any], built: BuiltRun) -> dict[str, Any]:
-    """What crossed between machines, what was dropped because nobody of the run had sent it, and who was rejected."""
+    """The traffic between machines, messages dropped because they are not of this run, and rejected connections."""
     carried: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     sent = saved = 0

@@ -110,7 +110,7 @@ TABLES: Final = frozenset({"group_returns", "restart_reasons"})
 
 
 def _proper(name: str, value: Any) -> bool:
-    """Whether a result has such a value of that name; what has another name is nobody's concern."""
+    """Whether a result has such a value of that name; other names are not checked."""
     if value is None or name == "network":
         return name not in ("status", "env_steps")
     if name in LISTS:

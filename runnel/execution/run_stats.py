@@ -105,7 +105,7 @@ class Rate:
 
 @dataclass
 class RunStats:
-    """A run's counters and clocks, and what is told of them."""
+    """A run's counters and clocks, and the metrics computed from them."""
 
     began: float  # this stretch of the run, by the monotonic clock
     counters: RunCounters = field(default_factory=RunCounters)

@@ -1,4 +1,11 @@
-"""One stretch of a run, from start or resume to its end: progress, checkpoints, signals and the result."""
+"""One stretch of a run, from its start or resumption to its end.
+
+A session runs a program in slices of a fraction of a second. Between two slices it writes metrics and checkpoints,
+handles lost state and machines that join or leave, and looks whether the run should end. It is one class because each
+of these ends in one of the same three ways (finished, interrupted, failed), and each way writes the result from the
+same state. What it uses has modules of its own: counters in `run_stats.py`, the result in `result.py`, machines in
+`machine_pool.py`, hangs in `hang_watch.py`.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +71,11 @@ class Session:
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
         self.run_config = run_config.from_json(config)
         self.resumed, self.sinks = resumed, sinks
-        self._asked_for = built  # what was asked for; where machines come and go, `built` is what there is of it
+        self._requested = built  # what was asked for; where machines come and go, `built` is what there is of it
         self._first_cpus = sum(machine.cpus for machine in self.pool.machines)
         self.checkpoints = Checkpoints(run_dir)
         self.events = EventLog(run_dir)
-        self.ledger = RunStats(began)
+        self.stats = RunStats(began)
         self.interrupted = False
         self.asked = ""  # the signal that did
         self.begun = False
@@ -80,13 +87,13 @@ class Session:
         self._watch = self._hang_watch() if built.plan.workers == 1 else None
         self.program: Program | None = None
         self.reason: str | None = None  # why the run did not end as it should
-        self.rest: Progress | None = None  # what workers told while they paused for the last checkpoint
+        self.rest: Progress | None = None  # what workers reported while they paused for the last checkpoint
         self._saved_at_iteration = -1
-        self._setbacks = NanRollback()
+        self._nan_rollback = NanRollback()
 
     @property
     def counters(self) -> RunCounters:
-        return self.ledger.counters
+        return self.stats.counters
 
     def run(self) -> Run:
         with self._stopping, self._at_once(), contextlib.ExitStack() as stack:
@@ -125,18 +132,18 @@ class Session:
         self.events.note = view.event
         log = stack.enter_context(self._begin())
         self._train(log, view)
-        self._tell_of_strangers(at_once=True)
+        self._report_rejections(at_once=True)
         return self._write_result("interrupted" if self.interrupted else "finished", self.program)
 
     def _first_program(self) -> Program:
-        """On the machines there are, of which some may be lost before anything begins."""
+        """Starts the program; a machine may be lost before it has started."""
         while True:
             try:
                 self.program = self._program()
                 return self.program
             except HostLost as lost:
                 self.pool.leave(lost.host)
-                self.built = replanned(self._asked_for, self._first_cpus, self.pool.machines)
+                self.built = replanned(self._requested, self._first_cpus, self.pool.machines)
 
     def _close(self) -> None:
         if self.program is not None:
@@ -147,7 +154,7 @@ class Session:
         return f"{algorithm} on {self.built.graph.spec.name}, {self.built.plan.distribution}"
 
     def _begin(self) -> MetricsLog:
-        """From here on the run directory tells of this stretch of the run: one that is refused changes nothing."""
+        """From here on the run directory describes this session. A session that is refused before changes nothing."""
         self.begun = True
         write_json_atomically(self.run_dir / "config.json", self.config)
         with as_user_error(self.run_dir / "result.json"):
@@ -163,7 +170,7 @@ class Session:
         if plan.workers == 1:
             check_descriptors(opened() + RUN)
             startup.phase(self._at_start)
-            return make_program(plan, graph, self.built.environment, self.run_config.seed, self._tell)
+            return make_program(plan, graph, self.built.environment, self.run_config.seed, self._report_event)
         from runnel.execution.distributed_program import DistributedProgram
 
         startup.phase(f"starting {plan.workers} workers")
@@ -171,27 +178,27 @@ class Session:
         keep_off_devices(machines[0])
         config = {**self.config, "distribution": serialization.to_json(self.built.distribution)}
         return DistributedProgram(
-            self.built, config, self.run_dir, self.pool.site(self.run_dir / "logs"), machines, self._tell
+            self.built, config, self.run_dir, self.pool.site(self.run_dir / "logs"), machines, self._report_event
         )
 
-    def _tell(self, event: str, **told: Any) -> None:
-        """Something broke; what was done about it is counted."""
+    def _report_event(self, event: str, **details: Any) -> None:
+        """Records an event, and counts restarts, environment failures and cut episodes."""
         if event == "restart":
             self.counters.restarts += 1
-            reason = f"{told['worker']} {told['reason']}"
+            reason = f"{details['worker']} {details['reason']}"
             self.counters.restart_reasons[reason] = self.counters.restart_reasons.get(reason, 0) + 1
         elif event == "environment":
-            self.counters.environment_failures += int(told.get("times", 1))
+            self.counters.environment_failures += int(details.get("times", 1))
         elif event == "cut":
-            self.counters.cut_episodes += int(told.get("episodes", 1))
-        self.events.record(event, **told)
+            self.counters.cut_episodes += int(details.get("episodes", 1))
+        self.events.record(event, **details)
 
-    def _tell_of_strangers(self, at_once: bool = False) -> None:
-        for told in self.pool.rejections(at_once):
-            self._tell("rejected", **told)
+    def _report_rejections(self, at_once: bool = False) -> None:
+        for details in self.pool.rejections(at_once):
+            self._report_event("rejected", **details)
 
     def _train(self, log: MetricsLog, view: LiveView) -> None:
-        """Trains to the end, from the newest checkpoint again whenever the state is lost."""
+        """Trains to the end; returns to the newest checkpoint whenever the state is lost."""
         while True:
             assert self.program is not None
             try:
@@ -212,26 +219,26 @@ class Session:
                     lost = another
 
     def _leave(self, lost: HostLost) -> None:
-        """Goes on without a machine."""
-        self._tell("restart", worker=lost.host, reason=str(lost).removeprefix(f"{lost.host} "),
+        """Continues without a machine."""
+        self._report_event("restart", worker=lost.host, reason=str(lost).removeprefix(f"{lost.host} "),
                    action="the run goes on from a checkpoint, on the machines that are left")  # fmt: skip
         self.pool.leave(lost.host)
         self._move()
 
     def _move(self) -> None:
-        """Puts the run on the machines there are now."""
+        """Plans and starts the program again, on the machines there are now."""
         self._close()
         self.program = None
-        self.built = replanned(self._asked_for, self._first_cpus, self.pool.machines)
+        self.built = replanned(self._requested, self._first_cpus, self.pool.machines)
         self.program = self._program()
 
     def _grow(self, log: MetricsLog, view: LiveView) -> None:
-        """Machines have joined: from the checkpoint just made the run goes on there too."""
+        """Machines have joined: the run continues on them too, from the checkpoint just written."""
         names, failed = self.pool.grow()
         for name, why in failed.items():
-            self._tell("join_failed", worker=name, reason=why, action="the run goes on without it")
+            self._report_event("join_failed", worker=name, reason=why, action="the run goes on without it")
         if names:
-            self._tell("joined", reason=", ".join(names), action="workers are spread over all machines")
+            self._report_event("joined", reason=", ".join(names), action="workers are spread over all machines")
             self._move()
             assert self.program is not None
             self._roll_back(self.program, log, view, f"{', '.join(names)} joined")
@@ -239,21 +246,21 @@ class Session:
     def _roll_back(
         self, program: Program, log: MetricsLog, view: LiveView, reason: str, other_numbers: int = 0
     ) -> None:
-        """Goes on from the newest whole checkpoint, or from the beginning where there is none yet.
+        """Continues from the newest whole checkpoint, or from the beginning if there is none yet.
 
-        `other_numbers`: with other random ones than before, for what happened would happen again.
+        `other_numbers`: changes the random numbers, if not 0; with the same ones the same would happen again.
         """
         before, saved = self.counters, None
-        self.ledger.counters = RunCounters()
+        self.stats.counters = RunCounters()
         if self.checkpoints.newest() is not None:
             like = {"carry": carry_types(self.built.graph, self.built.environment)}
             saved, counters = self.checkpoints.load(like, view.note, self._refuse)
-            self.ledger.counters = RunCounters.of(counters)
+            self.stats.counters = RunCounters.of(counters)
             saved["carry"] = with_other_seed(saved["carry"], other_numbers)
         for name in ("wall_seconds", "restarts", "restart_reasons", "environment_failures"):
             setattr(self.counters, name, getattr(before, name))
         steps, lost = self.counters.env_steps, before.updates - self.counters.updates
-        self._tell("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
+        self._report_event("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
         log.rewind(steps)
         self.counters.cut_episodes += program.load(saved, steps)
         self._saved_at_iteration = self.counters.iterations
@@ -266,21 +273,21 @@ class Session:
         reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
         while self.counters.env_steps < wanted and not self.interrupted and not reached:
             left = math.ceil((wanted - self.counters.env_steps) / per_iteration)
-            seconds, left = (REPORT_S, left) if self.ledger.startup_s is not None else (0.0, 1)
+            seconds, left = (REPORT_S, left) if self.stats.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, lambda: self.interrupted)
-            self.ledger.add(progress, self.built.graph.steps_per_iteration)
+            self.stats.add(progress, self.built.graph.steps_per_iteration)
             reached = progress.reached
-            if self.ledger.startup_s is None and progress.updates:
-                self.ledger.first_update()
+            if self.stats.startup_s is None and progress.updates:
+                self.stats.first_update()
                 program.measure()
             lately = program.report(recent=True)
-            record = self.ledger.metrics(progress, lately)
+            record = self.stats.metrics(progress, lately)
             log.write(record)
             view.update(record, lately)
-            if self.ledger.startup_s is not None:
+            if self.stats.startup_s is not None:
                 startup.end()
             self._not_finite(progress.broken, program, log, view)
-            self._tell_of_strangers()
+            self._report_rejections()
             grows = self.pool.grows() and isinstance(self.built.plan.synchronisation, BoundedStaleness)
             if grows or time.monotonic() - saved_at > self.run_config.checkpoint_every_s:
                 self._save(program, view)
@@ -290,25 +297,27 @@ class Session:
             if grows:
                 self._grow(log, view)
                 program = self.program or program
-        self.ledger.rate.stop(self.counters.env_steps)
+        self.stats.rate.stop(self.counters.env_steps)
         self._save_last(program, view)
-        if self.rest is not None:  # workers have told more since: the last line says how the run ended
+        if self.rest is not None:  # workers have reported more since: the last line is the state at the end
             self._skip(self.rest.broken)
-            log.write(self.ledger.metrics(self.rest, program.report(recent=True)))
+            log.write(self.stats.metrics(self.rest, program.report(recent=True)))
 
     def _not_finite(self, broken: Mapping[str, int], program: Program, log: MetricsLog, view: LiveView) -> None:
-        """Updates were refused: goes on without them, or from a checkpoint, or ends the run, as the user chose."""
+        """Updates were refused: continues without them, returns to a checkpoint, or ends the run (`on_nan`)."""
         choice = self.run_config.on_nan
         if not broken or choice == "skip":
             return self._skip(broken)
         what = f"{self._first(broken)}; no such value has entered the learner's state"
         newest = self.checkpoints.newest()
         if choice == "rollback" and newest is not None:
-            if self._setbacks.allow(self.counters.iterations, self._saved_at_iteration):
-                self._tell("nan", reason=what, action=f"going back to checkpoint {newest.name}", quantities={**broken})
-                return self._roll_back(program, log, view, what, self._setbacks.count)
+            if self._nan_rollback.allow(self.counters.iterations, self._saved_at_iteration):
+                self._report_event(
+                    "nan", reason=what, action=f"going back to checkpoint {newest.name}", quantities={**broken}
+                )
+                return self._roll_back(program, log, view, what, self._nan_rollback.count)
             what = f"{what}; it went back {MAX_ROLLBACKS} times, and never came further than this"
-        self._tell("nan", reason=what, action="the run ends", quantities={**broken})
+        self._report_event("nan", reason=what, action="the run ends", quantities={**broken})
         self.counters.skipped_updates += sum(broken.values())
         self._save(program, view)
         raise RunFailed(
@@ -321,7 +330,7 @@ class Session:
             times = sum(broken.values())
             self.counters.skipped_updates += times
             action = "the update was skipped" if times == 1 else f"{times} updates were skipped"
-            self._tell("nan", reason=self._first(broken), action=action, quantities={**broken})
+            self._report_event("nan", reason=self._first(broken), action=action, quantities={**broken})
 
     def _first(self, broken: Mapping[str, int]) -> str:
         counters = self.counters
@@ -333,8 +342,8 @@ class Session:
         saved, rest = program.save(), program.rest()
         self.rest = rest
         if rest is not None:
-            self.ledger.add(rest, self.built.graph.steps_per_iteration)
-        counters = {**asdict(self.counters), "wall_seconds": self.ledger.wall_seconds()}
+            self.stats.add(rest, self.built.graph.steps_per_iteration)
+        counters = {**asdict(self.counters), "wall_seconds": self.stats.wall_seconds()}
         try:
             path = self.checkpoints.save(self.counters.iterations, saved, counters)
         except Exception as error:  # orbax and what it stands on have errors of their own for a full disk
@@ -357,7 +366,7 @@ class Session:
             raise RunFailed(f"the last checkpoint could not be written: {reason}; {kept}{again}")
 
     def _save_last(self, program: Program, view: LiveView) -> None:
-        """The checkpoint at the end; who has asked for the end does not wait long for workers to come to rest."""
+        """The checkpoint at the end. If the user asked for the end, workers get less time to pause."""
         if not self.interrupted:
             return self._save(program, view, last=True)
         program.hurry()
@@ -366,14 +375,14 @@ class Session:
         self._save(program, view, last=True)
 
     def _without_checkpoint(self, error: BaseException) -> None:
-        """Asked to stop, it does, though its workers cannot be brought to rest."""
+        """Ends an interrupted run whose workers do not pause."""
         newest = self.checkpoints.newest()
         kept = "there is no earlier one" if newest is None else f"the newest is {newest.name}"
         self.reason = f"no checkpoint could be made at the end; {kept} ({one_line(error)})"
         self.events.record("interrupted", reason=self.reason)
 
     def _announce(self) -> None:
-        """Says once that a signal has come, and what follows; from whichever thread sees it first."""
+        """Reports once that a signal has come, and what follows. Any thread may call it."""
         with self._announcing:
             if self._announced:
                 return
@@ -399,7 +408,7 @@ class Session:
             startup.phase(self._at_start)
         if not saved["host"] and not is_traceable(self.built.environment):
             raise UserError(f"{self.run_dir} was trained on a JAX environment; it cannot go on with a host environment")
-        self.ledger.counters = RunCounters.of(counters)
+        self.stats.counters = RunCounters.of(counters)
         taken = self.counters.env_steps
         if taken - self.built.graph.steps_per_iteration >= self.run_config.steps:
             raise UserError(
@@ -416,7 +425,7 @@ class Session:
         self.events.record("resumed", reason=f"at {self.counters.env_steps:,} steps", cut_episodes=cut)
 
     def _stop(self, number: int) -> None:
-        """The first signal: called between any two instructions, it only takes note."""
+        """The first signal. It may come between any two instructions, so this only sets fields."""
         self.interrupted, self.asked = True, signal.Signals(number).name
         if self.program is not None:
             self.program.hurry()
@@ -431,7 +440,7 @@ class Session:
             raise
 
     def _last_word(self, reason: str) -> None:
-        """This process is stuck, and about to be ended."""
+        """This process hangs and is about to be ended: writes the result."""
         self.reason = self.reason or reason
         if self.begun or not self.resumed:
             self._write_bad_result("interrupted" if self._stopping.asked else "failed", None)
@@ -449,7 +458,7 @@ class Session:
             self._watch.look()
 
     def _at_start(self) -> str:
-        """What a run of one process is at before its first update."""
+        """What a single-process run does before its first update."""
         held = None if self._watch is None else self._watch.held()
         return "making environments and compiling" if held is None else f"waits for {held}"
 
@@ -464,22 +473,22 @@ class Session:
             print(printable(text), file=forgiving(sys.stdout), flush=True)
 
     def _left(self, stuck: Stuck) -> dict[str, Any]:
-        """What hangs was left in the midst of it: the run ends without a checkpoint if asked to, else it fails."""
+        """The environment hangs: the run ends without a checkpoint if the user asked for that, and fails otherwise."""
         if self.interrupted and (self.begun or not self.resumed):
             self._without_checkpoint(stuck)
             return self._write_bad_result("interrupted", None)
         newest = self.checkpoints.newest()
         kept = "there is no checkpoint" if newest is None else f"the newest checkpoint is {newest.name}"
-        self._tell("hang", reason=str(stuck), action="the run ends")
+        self._report_event("hang", reason=str(stuck), action="the run ends")
         error = RunFailed(f"{stuck}; {kept}. Correct the environment, or allow it more time with --hang-after")
         self._failed(error)
         raise error
 
     def _failed(self, error: BaseException) -> None:
-        """Leaves word of an error that ends the run; not to be hidden by another."""
+        """Records the error that ends the run. An error in here must not hide it."""
         at_once = isinstance(error, Interrupted)
         self.reason = f"{error} after {self.asked}: ended at once" if at_once else one_line(error)
-        refused = isinstance(error, UserError)  # before anything ran: the directory is as if nobody had asked
+        refused = isinstance(error, UserError)  # before anything ran: the directory stays unchanged
         ran = self.begun or not (self.resumed or refused)
         if ran:
             with contextlib.suppress(Exception):
@@ -498,7 +507,7 @@ class Session:
         print(printable(f"{what}; the run is in {self.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
 
     def _write_bad_result(self, status: str, program: Program | None) -> dict[str, Any]:
-        """The result of a run that did not end as it should; of one that never began, its configuration too."""
+        """The result of a run that was interrupted or failed; if it never began, its configuration too."""
         if not self.begun:
             write_json_atomically(self.run_dir / "config.json", self.config)
         return self._write_result(status, program)
@@ -510,13 +519,13 @@ class Session:
             "environment": self.config["environment"]["name"],
             "distribution": self.built.plan.distribution,
             "seed": self.run_config.seed,
-            **self.ledger.result(),
+            **self.stats.result(),
             **outcome(
                 program,
                 self.built,
                 self.pool.machines,
                 self.counters,
-                self.ledger.startup_s is not None,
+                self.stats.startup_s is not None,
                 self.pool.traffic(),
             ),
         }

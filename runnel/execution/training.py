@@ -1,4 +1,8 @@
-"""Training from Python: build a plan, run it, and leave a run directory that can be resumed and evaluated."""
+"""Training from Python: build a plan, run it, and leave a run directory that can be resumed and evaluated.
+
+`train` and `resume` are one module because they share every step between the user's arguments and a `Session`: checking
+keywords, choosing machines, signing the user's code and holding the run directory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers of a plan, told to wherever they are: starting them, replacing one, and putting all to rest."""
+"""The processes of a plan's workers and the channels between them, on one machine or on several."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WorkerGroup:
         return self.site.processes
 
     def _layout(self, host: str) -> HostChannels:
-        """What a host holds: everything with an end there."""
+        """The channels of a host: all that have an end there."""
         boards = dict(enumerate(self.topology.boards))
 
         def here(*names: str) -> bool:
@@ -79,7 +79,9 @@ class WorkerGroup:
 
     def _abreast(self, host: str) -> tuple[str, ...]:
         here = tuple(name for name in meeting(self.plan, self.graph) if self.hosts[name] == host)
-        return here if 1 < len(here) <= self.machines[host].cpus else ()  # others sleep while they play
+        return (
+            here if 1 < len(here) <= self.machines[host].cpus else ()
+        )  # with fewer cores than workers, some sleep anyway
 
     def streams(self) -> list[tuple[StreamSpec, StreamFill]]:
         """Every stream, as its reader's host sees it."""
@@ -137,7 +139,7 @@ class WorkerGroup:
         )
 
     def _light(self, spec: WorkerSpec) -> dict[str, Any]:
-        """What a worker must be told that cannot trace the graph itself."""
+        """What an environment worker needs to know of the graph, which it cannot trace without JAX."""
         fragment = self.plan.fragment(spec.fragment)
         rollouts = self.graph.of_kind("rollout")
         return {
@@ -205,7 +207,7 @@ class WorkerGroup:
     # Replacing
 
     def unit(self, name: str) -> set[str]:
-        """Those that can only live and die together: learners of several processes are one program."""
+        """The workers that can only be started and lost together: several learners are one program."""
         fragment = self.plan.fragment(self.specs[name].fragment)
         joined = fragment.replicas > 1 and learns(fragment, self.graph)
         return set(fragment.workers()) if joined else {name}
@@ -219,11 +221,11 @@ class WorkerGroup:
         self.site.reap(name)
 
     def clear(self) -> None:
-        """Empties what connects the workers, none of whom may be at work."""
+        """Empties all channels. No worker may be at work."""
         self.site.clear()
 
     def close(self, seconds: float) -> None:
-        """Ends every worker and leaves nothing behind."""
+        """Ends every worker and frees the channels."""
         self.site.close(seconds)
 
 

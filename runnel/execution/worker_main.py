@@ -181,7 +181,7 @@ class WorkerBootstrap:
         return WorkerContext(self.job["name"], self.bell, self.control)
 
     def live(self, work: Callable[[WorkerContext, BlockStart], None]) -> None:
-        """Works until told to stop; told to rest, it forgets what it was at and begins from what it is told next."""
+        """Works until `Stop`. After `Reset` it drops its state and starts from the next `Load`."""
         while True:
             start = self._start()
             try:
@@ -208,7 +208,7 @@ class WorkerBootstrap:
         return found
 
     def _start(self) -> BlockStart:
-        """What the launcher tells it to begin from."""
+        """Waits for `Load`: the state to start from."""
         while True:
             self.bell.beat()
             message = self.control.receive(1.0)

@@ -1,8 +1,9 @@
-"""A host agent: one process on each machine of a cluster, which does there what the driver says.
+"""A host agent: one process on each machine of a cluster, which carries out the driver's commands there.
 
-It makes the machine's share of the memory, starts its workers, carries their streams to other machines (the courier),
-and passes on what the driver and its workers say to each other. It knows neither JAX nor RL, nor who started it: it
-reads one line of JSON (whom to call), writes one (its key), and ends when its standard input does.
+It creates the machine's shared memory, starts its workers, carries their streams to other machines (the courier), and
+forwards messages between the driver and its workers. It knows neither JAX nor RL nor its launcher: it reads one line of
+JSON (the driver's address), writes one (its key), and ends when its standard input closes. It is one module because it
+is one event loop over these sockets and processes.
 
     python -m runnel.launch.agent
 """
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 PULSE_S = 0.25
-"""How often an agent tells how its workers fare."""
+"""How often an agent reports on its workers."""
 
 DRIVER_LOST_S = 180.0
 """How long nothing may be heard of the driver."""
@@ -109,7 +110,7 @@ class HostAgent:
         return launcher
 
     def serve(self, stdin: int) -> None:
-        """Until the driver, or whoever started this process, is gone."""
+        """Runs until the driver or the launcher is gone."""
         self._send(Hello(self.name, (self.courier.address, self.keys.public)))
         sockets = zmq.Poller()
         sockets.register(self.call.socket, zmq.POLLIN)
@@ -241,7 +242,7 @@ class HostAgent:
     def _pass_on(self, command: SendToWorker, arrays: Mapping[str, np.ndarray]) -> None:
         process = self._here.processes.get(command.worker)
         if process is None or process.exit_status() is not None:
-            return  # its end is told
+            return  # its end is reported
         try:
             if command.arrays:
                 process.control.send_arrays(command.message, arrays)
@@ -249,7 +250,7 @@ class HostAgent:
                 process.control.send(command.message, timeout_s=1.0)
             self._here.ring(command.worker)
         except (BrokenPipeError, TimeoutError):
-            pass  # its end, or that it hangs, is told
+            pass  # its end or its hang is reported
         except OutOfDescriptors as error:
             self._give_up(process, error)
 

@@ -1,8 +1,11 @@
 """Many machines as one site: the driver's side of the host agents.
 
-Whoever starts the agents (`hosts`) does nothing else; all that follows goes over a line of our own, which only they
-can call. A machine of which nothing is heard for too long, or of which whoever started its agent says that it is gone,
-is lost: `HostLost`. One that was cut off for a shorter time goes on as if nothing had happened.
+A `HostLauncher` starts the agents and does nothing else. All that follows goes over a socket of the driver, to which
+only these agents can connect. A machine is lost (`HostLost`) if nothing is heard from it for too long, or if the
+launcher reports that its agent has ended. A shorter interruption of the network changes nothing.
+
+It is one module because it implements one interface, `Site`: agents, their workers and their streams share the socket
+and the numbering of its messages. The messages are in `agent_messages.py`, their delivery in `agent_mail.py`.
 """
 
 from __future__ import annotations
@@ -68,11 +71,11 @@ LOST_S = 60.0
 """How long nothing may be heard of a machine."""
 
 FRESH_S = 2.0
-"""An agent tells of its workers several times a second; older news says nothing about whether they live."""
+"""An agent reports on its workers several times a second; older reports do not show whether they live."""
 
 TICK_S = 0.1
 ASK_S = 1.0
-"""How often whoever started the agents is asked whether they live."""
+"""How often the launcher is asked whether the agents live."""
 
 JOIN_AGAIN_S = 10.0
 """How long a machine is left alone that could not join."""
@@ -103,10 +106,10 @@ class RemoteProcess:
         return self.status is not None and not self.said
 
     def send(self, value: Mapping[str, Any]) -> None:
-        self._cluster.tell(self.host, SendToWorker(self.name, dict(value)))
+        self._cluster.send(self.host, SendToWorker(self.name, dict(value)))
 
     def send_arrays(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        self._cluster.tell(self.host, SendToWorker(self.name, dict(header), arrays=True), arrays)
+        self._cluster.send(self.host, SendToWorker(self.name, dict(header), arrays=True), arrays)
 
     def receive(self) -> Received | None:
         return self.said.popleft() if self.said else None
@@ -144,7 +147,7 @@ class _AgentConnection:
 
 
 class _Fill:
-    """A stream as its reader's agent told of it last."""
+    """A stream, as its reader's agent reported it last."""
 
     def __init__(self, agent: _AgentConnection, stream: int, capacity: int):
         self._agent, self._stream, self.capacity = agent, str(stream), capacity
@@ -157,7 +160,7 @@ class _Fill:
 
 
 class Cluster:
-    """A `Site` of several machines. It outlives the crews that work there."""
+    """A `Site` of several machines. It outlives the worker groups on it."""
 
     def __init__(self, hosts: HostLauncher, lost_s: float = LOST_S, transport: str = SHARED_MEMORY):
         self._hosts, self._lost_s, self.transport = hosts, lost_s, transport
@@ -237,10 +240,10 @@ class Cluster:
 
     # Talking to agents
 
-    def tell(
+    def send(
         self, host: str, command: AgentCommand, arrays: Mapping[str, np.ndarray] | None = None, id: int | None = None
     ) -> None:
-        if host in self.agents:  # else it is lost, which is told elsewhere
+        if host in self.agents:  # otherwise it is lost, which `poll` reports
             self.agents[host].mail.send(Request(command, id).to_json(), arrays)
 
     def ask(self, host: str, command: AgentCommand, expected: type[R], seconds: float = REPLY_S) -> R:
@@ -252,7 +255,7 @@ class Cluster:
         """Asks several at once, and waits for what they reply."""
         ids = {host: next(self._ids) for host in commands}
         for host, command in commands.items():
-            self.tell(host, command, id=ids[host])
+            self.send(host, command, id=ids[host])
         if not self.until(lambda: all(number in self._replies for number in ids.values()), seconds):
             late = sorted(host for host, number in ids.items() if number not in self._replies)
             raise WorkerFailed(f"{', '.join(late)} did not reply within {seconds:.0f} s")
@@ -363,7 +366,7 @@ class Cluster:
 
     def prepare(self, entry: str, job: dict[str, Any]) -> None:
         for host in self._layouts:
-            self.tell(host, PrepareServers(entry, job))
+            self.send(host, PrepareServers(entry, job))
 
     def start(self, orders: Mapping[str, Sequence[WorkerOrder]]) -> None:
         commands = {host: StartWorkers([order.json() for order in each]) for host, each in orders.items()}
@@ -395,7 +398,7 @@ class Cluster:
     def reap(self, name: str) -> None:
         process = self.processes.pop(name, None)
         if process is not None:
-            self.tell(process.host, ReapWorker(name))
+            self.send(process.host, ReapWorker(name))
 
     def clear(self) -> None:
         self._epoch += 1
@@ -422,7 +425,7 @@ class Cluster:
         return found
 
     def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
-        """Events that tell of connections rejected since the last ones, at the driver's port and the agents'."""
+        """Events for connections rejected since the last ones, at the driver's port and the agents'."""
         return self._log.report(self._rejected(), at_once)
 
     def _rejected(self) -> dict[str, RejectionCounts]:
@@ -440,7 +443,7 @@ class Cluster:
     def shutdown(self) -> None:
         """Ends the agents, too."""
         for name in self.agents:
-            self.tell(name, EndAgent())
+            self.send(name, EndAgent())
         deadline = time.monotonic() + 0.5
         with contextlib.suppress(HostLost):
             while time.monotonic() < deadline:

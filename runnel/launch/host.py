@@ -114,7 +114,7 @@ class WorkerOrder:
 
 
 class HostRuntime:
-    """The memory and the processes. `away` is the bell of whoever stands for workers elsewhere."""
+    """The memory and the processes. `away` is the courier's bell, which stands for workers on other machines."""
 
     def __init__(
         self, layout: HostChannels, launcher: LocalLauncher, logs: Path, away: shared_memory.SharedBell | None = None
@@ -154,7 +154,7 @@ class HostRuntime:
         return started
 
     def _standings(self) -> dict[int, StepProgress]:
-        """Of those who are to be kept abreast."""
+        """By process id: the steps of the workers that reach a barrier together."""
         processes, bells = self.processes.copy(), self.bells  # one may end meanwhile
         return {
             processes[name].pid: StepProgress(bells[name].steps(), bells[name].sleeps())
@@ -171,14 +171,14 @@ class HostRuntime:
         return (*fds, self.journals[order.name].fileno())
 
     def bell(self, name: str) -> shared_memory.SharedBell:
-        """A worker's, or that of who stands for it here."""
+        """A worker's bell; the courier's, if the worker is on another machine."""
         if name in self.bells:
             return self.bells[name]
         assert self.away is not None
         return self.away
 
     def poll(self, seconds: float) -> set[str]:
-        """The workers that say something, or have ended."""
+        """The workers that have sent a report or ended."""
         self._logs.look(process.log for process in self.processes.values())
         poll = select.poll()
         by_fd: dict[int, str] = {}
@@ -190,7 +190,7 @@ class HostRuntime:
         return {by_fd[fd] for fd, _ in poll.poll(seconds * 1000)}
 
     def beats(self, name: str) -> int | None:
-        """A worker's signs of life so far; None where there is no way to know now."""
+        """A worker's count of heartbeats."""
         return self.bells[name].beats()
 
     def ring(self, name: str) -> None:
@@ -202,7 +202,7 @@ class HostRuntime:
         return oom_kills()
 
     def reap(self, name: str) -> None:
-        """A worker is gone: its ends of streams are made ready for whoever takes its place."""
+        """Ends a worker that is lost, and prepares its ends of streams for its replacement."""
         if name in self.processes:
             self.processes.pop(name).close()
         for stream in self.layout.streams:
@@ -212,7 +212,7 @@ class HostRuntime:
                 self.streams[stream.id].reset_end("reader")
 
     def clear(self) -> None:
-        """Empties what connects the workers, none of whom may be at work."""
+        """Empties all channels. No worker may be at work."""
         for each in (*self.streams.values(), *self.stores.values()):
             each.clear()
 
@@ -238,7 +238,7 @@ def _environ(order: WorkerOrder) -> dict[str, str]:
 
 
 def free_port(address: str) -> int:
-    """A port of this address that nobody listens on."""
+    """A free port of this address."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]

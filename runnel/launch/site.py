@@ -1,4 +1,4 @@
-"""Where the workers of a run are: this machine, or several. A crew deals with both in the same way."""
+"""Where the workers of a run are: on this machine or on several. A worker group uses both through one interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class WorkerLine(Protocol):
-    """What is said between a worker and its launcher, from the launcher's end."""
+    """The control line of a worker, at the launcher's end."""
 
     def send(self, value: Mapping[str, Any]) -> None: ...
 
@@ -69,7 +69,7 @@ class Site(Protocol):
     def processes(self) -> Mapping[str, WorkerProcess]: ...
 
     def open(self, layouts: Mapping[str, HostChannels]) -> None:
-        """Makes what connects workers."""
+        """Creates the channels between workers."""
         ...
 
     def prepare(self, entry: str, job: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Site(Protocol):
         ...
 
     def poll(self, seconds: float) -> set[str]:
-        """The workers that say something, or have ended. Raises `HostLost`."""
+        """The workers that have sent a report or ended. Raises `HostLost`."""
         ...
 
     def beats(self, name: str) -> int | None: ...
@@ -97,7 +97,7 @@ class Site(Protocol):
     def fill(self, host: str, stream: int) -> StreamFill: ...
 
     def port(self, host: str) -> str:
-        """An address of a host, with a port that nobody listens on, for learners to meet at."""
+        """An address of a host, with a port that is free, for learners to connect to each other."""
         ...
 
     def close(self, seconds: float) -> None: ...
