@@ -30,8 +30,14 @@ class CheckpointProtocol:
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.group = supervisor, supervisor.group
         self.graph, self.plan, self.topology = self.group.graph, self.group.plan, self.group.topology
-        self.free, self.learners = self.group.free, self.group.learners
-        self._pause_at = 0  # the iteration at which all learners pause, once they had to be aligned
+        self.learners = self.group.learners
+        # Learners of synchronous groups are in step with each other, and everyone who steps environments with them.
+        self.in_step = {name for name in self.learners if self._is_synchronous(name)}
+        self._pause_at = 0  # the iteration at which learners that are in step pause, once they had to be aligned
+
+    def _is_synchronous(self, learner: str) -> bool:
+        nodes = self.plan.fragment(self.group.specs[learner].fragment).nodes
+        return any(not self.plan.limits[node.group] for node in map(self.graph.nodes.__getitem__, nodes) if node.group)
 
     # Saving
 
@@ -53,33 +59,41 @@ class CheckpointProtocol:
         arrays: Arrays = {}
         for name in sorted(records, key=lambda name: name in self.learners):  # learners override the others
             arrays |= records[name].saved
-            records[name].saved = {}
+        for counter in (names.ITERATION, names.ENV_STEPS):  # the learner of an asynchronous group may be behind
+            arrays[counter] = max(records[name].saved[counter] for name in self.learners)
+        for record in records.values():
+            record.saved = {}
         return arrays
 
     def _stages(self) -> list[set[str]]:
         """The sets of workers that pause one after the other, so that no message is left between two iterations.
 
-        - Synchronous workers wait for their learners, so learners pause first.
+        - Learners of synchronous groups pause first: every worker that steps environments waits for them.
         - Asynchronous workers do not wait. The first to pause are those that make unrolls; then those that process
           them, in the order of the data flow, because a paused worker makes no room for the one before it; then the
           learner.
-        - Several asynchronous learners pause first, at an iteration that they agree on. Paused, they discard what
-          arrives.
-        - A worker that acts in step with environments elsewhere and assembles their trajectories pauses before them.
+        - Several asynchronous learners pause before those, at an iteration that they agree on. Paused, they discard
+          what arrives, unless unrolls are taken in order.
+        - A worker that acts in step with environments elsewhere, for an asynchronous group, pauses before them.
           Otherwise it would wait for the rest of an unroll.
         """
-        everybody, learners = set(self.group.specs), self.learners
+        everybody, learners = set(self.group.specs), self.learners - self.in_step
         players = set(self.plan.home("environment").workers())
         servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - players
         nodes = list(self.graph.nodes)  # in the order of the data flow
         flows = sorted(self.plan.fragments, key=lambda fragment: min(map(nodes.index, fragment.nodes)))
         makers = [set(fragment.workers()) - players - servers - learners for fragment in flows]
         others = [players - learners, servers - learners, *makers]
-        if not self.free:
-            return [learners, everybody - learners]
-        rolls = {n for node in self.graph.of_kind("rollout") for n in self.plan.home(node.name).workers()} - players
+        if not learners:
+            return [self.in_step, everybody - self.in_step]
+        rolls = self._acting_in_step() - players
         order = [learners, *others] if len(learners) > 1 else [*others, learners]
-        return [rolls, *(stage - rolls for stage in order)]
+        return [self.in_step, rolls - self.in_step, *(stage - rolls - self.in_step for stage in order)]
+
+    def _acting_in_step(self) -> set[str]:
+        """The workers that act in step for asynchronous groups."""
+        acts = [node for node in self.graph.of_kind("act") if node.group in self.plan.in_step]
+        return {n for node in acts if self.plan.limits[node.group] for n in self.plan.home(node.name).workers()}
 
     def _all_paused(self) -> bool:
         self._align()
@@ -91,13 +105,13 @@ class CheckpointProtocol:
         One may have paused while another had begun the next iteration, which it cannot finish without the first. No
         learner can be further ahead than that, so all continue to the end of that iteration, once.
         """
-        records = {name: self.supervisor.records[name] for name in self.learners}
+        records = {name: self.supervisor.records[name] for name in self.in_step}
         late = [record for record in records.values() if record.state == "pausing"]
         early = [r.paused_at for r in records.values() if r.paused and r.paused_at is not None]
-        if self.free or self._pause_at or not early or not late or not all(map(self.supervisor.deadlocks.waits, late)):
+        if self._pause_at or not early or not late or not all(map(self.supervisor.deadlocks.waits, late)):
             return
         self._pause_at = max(early) + 1
-        for name in self.learners:
+        for name in self.in_step:
             self.supervisor.pause(name, self._pause_at)
 
     def _all_saved(self) -> bool:
@@ -118,8 +132,7 @@ class CheckpointProtocol:
     def _part(self, spec: WorkerSpec, arrays: Arrays) -> Arrays:
         """The arrays of a checkpoint that one worker needs."""
         fragment = self.plan.fragment(spec.fragment)
-        kinds = {self.graph.nodes[node].kind for node in fragment.nodes}
-        after = kinds - {"environment", "act", "rollout"}
+        trains = any(self.graph.nodes[node].traits.trains for node in fragment.nodes)
         links, _ = self.topology.of(spec.name)
         blocks = {b.number for b in self.topology.blocks if b.worker == spec.name} | {link.block for link in links}
 
@@ -129,7 +142,7 @@ class CheckpointProtocol:
                 return block in blocks
             if node is not None:
                 return node in fragment.nodes
-            return bool(after) or name in (names.ITERATION, names.ENV_STEPS)
+            return trains or name in (names.ITERATION, names.ENV_STEPS)
 
         return {name: np.asarray(array) for name, array in arrays.items() if needed(name)}
 

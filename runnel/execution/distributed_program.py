@@ -26,7 +26,6 @@ from runnel.execution.worker_group import WorkerGroup
 from runnel.launch.site import Site
 from runnel.planning.channels import derive_channels
 from runnel.planning.machine import HERE
-from runnel.planning.pace import staleness_in_iterations
 from runnel.planning.plan import Machine
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.control_messages import Go, Status, Stop
@@ -59,9 +58,8 @@ class DistributedProgram:
         self.steps = 0  # in this process
         self.carry: Carry | None = None  # of the newest checkpoint
         self.host = not is_traceable(built.environment)
-        self.free = staleness_in_iterations(self.plan, self.graph) > 0
         self.topology = derive_channels(self.plan, self.graph, self.host)
-        self.group = WorkerGroup(built, self.topology, config, run_dir, site, machines, self.free)
+        self.group = WorkerGroup(built, self.topology, config, run_dir, site, machines)
         self.learners = self.group.learners
         self.progress = ProgressAggregator(self.learners)
         self.usage = _usage_meter(self.group)

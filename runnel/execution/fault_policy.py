@@ -11,8 +11,9 @@ from typing import NamedTuple, TypeVar
 
 from runnel.errors import EnvironmentFailed, OutOfDescriptors, StateLost, UserError, WorkerFailed
 from runnel.graph.nodes import Graph
-from runnel.planning.pace import gathers
-from runnel.planning.plan import PlacedFragment, learns
+from runnel.planning.cuts import PlacedFragment
+from runnel.planning.plan import Plan
+from runnel.planning.staleness_limit import gathers
 from runnel.runtime.control_messages import Failed
 from runnel.system.stacks import Frame, compiles, place, read, waits_for_device
 
@@ -94,30 +95,33 @@ def stuck(silent: Mapping[str, Sequence[Frame]]) -> dict[str, Sequence[Frame]]:
     return {name: stack for name, stack in late.items() if not waits_for_device(stack)} or late
 
 
-def replaceable(fragment: PlacedFragment, graph: Graph, free: bool) -> bool:
+def replaceable(fragment: PlacedFragment, plan: Plan, graph: Graph) -> bool:
     """Whether a worker can be replaced while the others continue: exactly, or nearly where staleness is allowed.
 
     That is so if its whole state is in its journal, its streams and the parameter stores:
     - A worker that steps environments and acts repeats the unroll from its first step.
     - A worker that steps environments, for others that act and assemble the trajectories, repeats the steps that these
       have seen.
-    - A worker that only acts starts with new recurrent memories. This needs an asynchronous run.
+    - A worker that only acts starts with new recurrent memories. This needs an asynchronous group, and requests that
+      it answers one by one, not in step.
     - A worker that also computes from its own unrolls continues with the next one, if the receiver takes values as they
       come. This needs an asynchronous run.
     Any other worker has state that is only in a checkpoint.
     """
     nodes = [graph.nodes[name] for name in fragment.nodes]
-    kinds = {node.kind for node in nodes}
-    if learns(fragment, graph) or "replay" in kinds:
+    if any(node.traits.keeps for node in nodes):
         return False
-    if "environment" not in kinds:
-        return free and kinds == {"act"}
-    acts = {node.group for node in nodes if node.kind == "act"}
-    rolls = {node.group for node in nodes if node.kind == "rollout"}
+    kinds, steps_envs = {node.kind for node in nodes}, "environment" in fragment.nodes
     everybody = set(graph.spec.groups)
-    if not kinds <= {"environment", "act", "rollout"}:
+    groups = everybody if steps_envs else {node.group for node in nodes}
+    on_request = not groups & plan.in_step
+    free = all(plan.limits[group] for group in groups)
+    if not steps_envs:
+        return free and on_request and kinds == {"act"}
+    acts = {node.group for node in nodes if node.kind == "act"}
+    if any(node.traits.trains for node in nodes):
         return free and acts == everybody and gathers(fragment)
-    return acts == everybody or (not acts and (not rolls or free))
+    return acts == everybody or (not acts and ("rollout" not in kinds or (free and on_request)))
 
 
 @dataclass

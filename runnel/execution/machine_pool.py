@@ -11,7 +11,7 @@ from runnel.errors import RunFailed, UserError
 from runnel.execution.building import BuiltRun, planned
 from runnel.launch import LocalLauncher
 from runnel.launch.site import LocalSite, Site
-from runnel.planning.plan import BoundedStaleness, Machine
+from runnel.planning.plan import Machine
 from runnel.transport.interface import SHARED_MEMORY
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def replanned(built: BuiltRun, first_cpus: int, machines: tuple[Machine, ...]) -
     A synchronous run keeps its number of actors, which share the CPUs that there are.
     """
     given: Any = built.distribution
-    if not isinstance(built.plan.synchronisation, BoundedStaleness) or not hasattr(given, "actors"):
+    if not built.plan.asynchronous or not hasattr(given, "actors"):
         return on(built, machines)
     wanted = max(1, given.actors * sum(machine.cpus for machine in machines) // first_cpus)
     for actors in range(wanted, 0, -1):

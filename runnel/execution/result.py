@@ -11,7 +11,6 @@ from runnel.environment import is_traceable
 from runnel.execution.building import BuiltRun
 from runnel.execution.run_stats import RunCounters
 from runnel.launch.rejections import total
-from runnel.planning.pace import staleness_in_iterations
 from runnel.planning.plan import Machine
 from runnel.reporting.bottleneck import FragmentRole, RunSetting, bottleneck
 from runnel.runtime.single_process.program import Program
@@ -75,7 +74,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         envs=plan.envs,
         cpus=sum(machine.cpus for machine in machines),
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
-        free=staleness_in_iterations(plan, graph) > 0,
+        free=all(plan.limits.values()),
         max_staleness=graph.algorithm.max_staleness,
         host=not is_traceable(built.environment),
     )

@@ -30,7 +30,6 @@ from runnel.execution.machine_pool import MachinePool, SingleMachine, replanned
 from runnel.execution.result import outcome
 from runnel.execution.run import Run
 from runnel.execution.run_stats import RunCounters, RunStats
-from runnel.planning.plan import BoundedStaleness
 from runnel.recording import run_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import EventLog
@@ -288,7 +287,7 @@ class Session:
                 startup.end()
             self._not_finite(progress.broken, program, log, view)
             self._report_rejections()
-            grows = self.pool.grows() and isinstance(self.built.plan.synchronisation, BoundedStaleness)
+            grows = self.pool.grows() and self.built.plan.asynchronous
             if grows or time.monotonic() - saved_at > self.run_config.checkpoint_every_s:
                 self._save(program, view)
                 if self.rest is not None:

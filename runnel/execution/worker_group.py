@@ -16,9 +16,9 @@ from runnel.graph.nodes import Graph
 from runnel.launch.host import HostChannels, HostParameters, HostStream, WorkerOrder
 from runnel.launch.site import Site, StreamFill, WorkerProcess
 from runnel.planning.channels import StreamSpec, Topology, WorkerSpec, group_types
-from runnel.planning.pace import lead
-from runnel.planning.plan import Barrier, Machine, Plan, learns
+from runnel.planning.plan import Machine, Plan, learns
 from runnel.planning.schemas import fields_json
+from runnel.planning.staleness_limit import paces
 from runnel.transport import bell
 
 LONG_SPIN_S = 5e-3
@@ -31,10 +31,10 @@ class WorkerGroup:
 
     def __init__(
         self, built: BuiltRun, topology: Topology, config: dict[str, Any], run_dir: Path, site: Site,
-        machines: Sequence[Machine], free: bool,
+        machines: Sequence[Machine],
     ):  # fmt: skip
         self.built, self.topology, self.config, self.run_dir = built, topology, config, run_dir
-        self.site, self.machines, self.free = site, {machine.name: machine for machine in machines}, free
+        self.site, self.machines = site, {machine.name: machine for machine in machines}
         self.graph, self.plan = built.graph, built.plan
         self.specs = {spec.name: spec for spec in topology.posts}
         self.learners = {n for f in self.plan.fragments if learns(f, self.graph) for n in f.workers()}
@@ -58,7 +58,7 @@ class WorkerGroup:
             return any(self.hosts[name] == host for name in names)
 
         def bounds(link: StreamSpec) -> tuple[int, ...]:
-            asked = self.free and link.kind in ("unroll", "value")
+            asked = not self.plan.synchronous and link.kind in ("unroll", "value")
             return tuple(n for n, board in boards.items() if asked and link.source in board.targets)
 
         return HostChannels(
@@ -145,8 +145,8 @@ class WorkerGroup:
         return {
             "environment": self.config["environment"],
             "unroll": self.graph.unroll,
-            "free": self.free,
-            "lead": lead(self.plan, self.graph),
+            "early": not self.plan.in_step,
+            "leads": {group: pace.lead for group, pace in paces(self.plan, self.graph).items()},
             "rolled": [node.group for node in rollouts if node.name in fragment.nodes],
             "discounts": {node.group: node.rollout.discount for node in rollouts},
             "blocks": [[b.number, b.start, b.stop] for b in self.topology.blocks if b.worker == spec.name],
@@ -214,7 +214,7 @@ class WorkerGroup:
 
     def replaceable(self, name: str) -> bool:
         """Whether a worker can be replaced while the others continue."""
-        return replaceable(self.plan.fragment(self.specs[name].fragment), self.graph, self.free)
+        return replaceable(self.plan.fragment(self.specs[name].fragment), self.plan, self.graph)
 
     def reap(self, name: str) -> None:
         """Ends a worker that is lost, and prepares its ends of streams for its replacement."""
@@ -231,7 +231,8 @@ class WorkerGroup:
 
 def meeting(plan: Plan, graph: Graph) -> list[str]:
     """The workers that play whole unrolls, do nothing else, and wait for each other after each."""
-    barrier, fragment = plan.synchronisation, plan.home("environment")
+    fragment = plan.home("environment")
     acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
-    meet = isinstance(barrier, Barrier) and barrier.every == "unroll" and fragment.replicas > 1
+    barrier = not plan.synchronisation.asynchronous and not plan.synchronisation.every_step
+    meet = barrier and fragment.replicas > 1
     return fragment.workers() if acts and meet and not learns(fragment, graph) else []

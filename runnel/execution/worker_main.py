@@ -55,8 +55,8 @@ def play(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
                 find,
                 {board["group"]: end.reader() for board, end in desk.stores},
                 vectors.open,
-                job["free"],
-                job["lead"],
+                job["early"],
+                job["leads"],
                 start,
                 desk.memory,
             ).run()

@@ -102,9 +102,7 @@ class Builder:
         result = typed(lambda s, xs, k: learn(s, *xs, k), state, types, self.key, what=_called(learn))
         new_state, out = _two(result, _called(learn), "state, out")
         same_types(state, new_state, f"{_called(learn)} gives a state")
-        node = self._add("learn", group, inputs, out, learn)
-        self._publish(node, group)
-        return Ref(node, out)
+        return Ref(self._add("learn", group, inputs, out, learn), out)
 
     def _gradient_and_apply(self, group: str, inputs: tuple[Ref, ...]) -> Ref:
         algorithm = self.algorithm
@@ -123,9 +121,7 @@ class Builder:
         same_types(state, new_state, f"{_called(algorithm.apply)} gives a state")
         gradient = self._add("gradient", group, inputs, {"grads": grads, "out": out}, algorithm.gradient)
         grads_ref = Ref(gradient, {"grads": grads, "out": out})["grads"]
-        apply = self._add("apply", group, (grads_ref,), new_state, algorithm.apply)
-        self._edge(apply, gradient, "state", {"state": state}, self._times(self.nodes[apply]), feedback=True)
-        self._publish(apply, group)
+        self._add("apply", group, (grads_ref,), new_state, algorithm.apply)
         return Ref(gradient, {"grads": grads, "out": out})["out"]
 
     def replay(self, group: str, items: Ref, settings: Sampling) -> Ref:
@@ -154,14 +150,17 @@ class Builder:
 
     def graph(self) -> Graph:
         kinds = {node.kind for node in self.nodes.values()}
-        for kind, call in (("rollout", "flow.rollout"), ("learn", "flow.learn")):
-            if kind not in kinds and not (kind == "learn" and "apply" in kinds):
+        learns = any(node.traits.learns for node in self.nodes.values())
+        for called, call in (("rollout" in kinds, "flow.rollout"), (learns, "flow.learn")):
+            if not called:
                 raise UserError(f"{self.name}.loop never calls {call}; nothing would be trained")
         silent = [
             g for g in self.spec.groups if not any(n.group == g and n.kind == "rollout" for n in self.nodes.values())
         ]
         if silent:
             raise UserError(f"{self.name}.loop gives group {', '.join(silent)} no rollout; call flow.agents for it")
+        for group in dict.fromkeys(node.group for node in self.nodes.values() if node.traits.learns):
+            self._publish(group)
         return Graph(self.algorithm, self.spec, self.envs, self.nodes, tuple(self.edges), self.states)
 
     # Parts
@@ -211,24 +210,25 @@ class Builder:
         node = Node(name, kind, group, inputs, output, function, settings, loops)
         self.nodes[name] = node
         for ref in inputs:
-            what = {"rollout": "trajectory", "replay": "batch", "gradient": "gradients"}.get(
-                self.nodes[ref.node].kind, "value"
-            )
-            if kind == "replay":
-                what = "items"
+            what = "items" if kind == "replay" else self.nodes[ref.node].traits.output
             times = self._times(self.nodes[ref.node])
             self._edge(ref.node, name, what, {what: ref.type}, times)
         return name
 
-    def _publish(self, learner: str, group: str) -> None:
-        """The newest parameters go to every node that acts or maps with them."""
-        for node in list(self.nodes.values()):
-            if node.group == group and (
-                node.kind == "act" or (node.kind == "map" and asks_for(node.function, "params"))
-            ):
-                params = {"params": self.states[group].params}
-                if not any(e.what == "parameters" and e.target == node.name for e in self.edges):
-                    self._edge(learner, node.name, "parameters", params, feedback=True)
+    def _publish(self, group: str) -> None:
+        """What a group has learnt goes from the last node that learns to every node that reads it."""
+        *_, learner = (node for node in self.nodes.values() if node.group == group and node.traits.learns)
+        state = self.states[group]
+        carried = {
+            "params": ("parameters", {"params": state.params}),
+            "state": ("state", {"state": state}),
+            "version": ("version", {"version": Type((), jnp.int32)}),
+        }
+        for node in self.nodes.values():
+            if node.group == group and node.reads is not None:
+                what, type_ = carried[node.reads]
+                times = self._times(learner) if what == "state" else 1.0
+                self._edge(learner.name, node.name, what, type_, times, feedback=True)
 
     def _edge(
         self, source: str, target: str, what: str, type_: PyTree, times: float = 1.0, feedback: bool = False

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
-from runnel.algorithm import Algorithm
+from runnel.algorithm import Algorithm, asks_for
+from runnel.graph.kinds import KINDS, KindTraits, Learnt, NodeKind
 from runnel.replay import Replay
 from runnel.types import EnvSpec, PyTree
-
-NodeKind = Literal["environment", "act", "rollout", "map", "replay", "learn", "gradient", "apply"]
 
 
 def tree_bytes(tree: PyTree) -> int:
@@ -106,6 +105,23 @@ class Node:
     priorities: Ref | None = None  # of a prioritised replay: where its new priorities come from
 
     @property
+    def traits(self) -> KindTraits:
+        """What its kind means."""
+        return KINDS[self.kind]
+
+    @property
+    def reads(self) -> Learnt | None:
+        """What it reads of its group's learner. A map reads if its function asks for `params` or for a `key`."""
+        if self.kind == "map" and not any(asks_for(self.function, name) for name in ("params", "key")):
+            return None
+        return self.traits.reads
+
+    @property
+    def sources(self) -> tuple[Ref, ...]:
+        """All values that it takes, priorities included."""
+        return self.inputs if self.priorities is None else (*self.inputs, self.priorities)
+
+    @property
     def rollout(self) -> Rollout:
         assert isinstance(self.settings, Rollout)
         return self.settings
@@ -128,6 +144,11 @@ class Edge:
     feedback: bool = False  # carries what this iteration made to the next one
 
     @property
+    def published(self) -> bool:
+        """Whether it carries what a learner has learnt: through a parameter store, not a stream."""
+        return self.what in ("parameters", "state", "version")
+
+    @property
     def bytes_per_iteration(self) -> int:
         return round(tree_bytes(self.type) * self.per_iteration)
 
@@ -148,7 +169,11 @@ class Graph:
 
     def after_rollout(self) -> list[Node]:
         """The nodes that take trajectories or what is made of them, in the loop's order."""
-        return [node for node in self.nodes.values() if node.kind not in ("environment", "act", "rollout")]
+        return [node for node in self.nodes.values() if node.traits.trains]
+
+    def learners(self, group: str | None = None) -> list[Node]:
+        """The nodes that change a state: of one group, or of all."""
+        return [node for node in self.nodes.values() if node.traits.learns and group in (None, node.group)]
 
     def columns(self, group: str) -> int:
         """B: how many columns the group's trajectories have."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from runnel.graph.nodes import Graph
-from runnel.planning.distribution import BoundedStaleness, Distribution, Synchronisation
+from runnel.planning.cuts import PlacedFragment
+from runnel.planning.distribution import Distribution
 from runnel.planning.machine import Machine
 from runnel.planning.placement import served_by
-
-if TYPE_CHECKING:
-    from runnel.planning.plan import PlacedFragment
 
 SHOWN = 4
 """How many machines a note names."""
@@ -23,23 +20,31 @@ def plural(count: int, noun: str) -> str:
 
 
 def notes(
-    distribution: Distribution, fragments: Sequence[PlacedFragment], synchronisation: Synchronisation, graph: Graph,
-    machines: Sequence[Machine], hosts: Mapping[str, str],
+    distribution: Distribution, fragments: Sequence[PlacedFragment], asynchronous: bool, staleness: Mapping[str, int],
+    graph: Graph, machines: Sequence[Machine], hosts: Mapping[str, str],
 ) -> tuple[str, ...]:  # fmt: skip
     found = []
     workers = sum(fragment.replicas for fragment in fragments)
-    if workers > 1 and isinstance(synchronisation, BoundedStaleness):
-        algorithm, limit = type(graph.algorithm).__name__, synchronisation.max_staleness
-        wait = "actors wait for the learner at every unroll" if not limit else "actors wait before they exceed it"
-        declared = graph.algorithm.max_staleness
-        less = "" if limit == declared else f", the distribution allows {limit}"
-        found.append(f"{algorithm} declares max_staleness {declared}{less}: {wait}")
+    if workers > 1 and asynchronous:
+        found.append(_staleness(staleness, graph))
     if len(machines) == 1:
         if workers > machines[0].cpus and workers > 1:
             found.append(f"{workers} workers share {plural(machines[0].cpus, 'CPU')}: fewer would not be slower")
         return tuple(found)
     return (*found, *_crowded(machines, hosts), *_idle(distribution, machines, hosts),
             *_crossing(distribution, fragments, graph, machines, hosts))  # fmt: skip
+
+
+def _staleness(staleness: Mapping[str, int], graph: Graph) -> str:
+    algorithm, declared = type(graph.algorithm).__name__, graph.algorithm.max_staleness
+    said = f"{algorithm} declares max_staleness {declared}"
+    if len(set(staleness.values())) > 1:
+        told = ", ".join(f"{group} {bound}" for group, bound in staleness.items())
+        return f"{said}, the distribution allows {told}: actors wait before they exceed it"
+    (bound,) = set(staleness.values())
+    less = "" if bound == declared else f", the distribution allows {bound}"
+    wait = "actors wait before they exceed it" if bound else "actors wait for the learner at every unroll"
+    return f"{said}{less}: {wait}"
 
 
 def _crowded(machines: Sequence[Machine], hosts: Mapping[str, str]) -> list[str]:
@@ -90,7 +95,7 @@ def _remedy(
 ) -> str:
     bare = [machine.name for machine in machines if machine.name in used and not machine.accelerators]
     on_device = any(not device.startswith("cpu") for devices in acts.devices for device in devices)
-    only_acts = all(graph.nodes[node].kind in ("act", "rollout") for node in acts.nodes)
+    only_acts = not any(graph.nodes[node].traits.trains for node in acts.nodes)
     if on_device and bare:
         has = "has" if len(bare) == 1 else "have"
         return f"{_listed(bare)} {has} no accelerator for it; coarse and async act where the environments are"

@@ -1,12 +1,13 @@
-"""How the workers of a plan are connected: every stream and every parameter store, said in one function.
+"""How the workers of a plan are connected: the streams and parameter stores of its cut edges.
 
-It is data, the same for every launcher and transport, and follows from the plan and the graph alone. Workers are
-made from it (`runnel.runtime.workers.worker`); nothing else knows who talks to whom.
+Each cut edge of the plan has a channel; this module says which workers are at its ends, what its messages are and how
+many are on their way. It is data, the same for every launcher and transport. Workers are made from it
+(`runnel.runtime.workers.worker`); nothing else knows who talks to whom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.algorithm import asks_for
 from runnel.graph.nodes import Graph, Node, Ref
-from runnel.planning.pace import staleness_in_iterations
-from runnel.planning.plan import BoundedStaleness, PlacedFragment, Plan, learns
+from runnel.planning.cuts import CutEdge, PlacedFragment, learns
+from runnel.planning.placement import served_by
+from runnel.planning.plan import Plan
 from runnel.planning.schemas import ACTED, GroupTypes, reply_fields, request_fields, schema, unroll_fields
 from runnel.transport.stream import Field, Schema, schema_of
 
@@ -120,20 +121,22 @@ class Topology:
 
 def derive_channels(plan: Plan, graph: Graph, host: bool) -> Topology:
     """The topology of a plan. `host`: the environments are host environments."""
-    homes = {node: fragment for fragment in plan.fragments for node in fragment.nodes}
-    plays = homes["environment"]
-    blocks = tuple(_blocks(plays))
+    blocks = tuple(_blocks(plan.home("environment")))
     posts = tuple(
         WorkerSpec(name, fragment.name, i, host and _only_plays(fragment, graph), fragment.devices[i])
         for fragment in plan.fragments
         for i, name in enumerate(fragment.workers())
     )
-    links = [
-        *_exchanges(graph, homes, blocks),
-        *_unrolls(plan, graph, homes, blocks),
-        *_values(plan, graph, homes),
-    ]
-    return Topology(posts, blocks, tuple(links), tuple(_boards(graph, homes)))
+    opened = _Opening(plan, graph, blocks)
+    # Several cut edges may share a channel: an unroll's memory travels with its first action.
+    unique = {(cut.channel, cut.source, cut.target, cut.group, _whose(cut)): cut for cut in reversed(plan.cuts)}
+    cuts = list(reversed(unique.values()))
+    links = [link for cut in cuts for link in opened.streams(cut)]
+    return Topology(posts, blocks, tuple(links), tuple(opened.stores(cuts)))
+
+
+def _whose(cut: CutEdge) -> str:
+    return cut.node if cut.channel == "value" else ""
 
 
 def _only_plays(fragment: PlacedFragment, graph: Graph) -> bool:
@@ -149,56 +152,9 @@ def _blocks(plays: PlacedFragment) -> Iterator[EnvBlock]:
             number += 1
 
 
-def _share(i: int, sources: int, targets: int) -> int:
-    """Which target source i belongs to, where sources are spread evenly and in order."""
-    return i * targets // sources
-
-
 def server_of(acts: PlacedFragment, plays: PlacedFragment, block: EnvBlock) -> str:
-    """Who acts for a block."""
-    return acts.workers()[_share(plays.workers().index(block.worker), plays.replicas, acts.replicas)]
-
-
-def _exchanges(graph: Graph, homes: dict[str, PlacedFragment], blocks: tuple[EnvBlock, ...]) -> Iterator[StreamSpec]:
-    """Observations to who acts, and actions back, where that is another worker."""
-    plays, types = homes["environment"], group_types(graph)
-    for act in graph.of_kind("act"):
-        acts, group = homes[act.name], act.group
-        if acts is plays:
-            continue
-        served = homes[_rollout(graph, group).name] is acts
-        for block in blocks:
-            server, envs = server_of(acts, plays, block), len(block.envs)
-            asked = schema(request_fields(types[group], envs, results=served))
-            told = schema(reply_fields(types[group], envs, extras=not served))
-            yield StreamSpec("request", block.worker, server, asked, 2, group, block.number)
-            yield StreamSpec("reply", server, block.worker, told, 2, group, block.number)
-
-
-def _unrolls(
-    plan: Plan, graph: Graph, homes: dict[str, PlacedFragment], blocks: tuple[EnvBlock, ...]
-) -> Iterator[StreamSpec]:
-    """Trajectories, block by block, from where they are put together to all who take them."""
-    plays, types = homes["environment"], group_types(graph)
-    slots = min(staleness_in_iterations(plan, graph) + 1, MOST_SLOTS)
-    for rollout in graph.of_kind("rollout"):
-        rolls = homes[rollout.name]
-        for taker in _takers(graph, homes, rollout):
-            if taker is rolls:
-                continue
-            for block in blocks:
-                source = block.worker if rolls is plays else server_of(rolls, plays, block)
-                message = schema(unroll_fields(types[rollout.group], graph.unroll, len(block.envs)))
-                workers = taker.workers()
-                if learns(taker, graph):  # learners share the columns
-                    to = workers[_share(block.number, len(blocks), taker.replicas)]
-                    yield StreamSpec("unroll", source, to, message, slots, rollout.group, block.number)
-                    continue
-                for turn, to in enumerate(workers):
-                    yield StreamSpec(
-                        "unroll", source, to, message, slots, rollout.group, block.number, turn=turn,
-                        turns=len(workers),
-                    )  # fmt: skip
+    """The worker that acts for a block."""
+    return acts.workers()[served_by(plays.workers().index(block.worker), plays.replicas, acts.replicas)]
 
 
 def sent(graph: Graph, node: Node, taker: PlacedFragment) -> list[Ref]:
@@ -206,68 +162,84 @@ def sent(graph: Graph, node: Node, taker: PlacedFragment) -> list[Ref]:
     refs: dict[tuple[str | int, ...], Ref] = {}
     for name in taker.nodes:
         other = graph.nodes[name]
-        inputs = [*other.inputs, *([other.priorities] if other.priorities is not None else [])]
-        refs |= {ref.path: ref for ref in inputs if ref.node == node.name}
+        refs |= {ref.path: ref for ref in other.sources if ref.node == node.name}
     return [refs[path] for path in sorted(refs, key=str)]
 
 
-def _values(plan: Plan, graph: Graph, homes: dict[str, PlacedFragment]) -> Iterator[StreamSpec]:
-    """What other nodes give to nodes elsewhere."""
-    slots = 2 if isinstance(plan.synchronisation, BoundedStaleness) else 1
-    for node in graph.after_rollout():
-        gives = homes[node.name]
-        for taker in _takers(graph, homes, node):
-            if taker is gives:
-                continue
-            message = (ACTED, *schema_of(jax.tree.leaves([ref.type for ref in sent(graph, node, taker)])))
-            for i, source in enumerate(gives.workers()):
-                for j, target in enumerate(taker.workers()):
-                    # Workers that play have each their own, and begin the next when the last was taken.
-                    turns, room = (1, 1) if gives.environments else (gives.replicas, slots)
-                    yield StreamSpec(
-                        "value", source, target, message, room, node=node.name, turn=j, turns=taker.replicas,
-                        source_turn=i % turns, source_turns=turns,
-                    )  # fmt: skip
+class _Opening:
+    """Makes the streams of a cut edge, by its channel."""
 
+    def __init__(self, plan: Plan, graph: Graph, blocks: tuple[EnvBlock, ...]):
+        self.plan, self.graph, self.blocks = plan, graph, blocks
+        self.types, self.plays = group_types(graph), plan.home("environment")
+        self._streams = {"request": self._requests, "reply": self._replies, "unroll": self._unrolls,
+                         "value": self._values}  # fmt: skip
 
-def _boards(graph: Graph, homes: dict[str, PlacedFragment]) -> Iterator[ParameterChannel]:
-    for learner in graph.of_kind("learn", "apply"):
-        learns_, group = homes[learner.name], learner.group
-        readers: dict[str, bool] = {}  # fragment: whether it needs the whole state
-        for node in graph.nodes.values():
-            home = homes[node.name]
-            if node.group != group or home is learns_:
+    def streams(self, cut: CutEdge) -> Iterator[StreamSpec]:
+        make = self._streams.get(cut.channel)
+        return iter(()) if make is None else make(cut)
+
+    def _requests(self, cut: CutEdge) -> Iterator[StreamSpec]:
+        """Observations, to what acts for a block; with every step's results where its trajectory is put together."""
+        acts, rolled = self.plan.fragment(cut.target), self._rolls(cut.group)
+        for block in self.blocks:
+            fields = request_fields(self.types[cut.group], len(block.envs), results=rolled == acts.name)
+            to = server_of(acts, self.plays, block)
+            yield StreamSpec("request", block.worker, to, schema(fields), 2, cut.group, block.number)
+
+    def _replies(self, cut: CutEdge) -> Iterator[StreamSpec]:
+        """Actions, back to the environments of a block; with extras where its trajectory is put together there."""
+        acts, rolled = self.plan.fragment(cut.source), self._rolls(cut.group)
+        for block in self.blocks:
+            fields = reply_fields(self.types[cut.group], len(block.envs), extras=rolled != acts.name)
+            server = server_of(acts, self.plays, block)
+            yield StreamSpec("reply", server, block.worker, schema(fields), 2, cut.group, block.number)
+
+    def _rolls(self, group: str) -> str:
+        """The fragment that puts a group's trajectories together."""
+        return self.plan.home(next(n.name for n in self.graph.of_kind("rollout") if n.group == group)).name
+
+    def _unrolls(self, cut: CutEdge) -> Iterator[StreamSpec]:
+        """Trajectories, block by block, from where they are put together."""
+        rolls, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
+        slots = min(self.plan.limits[cut.group] + 1, MOST_SLOTS)
+        for block in self.blocks:
+            source = block.worker if rolls is self.plays else server_of(rolls, self.plays, block)
+            message = schema(unroll_fields(self.types[cut.group], self.graph.unroll, len(block.envs)))
+            workers = taker.workers()
+            if learns(taker, self.graph):  # learners share the columns
+                to = workers[served_by(block.number, len(self.blocks), taker.replicas)]
+                yield StreamSpec("unroll", source, to, message, slots, cut.group, block.number)
                 continue
-            if node.kind == "act" or (
-                node.kind == "map" and any(asks_for(node.function, name) for name in ("params", "key"))
-            ):
-                readers.setdefault(home.name, False)
-            elif node.kind == "gradient":
-                readers[home.name] = True
-            elif node.kind == "rollout" and homes[_act(graph, group).name] is not home:
-                readers.setdefault(home.name, False)  # tells the version that its unrolls begin with
-        if readers:
-            whole = any(readers.values())
-            state = graph.states[group]
-            targets = [name for fragment in {id(h): h for h in homes.values()}.values() if fragment.name in readers
-                       for name in fragment.workers()]  # fmt: skip
+            for turn, to in enumerate(workers):
+                yield StreamSpec(
+                    "unroll", source, to, message, slots, cut.group, block.number, turn=turn, turns=len(workers)
+                )
+
+    def _values(self, cut: CutEdge) -> Iterator[StreamSpec]:
+        """What other nodes give to nodes elsewhere."""
+        gives, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
+        refs = sent(self.graph, self.graph.nodes[cut.node], taker)
+        message = (ACTED, *schema_of(jax.tree.leaves([ref.type for ref in refs])))
+        slots = 2 if self.plan.asynchronous or self.plan.limits[cut.group] else 1
+        for i, source in enumerate(gives.workers()):
+            for j, target in enumerate(taker.workers()):
+                # Workers that step environments each have their own values, and begin the next once the last is taken.
+                turns, room = (1, 1) if gives.environments else (gives.replicas, slots)
+                yield StreamSpec(
+                    "value", source, target, message, room, node=cut.node, turn=j, turns=taker.replicas,
+                    source_turn=i % turns, source_turns=turns,
+                )  # fmt: skip
+
+    def stores(self, cuts: Sequence[CutEdge]) -> Iterator[ParameterChannel]:
+        """One for each group that is learnt from elsewhere, with all workers that read it."""
+        published = [cut for cut in cuts if cut.channel == "store"]
+        for group in dict.fromkeys(cut.group for cut in published):
+            own = [cut for cut in published if cut.group == group]
+            readers = {cut.target for cut in own}
+            whole = any(cut.what[0].startswith("state") for cut in own)
+            state = self.graph.states[group]
             message = schema_of(jax.tree.leaves(state if whole else state.params))
-            yield ParameterChannel(group, whole, message, learns_.workers()[0], tuple(targets))
-
-
-def _takers(graph: Graph, homes: dict[str, PlacedFragment], node: Node) -> list[PlacedFragment]:
-    """The fragments whose nodes take what a node gives, the first first."""
-    found: dict[str, PlacedFragment] = {}
-    for other in graph.nodes.values():
-        inputs = [*other.inputs, *([other.priorities] if other.priorities is not None else [])]
-        if any(ref.node == node.name for ref in inputs):
-            found.setdefault(homes[other.name].name, homes[other.name])
-    return list(found.values())
-
-
-def _act(graph: Graph, group: str) -> Node:
-    return next(node for node in graph.of_kind("act") if node.group == group)
-
-
-def _rollout(graph: Graph, group: str) -> Node:
-    return next(node for node in graph.of_kind("rollout") if node.group == group)
+            targets = [name for each in self.plan.fragments if each.name in readers for name in each.workers()]
+            source = self.plan.fragment(own[0].source).workers()[0]
+            yield ParameterChannel(group, whole, message, source, tuple(targets))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -18,37 +19,69 @@ REST = "*"
 Devices = Literal["cpu", "one", "all"]
 
 
+class Synchronisation(abc.ABC):
+    """How the ends of a cut edge wait for each other. Others read these properties and do not ask for the class."""
+
+    @property
+    @abc.abstractmethod
+    def slack(self) -> int:
+        """By how many updates the source may run ahead of the target. 0: both wait for each other."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the source may run ahead at all, as far as the algorithm tolerates it."""
+        return True
+
+    @property
+    def every_step(self) -> bool:
+        """Whether environments and what acts for them wait for each other at every step."""
+        return False
+
+
 @dataclass(frozen=True)
-class Barrier:
+class Barrier(Synchronisation):
     """Both ends wait for each other, every step or every unroll."""
 
     every: Literal["step", "unroll"] = "unroll"
 
     def __post_init__(self) -> None:
         if self.every not in ("step", "unroll"):
-            raise UserError(f"found Barrier(every={self.every!r}), wanted 'step' or 'unroll'")
+            raise UserError(f"found Barrier(every={self.every!r}), expected 'step' or 'unroll'")
+
+    @property
+    def slack(self) -> int:
+        return 0
+
+    @property
+    def asynchronous(self) -> bool:
+        return False
+
+    @property
+    def every_step(self) -> bool:
+        return self.every == "step"
 
     def __str__(self) -> str:
         return f"barrier every {self.every}"
 
 
 @dataclass(frozen=True)
-class BoundedStaleness:
-    """The source runs ahead of the target, by at most `max_staleness` versions."""
+class BoundedStaleness(Synchronisation):
+    """The source runs ahead of the target, by at most `max_staleness` updates."""
 
     max_staleness: int
 
     def __post_init__(self) -> None:
         if not _whole(self.max_staleness, 0):
-            raise UserError(f"found Free({self.max_staleness!r}), wanted a whole number of versions, 0 or more")
+            raise UserError(
+                f"found BoundedStaleness({self.max_staleness!r}), expected a whole number of updates, 0 or more"
+            )
+
+    @property
+    def slack(self) -> int:
+        return self.max_staleness
 
     def __str__(self) -> str:
-        if not self.max_staleness:
-            return "free, but waits every unroll (the algorithm bears no staleness)"
-        return f"free, staleness at most {self.max_staleness}"
-
-
-Synchronisation = Barrier | BoundedStaleness
+        return f"asynchronous, staleness at most {self.max_staleness}"
 
 
 @accepts_old_fields
@@ -85,12 +118,26 @@ class Fragment:
             )
 
 
+Edges = Mapping[tuple[str, str], Synchronisation]
+"""The synchronisation of single edges, by the nodes at their ends, each named as in `Fragment.nodes`."""
+
+
 @dataclass(frozen=True)
 class Layout:
-    """What a distribution makes of a graph."""
+    """What a distribution makes of a graph.
+
+    `edges` says how single cut edges synchronise; `synchronisation` holds for the rest. The staleness that a learner
+    may see is the sum of the slacks along the cycle from its actors to it and back. The rest of a cycle counts once.
+    """
 
     fragments: tuple[Fragment, ...]
     synchronisation: Synchronisation = field(default_factory=Barrier)
+    edges: Edges = field(default_factory=dict)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether any edge may be asynchronous."""
+        return any(each.asynchronous for each in (self.synchronisation, *self.edges.values()))
 
 
 def _whole(value: Any, least: int) -> bool:

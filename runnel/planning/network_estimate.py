@@ -13,8 +13,7 @@ from typing import Any, Literal, get_args
 
 from runnel.graph.nodes import Graph, tree_bytes
 from runnel.planning.channels import ParameterChannel, StreamSpec, Topology
-from runnel.planning.pace import staleness_in_iterations
-from runnel.planning.plan import BoundedStaleness, Plan, human_bytes, learns
+from runnel.planning.plan import Plan, human_bytes, learns
 from runnel.transport.stream import Schema, dtype_of
 from runnel.transport.wire import alone_bytes, batches_bytes
 
@@ -107,7 +106,7 @@ def _flows(plan: Plan, graph: Graph, topology: Topology) -> Iterator[tuple[FlowK
     """Kind, machine, machine, messages an iteration and bytes a message."""
     for link in topology.links:
         times, size = _messages(plan, graph, link), float(message_bytes(link.schema))
-        if link.kind == "reply" and not isinstance(plan.synchronisation, BoundedStaleness):
+        if link.kind == "reply" and link.group in plan.in_step:
             # Who is acted for in step is answered together, by machine.
             beside = (other for other in topology.links if (other.kind, other.source) == ("reply", link.source))
             together = sum(plan.host(other.target) == plan.host(link.target) for other in beside)
@@ -134,7 +133,7 @@ def _rounds(plan: Plan, graph: Graph, link: StreamSpec) -> float:
     node = graph.nodes[link.node]
     if not node.loops:
         return 1.0
-    rate = next(edge.per_iteration for edge in graph.edges if edge.source == node.name and edge.what != "parameters")
+    rate = next(edge.per_iteration for edge in graph.edges if edge.source == node.name and not edge.published)
     plays = plan.home("environment")
     if link.source in plays.workers():  # each from its share of the environments
         rate /= plays.replicas
@@ -151,7 +150,7 @@ def _publications(plan: Plan, graph: Graph, topology: Topology, board: Parameter
     if plays.replicas == 1 or not gradients or any(link.kind == "unroll" for link in given):
         return 1.0
     each = _messages(plan, graph, gradients[0])
-    return each * len(gradients) if staleness_in_iterations(plan, graph) else each
+    return each * len(gradients) if plan.limits[board.group] else each
 
 
 def _gradient_bytes(plan: Plan, graph: Graph) -> int:
@@ -159,7 +158,7 @@ def _gradient_bytes(plan: Plan, graph: Graph) -> int:
     for fragment in plan.fragments:
         if learns(fragment, graph) and len({plan.host(name) for name in fragment.workers()}) > 1:
             nodes = [graph.nodes[name] for name in fragment.nodes]
-            count += sum(tree_bytes(graph.states[n.group].params) for n in nodes if n.kind in ("learn", "apply"))
+            count += sum(tree_bytes(graph.states[n.group].params) for n in nodes if n.traits.learns)
     return count
 
 

@@ -6,18 +6,18 @@ how the edges that are cut by that synchronise. Everything else follows from the
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from runnel.deprecated import accepts_old_fields
 from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
-from runnel.graph.nodes import Edge, Graph, Node, NodeKind, tree_bytes
+from runnel.graph.kinds import NodeKind
+from runnel.graph.nodes import Graph
 from runnel.planning.advisories import notes, plural
+from runnel.planning.cuts import CutEdge, Pattern, PlacedFragment, cut_edges, learns
 from runnel.planning.distribution import (
     REST,
     Barrier,
@@ -30,8 +30,8 @@ from runnel.planning.distribution import (
 )
 from runnel.planning.machine import HERE, Machine, in_order
 from runnel.planning.placement import Placement, ReplicaRequest, place
-from runnel.planning.synchronisation import exchange
-from runnel.planning.validate import check_learning, check_needs, check_parts, check_unrolling, learns
+from runnel.planning.synchronisation import matches, slacks
+from runnel.planning.validate import check_learning, check_needs, check_parts, check_synchronisation, check_unrolling
 
 if TYPE_CHECKING:
     from runnel.planning.network_estimate import NetworkEstimate
@@ -56,38 +56,6 @@ __all__ = [
     "plural",
 ]  # fmt: skip
 
-Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
-
-
-@accepts_old_fields
-@dataclass(frozen=True)
-class PlacedFragment:
-    """A fragment with its nodes found and its replicas placed."""
-
-    name: str
-    nodes: tuple[str, ...]
-    replicas: int
-    devices: tuple[tuple[str, ...], ...]  # of each replica
-    compiled: bool
-    environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it plays, from and to
-    env_splits: int = 1  # blocks that each replica's environments form
-
-    def workers(self) -> list[str]:
-        """Their names."""
-        return [f"{self.name}-{i}" for i in range(self.replicas)] if self.replicas > 1 else [self.name]
-
-
-@dataclass(frozen=True)
-class CutEdge:
-    """An edge between fragments, or between replicas of one: what a stream will carry."""
-
-    source: str
-    target: str
-    what: tuple[str, ...]
-    pattern: Pattern
-    synchronisation: str
-    bytes_per_iteration: int
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -100,7 +68,10 @@ class Plan:
     steps_per_iteration: int
     fragments: tuple[PlacedFragment, ...]
     cuts: tuple[CutEdge, ...]
-    synchronisation: Synchronisation
+    synchronisation: Synchronisation  # of the cut edges that the layout does not name
+    staleness: Mapping[str, int]  # by group: how many updates old what is learnt from may be; 0: it is synchronous
+    limits: Mapping[str, int]  # by group: the same in iterations
+    in_step: frozenset[str]  # the groups whose environments and actions wait for each other at every step
     notes: tuple[str, ...] = ()  # what the user should know before it runs
     hosts: Mapping[str, str] = field(default_factory=dict)  # of each worker: its machine; empty where there is one
     machines: tuple[Machine, ...] = ()  # those given; empty where it is this one
@@ -121,12 +92,23 @@ class Plan:
         return next(fragment for fragment in self.fragments if node in fragment.nodes)
 
     @property
+    def asynchronous(self) -> bool:
+        """Whether the layout lets all groups run ahead of their learners, as far as the algorithm tolerates it."""
+        return self.synchronisation.asynchronous
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every group waits for its learner: training is then the same as in one process."""
+        return not any(self.staleness.values())
+
+    @property
     def workers(self) -> int:
         return sum(fragment.replicas for fragment in self.fragments)
 
     def json(self) -> dict[str, Any]:
         across = None if self.across is None else self.across.json()
-        return {**asdict(self), "across": across, "workers": self.workers}
+        in_step = sorted(self.in_step)
+        return {**asdict(self), "in_step": in_step, "across": across, "workers": self.workers}
 
     def text(self) -> str:
         """For people."""
@@ -206,9 +188,11 @@ def build_plan(
     placed = tuple(
         _placed(fragment, homes[fragment.name], graph, at) for fragment, at in zip(fragments, seats, strict=True)
     )
+    found = slacks(name, layout, {node: each.name for each in placed for node in each.nodes}, graph)
     check_unrolling(name, placed, graph)
-    check_parts(name, placed, layout.synchronisation, graph)
-    check_learning(name, placed, layout.synchronisation, graph)
+    check_parts(name, placed, found.staleness, graph)
+    check_learning(name, placed, found.staleness, graph)
+    check_synchronisation(name, placed, found, graph)
     hosts = {
         worker: ordered[seat.machine].name
         for fragment, at in zip(placed, seats, strict=True)
@@ -221,9 +205,12 @@ def build_plan(
         envs=graph.envs,
         steps_per_iteration=graph.steps_per_iteration,
         fragments=placed,
-        cuts=_cuts(placed, layout.synchronisation, graph),
+        cuts=cut_edges(placed, found, graph),
         synchronisation=layout.synchronisation,
-        notes=notes(distribution, placed, layout.synchronisation, graph, ordered, hosts),
+        staleness=found.staleness,
+        limits=found.limits,
+        in_step=found.in_step,
+        notes=notes(distribution, placed, layout.asynchronous, found.staleness, graph, ordered, hosts),
         hosts=hosts if len(ordered) > 1 else {},
         machines=() if [machine.name for machine in ordered] == [HERE] else ordered,
     )
@@ -248,13 +235,15 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
         raise UserError(
             f"distribution {name} has {names.count(twice)} fragments named '{twice}'; each needs its own name"
         )
-    if isinstance(layout.synchronisation, BoundedStaleness):
-        bound = min(layout.synchronisation.max_staleness, graph.algorithm.max_staleness)
-        layout = dataclasses.replace(layout, synchronisation=BoundedStaleness(bound))
+    if not isinstance(layout.synchronisation, Synchronisation):
+        raise UserError(
+            f"the layout of distribution {name}: found synchronisation={layout.synchronisation!r}, expected "
+            "Barrier(...) or BoundedStaleness(...)"
+        )
     for fragment in layout.fragments:
         for pattern in fragment.nodes:
             if pattern not in (REST, *get_args(NodeKind)) and not any(
-                _matches(pattern, n) for n in graph.nodes.values()
+                matches(pattern, n) for n in graph.nodes.values()
             ):
                 kinds = (node.kind for node in graph.nodes.values())
                 known = dict.fromkeys([*kinds, *graph.nodes, *(f"{group}/*" for group in graph.spec.groups)])
@@ -262,16 +251,12 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
     return layout
 
 
-def _matches(pattern: str, node: Node) -> bool:
-    return pattern in (node.kind, node.name, f"{node.group}/*")
-
-
 def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, ...]]:
     """Each fragment's nodes, in the graph's order. Every node has exactly one home."""
     homes: dict[str, str] = {}
     rest = [f.name for f in layout.fragments if REST in f.nodes]
     for node in graph.nodes.values():
-        named = [f.name for f in layout.fragments if any(_matches(pattern, node) for pattern in f.nodes)]
+        named = [f.name for f in layout.fragments if any(matches(pattern, node) for pattern in f.nodes)]
         if node.kind == "rollout" and not named:
             # Trajectories are put together where actions or observations are made: steps then travel once.
             act = next(n.name for n in graph.of_kind("act") if n.group == node.group)
@@ -306,7 +291,7 @@ def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, en
 
 def _wanted(fragment: Fragment, nodes: tuple[str, ...], graph: Graph) -> ReplicaRequest:
     kinds = {graph.nodes[node].kind for node in nodes}
-    learning = bool(kinds & {"learn", "apply"})
+    learning = any(graph.nodes[node].traits.learns for node in nodes)
     return ReplicaRequest(fragment.replicas, fragment.devices, learning, "environment" in kinds, "act" in kinds)
 
 
@@ -323,51 +308,3 @@ def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Seq
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
     splits = max(k for k in range(1, max(fragment.env_splits, 1) + 1) if share % k == 0) if plays else 1
     return PlacedFragment(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, splits)
-
-
-def _cuts(fragments: tuple[PlacedFragment, ...], synchronisation: Synchronisation, graph: Graph) -> tuple[CutEdge, ...]:
-    home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    between: dict[tuple[str, str, str, float], list[Edge]] = {}
-    for edge in graph.edges:
-        source, target = home[edge.source], home[edge.target]
-        if source is not target:
-            # Values of one node that travel together are sent once: act and rollout share an observation.
-            times = 1.0 if edge.what in ("parameters", "state") else edge.per_iteration
-            between.setdefault((source.name, target.name, edge.source, times), []).append(edge)
-    by_name = {fragment.name: fragment for fragment in fragments}
-    cuts = []
-    for (source, target, node, times), edges in between.items():
-        values = {name: type_ for edge in edges for name, type_ in edge.type.items()}
-        if "state" in values:
-            values.pop("params", None)  # they are in it
-        pattern = _pattern(by_name[source], by_name[target], edges)
-        copies = by_name[target].replicas if pattern == "broadcast" else 1
-        size = round(tree_bytes(values) * times * copies)
-        group = graph.nodes[node].group if len(graph.spec.groups) > 1 else ""
-        what = tuple(f"{name} of {group}" if group else name for name in values)
-        cuts.append(CutEdge(source, target, what, pattern, exchange(edges, synchronisation, graph), size))
-    for fragment in fragments:
-        learners = [graph.nodes[node] for node in fragment.nodes if graph.nodes[node].kind in ("learn", "apply")]
-        if learners and fragment.replicas > 1:
-            size = sum(tree_bytes(graph.states[node.group].params) for node in learners) * fragment.replicas
-            cuts.append(
-                CutEdge(
-                    fragment.name,
-                    fragment.name,
-                    ("gradients",),
-                    "all-reduce",
-                    "barrier every gradient step",
-                    size,
-                )
-            )
-    return tuple(cuts)
-
-
-def _pattern(source: PlacedFragment, target: PlacedFragment, edges: list[Edge]) -> Pattern:
-    if any(edge.what in ("parameters", "state") for edge in edges):
-        return "broadcast" if target.replicas > 1 else "send"
-    if source.replicas == target.replicas == 1:
-        return "send"
-    if target.replicas == 1:
-        return "gather"
-    return "scatter" if source.replicas == 1 else "route"

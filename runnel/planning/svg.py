@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
-    from runnel.planning.plan import CutEdge, PlacedFragment, Plan
+    from runnel.planning.cuts import CutEdge, PlacedFragment
+    from runnel.planning.plan import Plan
 
 MARGIN: Final = 28
 PAD: Final = 16

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from runnel.errors import UserError
 from runnel.graph.nodes import Graph
 from runnel.ops.blocks import BLOCKS, block_count
-from runnel.planning.distribution import BoundedStaleness, Synchronisation
-
-if TYPE_CHECKING:
-    from runnel.planning.plan import PlacedFragment
-
-
-def learns(fragment: PlacedFragment, graph: Graph) -> bool:
-    """Whether a fragment changes parameters."""
-    return any(graph.nodes[node].kind in ("learn", "apply") for node in fragment.nodes)
+from runnel.planning.cuts import PlacedFragment, learns
+from runnel.planning.synchronisation import Slacks
 
 
 def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
@@ -57,8 +49,8 @@ def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph
             )
 
 
-def check_parts(name: str, fragments: Sequence[PlacedFragment], synchronisation: Synchronisation, graph: Graph) -> None:
-    """Of what several workers make of a part of the environments each, trajectories alone are put together again."""
+def check_parts(name: str, fragments: Sequence[PlacedFragment], staleness: Mapping[str, int], graph: Graph) -> None:
+    """Each worker that steps environments owns a shard of them; only trajectories can be concatenated across shards."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
     parted = {home[rollout.name].name for rollout in graph.of_kind("rollout") if home[rollout.name].replicas > 1}
     for taker in graph.nodes.values():
@@ -73,17 +65,15 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], synchronisation:
                     f"only trajectories are put together from parts: put '{node.name}' into '{takes.name}' or into a "
                     f"fragment of its own, or use 1 {gives.name} worker"
                 )
-            if node.kind == "replay" and not isinstance(synchronisation, BoundedStaleness):
+            if node.kind == "replay" and not staleness[node.group]:
                 raise UserError(
-                    f"distribution {name} puts '{node.name}' into {shared}, and has a barrier; whoever waits for all "
-                    f"of them samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, or use 1 "
-                    f"{gives.name} worker"
+                    f"distribution {name} puts '{node.name}' into {shared}, and has a barrier; a learner that waits "
+                    f"for all of them samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, "
+                    f"or use 1 {gives.name} worker"
                 )
 
 
-def check_learning(
-    name: str, fragments: Sequence[PlacedFragment], synchronisation: Synchronisation, graph: Graph
-) -> None:
+def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Mapping[str, int], graph: Graph) -> None:
     """Refuses learners that cannot share the work, and what must not be apart."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
     plays = home["environment"]
@@ -112,13 +102,14 @@ def check_learning(
                     f"distribution {name} has {fragment.replicas} {fragment.name}s and {' and '.join(sorted(outside))} "
                     "elsewhere; several learners take trajectories only: put the node with them, or use 1"
                 )
-        if "gradient" in kinds and "apply" not in kinds and isinstance(synchronisation, BoundedStaleness):
+        if "gradient" in kinds and "apply" not in kinds:
+            bound = min(staleness[graph.nodes[node].group] for node in fragment.nodes if graph.nodes[node].group)
             stale = fragment.replicas - 1
-            if stale > synchronisation.max_staleness > 0:  # with 0, gradients are averaged at a barrier
+            if stale > bound > 0:  # with 0, gradients are averaged at a barrier
                 raise UserError(
                     f"{fragment.replicas} {fragment.name}s compute gradients side by side: while one is made, {stale} "
-                    f"versions may pass; {type(graph.algorithm).__name__} bears {synchronisation.max_staleness}: "
-                    f"use at most {synchronisation.max_staleness + 1}, or an algorithm that bears more"
+                    f"updates may pass; {type(graph.algorithm).__name__} tolerates {bound}: use at most {bound + 1} "
+                    f"{fragment.name}s, or an algorithm with a higher max_staleness"
                 )
     for node in graph.nodes.values():
         if len({home[replay].name for replay in node.loops}) > 1:
@@ -126,3 +117,43 @@ def check_learning(
                 f"distribution {name} spreads the replays that feed '{node.name}' over several fragments; "
                 "put them into one"
             )
+    for group in graph.spec.groups:
+        homes = dict.fromkeys(home[node.name].name for node in graph.learners(group))
+        if len(homes) > 1:
+            raise UserError(
+                f"distribution {name} spreads the nodes that learn for group '{group}' over fragments "
+                f"{' and '.join(homes)}; they change one state: put them into one"
+            )
+
+
+def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph: Graph) -> None:
+    """Refuses what cannot be synchronised differently in one worker, or cannot pause."""
+    waits = {group: "is asynchronous" if bound else "waits at a barrier" for group, bound in slacks.sums.items()}
+    mixed = len({bool(limit) for limit in slacks.limits.values()}) > 1
+    for fragment in fragments:
+        nodes = [graph.nodes[node] for node in fragment.nodes]
+        trained = dict.fromkeys(node.group for node in nodes if node.traits.trains)
+        if len({waits[group] for group in trained}) > 1:
+            told = " and ".join(f"'{group}' {waits[group]}" for group in trained)
+            raise UserError(
+                f"distribution {name}: fragment '{fragment.name}' trains groups of which {told}; one worker takes the "
+                "same iterations of all its groups: put each group into its own fragment, or synchronise them alike"
+            )
+        if mixed and trained and "environment" in fragment.nodes:
+            raise UserError(
+                f"distribution {name}: fragment '{fragment.name}' steps environments of all groups and trains "
+                f"{' and '.join(trained)}, but groups synchronise differently; put the nodes that train elsewhere"
+            )
+    free_in_step = {group for group in slacks.in_step if slacks.limits[group]}
+    step_servers = [
+        fragment.name
+        for fragment in fragments
+        if "environment" not in fragment.nodes
+        and any(node.group in free_in_step for node in graph.of_kind("act") if node.name in fragment.nodes)
+    ]
+    if len(step_servers) > 1:
+        raise UserError(
+            f"distribution {name}: fragments {' and '.join(step_servers)} act for asynchronous groups in step with the "
+            "same environments, and could not pause together; put what acts into one fragment, or leave out "
+            "Barrier('step')"
+        )

@@ -16,7 +16,6 @@ from runnel.execution.fault_policy import (
     replaceable,
     to_blame,
 )
-from runnel.planning.pace import staleness_in_iterations
 from runnel.runtime.control_messages import Failed
 
 
@@ -110,8 +109,7 @@ def test_who_can_be_replaced_alone(algorithm: str, distribution: str):
         built = build(algorithm, "CartPole-v1", load(distribution)())
     except UserError as error:
         pytest.skip(str(error))
-    free = staleness_in_iterations(built.plan, built.graph) > 0
-    found = {f.name: replaceable(f, built.graph, free) for f in built.plan.fragments}
+    found = {f.name: replaceable(f, built.plan, built.graph) for f in built.plan.fragments}
     assert found == WHO[algorithm, distribution]
 
 

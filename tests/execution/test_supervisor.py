@@ -15,6 +15,7 @@ from runnel.execution.progress import ProgressAggregator
 from runnel.execution.supervisor import Supervisor
 from runnel.recording.events import EventLog, read_events
 from runnel.runtime.control_messages import Paused, Phase, ReadyToLoad, Saved, Status
+from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.workers.usage_meter import UsageMeter
 
 KILLED = -9
@@ -118,7 +119,8 @@ class Synchronous(CheckpointProtocol):
 
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.group = supervisor, supervisor.group
-        self.free, self.learners, self._pause_at = False, supervisor.group.learners, 0
+        self.learners = self.in_step = supervisor.group.learners
+        self._pause_at = 0
 
     def _stages(self) -> list[set[str]]:
         return [self.learners, set(self.group.specs) - self.learners]
@@ -132,7 +134,10 @@ def answer(group: FakeGroup, seen: dict[int, int]) -> None:
                 case "pause":
                     process.report(Paused(7 if name in group.learners else None))
                 case "save":
-                    process.report(Saved(), **{name: np.zeros(1), "shared": np.full(1, name in group.learners)})
+                    counters = {counter: np.asarray(7) for counter in (names.ITERATION, names.ENV_STEPS)}
+                    learns = name in group.learners
+                    shared = {"shared": np.full(1, learns), **(counters if learns else {})}
+                    process.report(Saved(), **{name: np.zeros(1)}, **shared)
                 case "reset":
                     process.report(ReadyToLoad())
         seen[id(process)] = len(process.commands)
@@ -157,7 +162,7 @@ def test_all_parts_are_collected_though_a_worker_is_lost_meanwhile(
 
     monkeypatch.setattr(group, "poll", poll)
     arrays = Synchronous(supervised).save()
-    assert set(arrays) == {"actor-0", "actor-1", "learner", "shared"}
+    assert set(arrays) == {"actor-0", "actor-1", "learner", "shared", names.ITERATION, names.ENV_STEPS}
     assert arrays["shared"] == [True]  # learners override the others
     assert group.reaped == ["actor-1"]
     assert all(record.paused for record in supervised.records.values())

@@ -86,7 +86,7 @@ def test_who_is_acted_for_in_step_is_answered_together():
 
 
 def test_decoupled_asks_over_the_network_only_where_nobody_acts_on_the_machine():
-    plan, crossing = predicted(distributions.load("decoupled")(actors=2, inference=1, env_splits=2))
+    plan, crossing = predicted(distributions.load("decoupled")(actors=2, inference=1, env_splits=2), Patient())
     assert plan.hosts == {"environment-0": "a", "environment-1": "b", "inference": "b", "learner": "a"}
     assert flows(crossing) == {  # a worker's two environments are two blocks
         ("request", "a", "b"): (2 * STEPS, 2 * STEPS * (OBSERVATION + FLAG + HEADER_BYTES)),

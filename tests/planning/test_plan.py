@@ -101,7 +101,7 @@ def test_asynchronous_ones_run_at_the_staleness_the_algorithm_declares():
         max_staleness = 3
 
     built = plan(distributions.load("async")(actors=2), Patient())
-    assert exchanges(built) == {"trajectory": "free, staleness at most 3", "params": "free, the newest wins"}
+    assert exchanges(built) == {"trajectory": AT_MOST_3, "params": NEWEST}
 
 
 def exchanges(built):
@@ -117,7 +117,7 @@ class Bearing(GradientReinforce):
 
 STEPS = {"observation": "barrier every step", "action": "barrier every step"}
 UNROLLS = {"trajectory": "barrier every unroll", "params": "barrier every unroll"}
-WAITS = "free, but waits every unroll (the algorithm bears no staleness)"
+AT_MOST_3, NEWEST = "asynchronous, staleness at most 3", "asynchronous, the newest wins"
 REPLIES = {"observation": "request and reply every step", "action": "request and reply every step"}
 
 
@@ -129,14 +129,14 @@ REPLIES = {"observation": "request and reply every step", "action": "request and
         ("fine", Reinforce(), STEPS),
         ("environments", Reinforce(), STEPS),
         ("replicated", Reinforce(), {"gradients": "barrier every gradient step"}),
-        ("async", Reinforce(), {"trajectory": WAITS, "params": WAITS}),
-        ("decoupled", Reinforce(), {**REPLIES, "trajectory": WAITS, "params": WAITS}),
+        ("async", Reinforce(), UNROLLS),
+        ("decoupled", Reinforce(), {**STEPS, **UNROLLS, "version": "barrier every unroll"}),
         (
             "decoupled",
             Bearing(),
-            {**REPLIES, "trajectory": "free, staleness at most 3", "params": "free, the newest wins"},
+            {**REPLIES, "trajectory": AT_MOST_3, "params": NEWEST, "version": NEWEST},
         ),
-        ("central", Bearing(), {"gradients": "free, staleness at most 3", "state": "free, the newest wins"}),
+        ("central", Bearing(), {"gradients": AT_MOST_3, "state": NEWEST}),
         (
             "central",
             GradientReinforce(),
@@ -170,10 +170,11 @@ def test_trajectories_and_batches_do_not_meet_every_step_even_where_steps_do():
     algorithm = DQN(prioritised=True, unroll=4, min_size=16, capacity=64, batch=8)
     assert exchanges(plan(Apart4(), algorithm)) == {
         **STEPS, **UNROLLS, "batch": "barrier every batch", "priorities": "barrier every batch",
+        "version": "barrier every unroll",
     }  # fmt: skip
     assert exchanges(plan(Apart4(free=True), algorithm)) == {
-        **REPLIES, "trajectory": "free, staleness at most 100", "params": "free, the newest wins",
-        "batch": "free, staleness at most 100", "priorities": "free, taken as they come",
+        **REPLIES, "trajectory": "asynchronous, staleness at most 100", "params": NEWEST, "version": NEWEST,
+        "batch": "asynchronous, in order", "priorities": "asynchronous, as they arrive",
     }  # fmt: skip
 
 
@@ -261,7 +262,7 @@ class Apart(Distribution):
         (("map", "replay"), 2, Barrier(), "samples from one replay: use BoundedStaleness, put 'replay' elsewhere"),
         (("map",), 1, Barrier(), None),
         (("map", "replay"), 1, Barrier(), None),
-        (("map", "replay"), 2, BoundedStaleness(1), None),
+        (("map", "replay"), 2, BoundedStaleness(1_000), None),
         (("map", "replay", "gradient"), 2, Barrier(), None),
     ],
 )
@@ -312,12 +313,12 @@ def test_nobody_runs_further_ahead_than_the_algorithm_bears():
         max_staleness = 3
 
     built = plan(Eager(5), Patient())
-    assert built.synchronisation == BoundedStaleness(3)
+    assert built.staleness == {"agent": 3}
     assert built.notes[0].startswith("Patient declares max_staleness 3: ")
     built = plan(Eager(2), Patient())
-    assert built.synchronisation == BoundedStaleness(2)
+    assert built.staleness == {"agent": 2}
     assert built.notes[0].startswith("Patient declares max_staleness 3, the distribution allows 2: ")
-    with pytest.raises(UserError, match=r"found Free\(-1\), wanted a whole number of versions, 0 or more"):
+    with pytest.raises(UserError, match=r"found BoundedStaleness\(-1\), expected a whole number of updates, 0 or more"):
         plan(Eager(-1))
 
 
@@ -344,7 +345,7 @@ def test_a_layout_that_fails_is_told_with_its_place():
 
 
 def test_a_barrier_is_every_step_or_every_unroll():
-    with pytest.raises(UserError, match="wanted 'step' or 'unroll'"):
+    with pytest.raises(UserError, match="expected 'step' or 'unroll'"):
         Barrier(every="epoch")
 
 

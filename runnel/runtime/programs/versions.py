@@ -30,10 +30,18 @@ def stamp_now(stores: Mapping[str, StoreReader], learnt: Mapping[str, int]) -> P
     return ParameterStamp(max(0, iteration), {**learnt, **versions})
 
 
-def in_time(stores: Mapping[str, StoreReader], unroll: int, lead: int | None) -> bool:
-    """Whether the learners have published what an unroll waits for, where it may be `lead` iterations ahead of them."""
-    wanted = 0 if lead is None else max(0, unroll - lead)
-    return all(store.iteration() >= wanted for store in stores.values())
+Leads = Mapping[str, int | None]
+"""By group: how many iterations an unroll may be ahead of what the learner has published; None: any number."""
+
+
+def required(unroll: int, lead: int | None) -> int:
+    """The oldest iteration whose parameters may act in an unroll."""
+    return 0 if lead is None else max(0, unroll - lead)
+
+
+def in_time(stores: Mapping[str, StoreReader], unroll: int, leads: Leads) -> bool:
+    """Whether the learners have published what an unroll waits for."""
+    return all(store.iteration() >= required(unroll, leads[group]) for group, store in stores.items())
 
 
 class Acted(NamedTuple):

@@ -21,7 +21,7 @@ class Actor:
         self.a, self.context = a, a.context
         self.player: Player | CompiledPlayer = make_compiled_player(a, parameters, gate.wait) or Player(
             make_blocks(a, parameters), gate.wait_for, gate.early_stamp, a.context.leave_boundary,
-            asks_count=a.free and bool(a.groups("rollout")),
+            asks_count=a.asks_early and bool(a.groups("rollout")),
             compiled=partial(a.context.enter, "working"), beat=a.context.bell.beat_at,
             report_event=a.context.report_event,
         )  # fmt: skip

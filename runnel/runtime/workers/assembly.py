@@ -11,12 +11,13 @@ from runnel.environment import HostVector, JaxEnvironment
 from runnel.graph.flow import trace
 from runnel.graph.nodes import Graph, Node, NodeKind
 from runnel.planning.channels import EnvBlock, ParameterChannel, StreamSpec, Topology, WorkerSpec, group_types
-from runnel.planning.pace import gathers, lead, staleness_in_iterations
-from runnel.planning.plan import PlacedFragment, Plan, learns
+from runnel.planning.cuts import PlacedFragment, learns
+from runnel.planning.plan import Plan
+from runnel.planning.staleness_limit import Pace, gathers, paces
 from runnel.runtime.programs.acting import LocalPolicies, ParameterSource
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.spmd import Spmd
-from runnel.runtime.programs.versions import ParameterStamp
+from runnel.runtime.programs.versions import Leads, ParameterStamp
 from runnel.runtime.recovery import block_checkpoint, worker_checkpoint
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
@@ -76,23 +77,44 @@ class Assignment:
         return next(f for f in self.plan.fragments if f.name == self.spec.fragment)
 
     @cached_property
+    def paces(self) -> dict[str, Pace]:
+        """How the actors of each group of the run keep up with its learner."""
+        return paces(self.plan, self.run_graph)
+
+    @property
+    def leads(self) -> Leads:
+        return {group: pace.lead for group, pace in self.paces.items()}
+
+    @cached_property
+    def _pace(self) -> Pace:
+        """Of the groups that are trained here, which have the same; or of the slowest group of the run."""
+        groups = {node.group for node in self.training_nodes} or set(self.paces)
+        return min((self.paces[group] for group in groups), key=lambda pace: pace.limit)
+
+    @property
     def limit(self) -> int:
-        """How many iterations an unroll may be behind; 0 is a barrier."""
-        return staleness_in_iterations(self.plan, self.run_graph)
+        """How many iterations an unroll may be behind; with 0, actors and learner wait for each other."""
+        return self._pace.limit
 
     @property
     def free(self) -> bool:
-        return self.limit > 0
+        return self._pace.free
 
-    @cached_property
-    def lead(self) -> int | None:
-        """By how many iterations unrolls may be ahead of what is published, where they are taken in order."""
-        return lead(self.plan, self.run_graph)
+    @property
+    def in_order(self) -> bool:
+        """Whether iteration `i` is made of unroll `i` of every block."""
+        return self._pace.lead is not None
 
     @property
     def pauses(self) -> bool:
         """Whether it may pause wherever it waits: of unrolls that are taken in order nothing is thrown away."""
-        return self.free and self.lead is not None
+        return self.free and self.in_order
+
+    @property
+    def asks_early(self) -> bool:
+        """Whether a block may ask for its first actions while its neighbours still step: they are acted for on request,
+        not in step with others."""
+        return not self.plan.in_step
 
     @property
     def gathered(self) -> bool:
@@ -235,7 +257,7 @@ def make_servers(a: Assignment, parameters: ParameterSource) -> list[InferenceSe
                 client = InferenceClient(a.run_graph, group, place, request, reply, kept)
                 worker_checkpoint.load_client(client, a.start.saved)
                 clients.append(client)
-        if a.free and not rolled:
+        if group not in a.plan.in_step:
             servers.append(AsyncInferenceServer(a.context, a.run_graph, clients, parameters, a.seed))
         else:
             servers.append(InferenceServer(a.run_graph, clients, parameters, a.seed))

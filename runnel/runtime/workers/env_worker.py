@@ -8,6 +8,7 @@ from typing import Any
 
 from runnel.environment import HostVector
 from runnel.planning.schemas import GroupTypes
+from runnel.runtime.programs.versions import Leads
 from runnel.runtime.recovery.block_checkpoint import (
     BlockStart,
     entry,
@@ -40,14 +41,14 @@ class EnvWorker:
         ports: Callable[[str, str, int], list[Any]],  # of a kind, a group and a block
         stores: Mapping[str, StoreReader],  # by group
         open_vector: Callable[[Sequence[int]], HostVector],
-        free: bool,
-        lead: int | None,  # by how many iterations it may be ahead of what is published; see `pace.lead`
+        early: bool,  # a block may ask for its first actions while its neighbours still step
+        leads: Leads,
         start: BlockStart,
         memory: BlockMemory,
     ):
         self.context, self.unroll = context, unroll
         self._steps = unroll * sum(len(envs) for envs in blocks.values())
-        gate = UnrollGate(context, stores, lead, early=free)
+        gate = UnrollGate(context, stores, leads, early=early)
         self.blocks = {
             number: self._block(number, envs, types, rolled, discounts, ports, open_vector)
             for number, envs in blocks.items()
@@ -61,7 +62,7 @@ class EnvWorker:
                 journal.write(block.entry())
         self.player = Player(
             list(self.blocks.values()), gate.wait_for, gate.early_stamp, context.leave_boundary,
-            asks_count=free and bool(rolled), beat=context.bell.beat_at, report_event=context.report_event,
+            asks_count=early and bool(rolled), beat=context.bell.beat_at, report_event=context.report_event,
         )  # fmt: skip
         report_cut_episodes(self.blocks.values(), context.report_event)
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from runnel.runtime.programs.carry import Carry
-from runnel.runtime.programs.versions import ParameterStamp
+from runnel.runtime.programs.versions import ParameterStamp, required
 from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.ports import OutPort
 from runnel.types import PyTree
@@ -27,15 +27,15 @@ class ParameterReader:
     def for_acting(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
         """The parameters of an unroll: those of its iteration, or the newest where staleness is allowed."""
         for group in self.stores:
-            self.wait(group, self.required(unroll))
+            self.wait(group, self.required(group, unroll))
             state = self.read_newer(group)
             if state is not None:
                 self._params[group] = state.params
         return ParameterStamp(min(self.iterations.values()), dict(self.versions)), self._params
 
-    def required(self, iteration: int) -> int:
+    def required(self, group: str, iteration: int) -> int:
         """The oldest iteration whose parameters may be used in another iteration."""
-        return 0 if self._a.lead is None else max(0, iteration - self._a.lead)
+        return required(iteration, self._a.leads[group])
 
     def wait(self, group: str, iteration: int) -> None:
         """Waits until the parameters of an iteration, or newer ones, are published."""
@@ -69,7 +69,7 @@ class RemoteStates:
         a, reader, newest = self._a, self._reader, 0
         for group in a.remote_groups:
             channel, store = a.ends.readers[group]
-            reader.wait(group, reader.required(messages if channel.whole and not a.free else iteration))
+            reader.wait(group, reader.required(group, messages if channel.whole and not a.free else iteration))
             if channel.whole or a.gathered:
                 # Before the state is read: meanwhile the value's consumer must not expect a newer one.
                 for port in outgoing:

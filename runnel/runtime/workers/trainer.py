@@ -208,7 +208,7 @@ class Trainer:
             )
 
     def _learnt(self) -> set[str]:
-        return {node.group for node in self.stage.nodes if node.kind in ("learn", "apply")}
+        return {node.group for node in self.stage.nodes if node.traits.learns}
 
     def _sampled(self, rounds: Rounds, carry: Carry) -> tuple[Carry, Values]:
         return self.stage.sample(carry, rounds.component)

@@ -10,7 +10,7 @@ import numpy as np
 
 from runnel.ops import episodes as ops_episodes
 from runnel.planning.channels import EnvBlock
-from runnel.planning.pace import gathers
+from runnel.planning.staleness_limit import gathers
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.stage import Stage
@@ -58,7 +58,7 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
     """The carry of the nodes here, as it was saved or from the beginning."""
     loop = Loop(a.graph)
     groups = list(dict.fromkeys(node.group for node in stage.nodes))
-    learnt = {node.group for node in stage.nodes if node.kind in ("learn", "apply")}
+    learnt = {node.group for node in stage.nodes if node.traits.learns}
 
     def begin(seed: Any) -> Carry:
         return Carry(
@@ -110,7 +110,7 @@ def make_unroll_collector(a: Assignment) -> tuple[BatchCollector | None, list[En
         if ports:
             sources.append(ports)
             places.append(place)
-    limit = a.limit if a.free and a.lead is None else None
+    limit = a.limit if a.free and not a.in_order else None
     return (BatchCollector(a.context, sources, len(sources), limit, "unrolls") if sources else None), places
 
 

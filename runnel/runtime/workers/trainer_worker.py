@@ -37,7 +37,7 @@ class TrainerWorker:
         self.progress = TrainingProgress(a, self.trainer)
         self.held = HeldSlots()
         parameters = self._parameters if a.learns or a.remote_groups else self.reader.for_acting
-        gate = UnrollGate(a.context, self.reader.stores, a.lead, early=False, learnt=lambda: self.progress.versions)
+        gate = UnrollGate(a.context, self.reader.stores, a.leads, early=False, learnt=lambda: self.progress.versions)
         self.actor = Actor(a, parameters, gate) if a.steps_envs else None
         self.inference = InferenceWorker(a, parameters) if a.serves_actions else None
         if self.actor is not None and a.start.rejoins:

@@ -24,7 +24,7 @@ class TrainingProgress:
         self.env_steps, self.episodes = int(a.start.saved.get(names.ENV_STEPS, np.int64(0))), 0
         self.until, self.target, self.reached = 0, float("inf"), False
         self.staleness = Staleness()
-        self.learners = [node for node in trainer.stage.nodes if node.kind in ("learn", "apply")]
+        self.learners = [node for node in trainer.stage.nodes if node.traits.learns]
         self.versions: dict[str, int] = {}  # by group: the updates of the state that the trainer has
         self._read_versions()
         self._mean = jax.jit(totals.window_mean_of)

@@ -30,5 +30,5 @@ def make_role(a: Assignment) -> Role:
         return role(a)
     reader = ParameterReader(a)
     if role is Actor:
-        return role(a, reader.for_acting, UnrollGate(a.context, reader.stores, a.lead, early=a.free))
+        return role(a, reader.for_acting, UnrollGate(a.context, reader.stores, a.leads, early=a.asks_early))
     return InferenceWorker(a, reader.for_acting)

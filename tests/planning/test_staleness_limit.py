@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from runnel.distributions.central import Central
 from runnel.execution.building import build
-from runnel.planning.pace import lead, staleness_in_iterations, updates_per_iteration
+from runnel.planning.staleness_limit import Pace, paces
+from runnel.planning.synchronisation import updates_per_iteration
 from runnel.runtime.programs.versions import Acted, Staleness, in_time, together
 from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
@@ -48,7 +49,7 @@ class Actor:
     def tick(self):
         out = self.outs[self.unroll % len(self.outs)]
         if self.begun_with is None:
-            if out.free() and in_time({"": self.store}, self.unroll, self.lead):
+            if out.free() and in_time({"": self.store}, self.unroll, {"": self.lead}):
                 self.begun_with, self.left = self.store.iteration(), self.draw()
                 out.claim(self.begun_with)
         elif self.left:
@@ -162,14 +163,13 @@ def planned(algorithm, distribution):
 )
 def test_a_plan_says_how_far_ahead_actors_may_be(algorithm, layout, limit, ahead):
     plan, graph = planned(algorithm, layout)
-    assert staleness_in_iterations(plan, graph) == limit
-    assert lead(plan, graph) == ahead
+    assert paces(plan, graph) == {"agent": Pace(limit, ahead)}
 
 
 def test_gradients_are_gathered_as_they_come():
     plan, graph = planned("a2c", Central(actors=2))
-    assert lead(plan, graph) is None
-    assert updates_per_iteration(graph) == 1
+    assert [pace.lead for pace in paces(plan, graph).values()] == [None]
+    assert updates_per_iteration(graph, "agent") == 1
 
 
 def test_staleness_is_that_of_every_unroll_and_of_the_oldest():

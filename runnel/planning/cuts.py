@@ -1,0 +1,132 @@
+"""The cut edges of a plan: those between fragments, and what carries each. Streams and stores are opened from these.
+
+Edges that travel together are one cut edge: a node's values for the nodes of one other fragment, as often as they go. A
+plan shows the cut edges, and `channels.py` opens exactly their channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from runnel.deprecated import accepts_old_fields
+from runnel.graph.nodes import Edge, Graph, tree_bytes
+from runnel.planning.synchronisation import EXCHANGED, Slacks, described, group_of
+
+Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
+
+ChannelKind = Literal["request", "reply", "unroll", "value", "store", "collective"]
+"""What carries a cut edge: streams of four kinds, a parameter store, or collectives that JAX runs itself."""
+
+
+@accepts_old_fields
+@dataclass(frozen=True)
+class PlacedFragment:
+    """A fragment with its nodes found and its replicas placed."""
+
+    name: str
+    nodes: tuple[str, ...]
+    replicas: int
+    devices: tuple[tuple[str, ...], ...]  # of each replica
+    compiled: bool
+    environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it steps, from and to
+    env_splits: int = 1  # blocks that each replica's environments form
+
+    def workers(self) -> list[str]:
+        """Their names."""
+        return [f"{self.name}-{i}" for i in range(self.replicas)] if self.replicas > 1 else [self.name]
+
+
+@dataclass(frozen=True)
+class CutEdge:
+    """Edges from one node to the nodes of another fragment that travel together, or gradients between replicas."""
+
+    source: str
+    target: str
+    what: tuple[str, ...]
+    pattern: Pattern
+    synchronisation: str
+    bytes_per_iteration: int
+    channel: ChannelKind
+    group: str = ""
+    node: str = ""  # whose values it carries
+    slack: int | None = 0  # by how many updates the source may run ahead; None: the target never waits
+
+
+def learns(fragment: PlacedFragment, graph: Graph) -> bool:
+    """Whether a fragment changes parameters."""
+    return any(graph.nodes[node].traits.learns for node in fragment.nodes)
+
+
+def cut_edges(fragments: Sequence[PlacedFragment], slacks: Slacks, graph: Graph) -> tuple[CutEdge, ...]:
+    """All cut edges of a graph in fragments."""
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    together: dict[tuple[str, str, str, str, ChannelKind, float], list[int]] = {}
+    for k, edge in enumerate(graph.edges):
+        source, target = home[edge.source].name, home[edge.target].name
+        if source != target:
+            # Values of one node that travel together are sent once: act and rollout share an observation.
+            times = 1.0 if edge.published else edge.per_iteration
+            key = source, target, edge.source, group_of(edge, graph), _channel(edge, graph), times
+            together.setdefault(key, []).append(k)
+    whole = {
+        group_of(graph.edges[k], graph) for own in together.values() for k in own if graph.edges[k].what == "state"
+    }
+    by_name = {fragment.name: fragment for fragment in fragments}
+    cuts = [
+        _cut_edge(by_name[source], by_name[target], channel, places, times, whole, slacks, graph)
+        for (source, target, _, _, channel, times), places in together.items()
+    ]
+    return (*cuts, *(_all_reduced(each, graph) for each in fragments if each.replicas > 1 and learns(each, graph)))
+
+
+def _cut_edge(
+    source: PlacedFragment, target: PlacedFragment, channel: ChannelKind, places: Sequence[int], times: float,
+    whole: set[str], slacks: Slacks, graph: Graph,
+) -> CutEdge:  # fmt: skip
+    edges = [graph.edges[k] for k in places]
+    node, group = edges[0].source, group_of(edges[0], graph)
+    values = {name: type_ for edge in edges for name, type_ in edge.type.items()}
+    if group in whole and values.keys() & {"params", "state"}:
+        values = {"state": graph.states[group]}  # a group has one store, and the parameters are in it
+    if values.keys() & {"params", "state"}:
+        values.pop("version", None)
+    pattern = _pattern(source, target, published=channel == "store")
+    copies = target.replicas if pattern == "broadcast" else 1
+    named = f" of {group}" if len(graph.spec.groups) > 1 else ""
+    own = [slacks.by_edge[k] for k in places]
+    slack = None if None in own else min(max(filter(None, own), default=0), slacks.staleness[group])
+    return CutEdge(
+        source.name, target.name, tuple(f"{name}{named}" for name in values), pattern,
+        described(edges, slack, group, slacks, graph), round(tree_bytes(values) * times * copies),
+        channel, group, node, slack,
+    )  # fmt: skip
+
+
+def _channel(edge: Edge, graph: Graph) -> ChannelKind:
+    if edge.published:
+        return "store"
+    kind = graph.nodes[edge.source].kind
+    if edge.what in EXCHANGED:
+        return "request" if kind == "environment" else "reply"
+    return "unroll" if kind == "rollout" else "value"
+
+
+def _pattern(source: PlacedFragment, target: PlacedFragment, published: bool) -> Pattern:
+    if published:
+        return "broadcast" if target.replicas > 1 else "send"
+    if source.replicas == target.replicas == 1:
+        return "send"
+    if target.replicas == 1:
+        return "gather"
+    return "scatter" if source.replicas == 1 else "route"
+
+
+def _all_reduced(fragment: PlacedFragment, graph: Graph) -> CutEdge:
+    """Replicas that learn add up their gradients."""
+    learners = [graph.nodes[node] for node in fragment.nodes if graph.nodes[node].traits.learns]
+    size = sum(tree_bytes(graph.states[node.group].params) for node in learners) * fragment.replicas
+    return CutEdge(
+        fragment.name, fragment.name, ("gradients",), "all-reduce", "barrier every gradient step", size, "collective"
+    )
