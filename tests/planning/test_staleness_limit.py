@@ -15,6 +15,7 @@ from runnel.planning.synchronisation import updates_per_iteration
 from runnel.runtime.programs.versions import Acted, Staleness, in_time, together
 from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
+from runnel.runtime.workers.stream_headers import UnrollHeader, ValueHeader
 from runnel.transport import in_process
 from runnel.transport.stream import Field
 
@@ -55,7 +56,7 @@ class Actor:
         elif self.left:
             self.left -= 1
         else:
-            out.send([self.begun_with], self.begun_with)
+            out.send(UnrollHeader(self.unroll, self.begun_with), [self.begun_with], self.begun_with)
             self.unroll, self.begun_with = self.unroll + 1, None
 
 
@@ -74,7 +75,7 @@ class Stage:
         elif self.outs is None:
             self.iteration, self.value = self.iteration + self.turns, None
         elif (out := self.outs[self.iteration % len(self.outs)]).free():
-            out.send([self.value])
+            out.send(ValueHeader(1, 0), [self.value])
             self.iteration, self.value = self.iteration + self.turns, None
 
 
