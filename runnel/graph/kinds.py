@@ -7,7 +7,7 @@ from typing import Literal
 
 NodeKind = Literal["environment", "act", "rollout", "map", "replay", "learn", "gradient", "apply"]
 
-Learnt = Literal["params", "state", "version"]
+LearnerValue = Literal["params", "state", "version"]
 """What a node reads of its group's learner: the parameters, the whole state, or only which version is the newest."""
 
 
@@ -24,7 +24,7 @@ class KindTraits:
     learns: bool = False
     """It changes its group's state: its fragment publishes parameters, and several replicas of it are one program."""
 
-    reads: Learnt | None = None
+    reads: LearnerValue | None = None
     """What it reads of its group's learner where that is in another fragment."""
 
     keeps: bool = False

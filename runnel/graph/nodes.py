@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from runnel.algorithm import Algorithm, asks_for
-from runnel.graph.kinds import KINDS, KindTraits, Learnt, NodeKind
+from runnel.graph.kinds import KINDS, KindTraits, LearnerValue, NodeKind
 from runnel.replay import Replay
 from runnel.types import EnvSpec, PyTree
 
@@ -110,7 +110,7 @@ class Node:
         return KINDS[self.kind]
 
     @property
-    def reads(self) -> Learnt | None:
+    def reads(self) -> LearnerValue | None:
         """What it reads of its group's learner. A map reads if its function asks for `params` or for a `key`."""
         if self.kind == "map" and not any(asks_for(self.function, name) for name in ("params", "key")):
             return None

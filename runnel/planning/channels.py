@@ -58,11 +58,14 @@ class EnvBlock:
         return range(self.start, self.stop)
 
 
+StreamKind = Literal["unroll", "request", "reply", "value"]
+
+
 @dataclass(frozen=True)
 class StreamSpec:
     """A stream from one worker to another."""
 
-    kind: Literal["unroll", "request", "reply", "value"]
+    kind: StreamKind
     source: str
     target: str
     schema: Schema

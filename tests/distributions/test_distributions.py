@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import get_args
 
 import jax
 import pytest
@@ -43,8 +44,10 @@ from runnel.distributions.fine import Fine
 from runnel.distributions.fused import Fused
 from runnel.distributions.inline import Inline
 from runnel.distributions.replicated import Replicated
+from runnel.environment import is_traceable
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
 from runnel.execution.building import build
+from runnel.planning.channels import StreamKind, derive_channels
 from runnel.planning.plan import Machine
 from runnel.transport import memory_check, shared_memory
 from runnel.types import Box
@@ -190,7 +193,38 @@ def conforms(algorithm, environment, distribution, tmp_path, envs=8, iterations=
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["env_steps"] == result["env_steps"]
     assert [line["env_steps"] for line in lines] == sorted(line["env_steps"] for line in lines)
+    streams = {(stream["source"], stream["target"], stream["kind"]) for stream in result["streams"]}
+    planned = {(s, t, kind) for kind, s, t, _ in shown(built.plan) if kind in get_args(StreamKind)}
+    assert streams in (planned, set())  # a run may end before they are looked at
     return run
+
+
+def shown(plan):
+    """By plan: what goes between fragments, as (channel, source, target, whose)."""
+    return {
+        (cut.channel, cut.source, cut.target, cut.node if cut.channel == "value" else cut.group)
+        for cut in plan.cuts
+        if cut.channel != "collective"
+    }
+
+
+def opened(built):
+    """The same of the streams and stores that are opened between workers."""
+    topology = derive_channels(built.plan, built.graph, host=not is_traceable(built.environment))
+    home = {worker.name: worker.fragment for worker in topology.posts}
+    streams = {(link.kind, home[link.source], home[link.target], link.node or link.group) for link in topology.links}
+    stores = {
+        ("store", home[store.source], home[target], store.group)
+        for store in topology.boards
+        for target in store.targets
+    }
+    # Every worker of a fragment has an end of each of its channels.
+    ends = {(kind, at, worker.name) for kind, source, target, _ in streams | stores for worker in topology.posts
+            for at in (source, target) if worker.fragment == at and not (kind == "store" and at == source)}  # fmt: skip
+    held = {(link.kind, home[end], end) for link in topology.links for end in (link.source, link.target)}
+    held |= {("store", home[target], target) for store in topology.boards for target in store.targets}
+    assert ends == held
+    return streams | stores
 
 
 RUNS_UNDER = {entry.name: entry.distributions for entry in catalog.algorithms()}
@@ -281,7 +315,8 @@ def test_every_plan_is_built_as_written_or_refused_in_words(algorithm, name):
         with pytest.raises(UserError, match=what):
             build(ALGORITHMS[algorithm], environment_of(name, algorithm), distribution_of(name), 8)
         return
-    plan = build(ALGORITHMS[algorithm], environment_of(name, algorithm), distribution_of(name), 8).plan
+    built = build(ALGORITHMS[algorithm], environment_of(name, algorithm), distribution_of(name), 8)
+    plan = built.plan
     fragments, edges = PLANS[name]
     here = {"LEARNING": LEARNING[algorithm], "GRADIENTS": GRADIENTS.get(algorithm, "")}
     assert {each.name: (each.replicas, each.nodes) for each in plan.fragments} == {
@@ -292,6 +327,7 @@ def test_every_plan_is_built_as_written_or_refused_in_words(algorithm, name):
     assert plan.workers == sum(replicas for replicas, _ in fragments.values())
     assert [each.compiled for each in plan.fragments] == [name == "fused"] * len(fragments)
     assert json.loads(json.dumps(plan.json()))["distribution"] == name
+    assert opened(built) == shown(plan)
 
 
 def test_the_covering_set_covers():
@@ -341,6 +377,13 @@ SCALED = {
     "replicated, four": (ALGORITHMS["dqn"], Replicated(4)),
     "environments, 3 splits": (ALGORITHMS["impala"], Environments(actors=2, env_splits=3)),
 }
+
+
+@pytest.mark.parametrize("case", SCALED)
+def test_what_a_plan_of_many_workers_shows_is_what_is_opened(case):
+    algorithm, distribution = SCALED[case]
+    built = build(algorithm, "Pendulum-v1" if algorithm.actions == (Box,) else HOST, distribution, 24)
+    assert opened(built) == shown(built.plan)
 
 
 @pytest.mark.slow

@@ -1,0 +1,83 @@
+"""Cut edges that synchronise differently: samples are as old as their group's edges allow; runs pause and survive."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aging import Ages, TeamAges
+from chaos import Chaos
+from kill_runs import train
+from paths import EXAMPLES
+
+import runnel
+from runnel.execution.building import build
+from runnel.planning.plan import Distribution
+
+OFTEN = {"checkpoint_every_s": 0.1}
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import mixed_synchronisation
+
+    return mixed_synchronisation
+
+
+def trained(
+    algorithm: Any, environment: str, distribution: Distribution, place: Path, steps: int, **settings: Any
+) -> Any:
+    run = runnel.train(
+        algorithm, environment, distribution, envs=4, steps=steps, seed=1, run_dir=place, quiet=True, hang_after_s=60.0,
+        **settings,
+    )  # fmt: skip
+    assert run.result["status"] == "finished"
+    assert run.result["env_steps"] >= steps
+    plan = build(algorithm, environment, distribution, 4).plan
+    streams = {(stream["source"], stream["target"], stream["kind"]) for stream in run.result["streams"]}
+    assert streams == {(c.source, c.target, c.channel) for c in plan.cuts if c.channel != "store"}
+    return run
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", "toys:Corridor"])
+def test_what_acts_waits_every_step_and_the_learner_does_not(environment, examples, tmp_path):
+    """Often paused: what acts in step with environments pauses before them."""
+    algorithm = Ages(bound=4, work=50_000)
+    run = trained(algorithm, environment, examples.InStepInference(), tmp_path / "run", 60 * 2 * 4, **OFTEN)
+    assert run.result["restarts"] == 0
+    (state,) = run.states.values()
+    assert int(state.updates) == run.result["updates"]
+    assert 0 < int(state.oldest) == run.result["staleness_max"] <= 4
+    more = runnel.resume(tmp_path / "run", steps=80 * 2 * 4, quiet=True)
+    assert more.result["status"] == "finished"
+    assert int(more.states["agent"].oldest) <= 4
+
+
+@pytest.mark.parametrize("settings", [{}, OFTEN])
+def test_one_group_waits_for_its_learner_and_the_other_does_not(settings, examples, tmp_path):
+    algorithm = TeamAges(bound=4, work=50_000)
+    run = trained(algorithm, "toys:Tag", examples.OneGroupFree(staleness=3), tmp_path / "run", 60 * 2 * 4, **settings)
+    assert run.result["restarts"] == 0
+    assert int(run.states["hunter"].oldest) == 0
+    assert 0 < int(run.states["runners"].oldest) <= 3
+    # Unrolls are taken in order where another group waits: none is lost at a pause.
+    assert {int(state.updates) for state in run.states.values()} == {60}
+    more = runnel.resume(tmp_path / "run", steps=80 * 2 * 4, quiet=True)
+    assert more.result["status"] == "finished"
+    assert int(more.states["hunter"].oldest) == 0
+    assert int(more.states["hunter"].updates) == 80
+    assert int(more.states["runners"].oldest) <= 3
+
+
+def test_killed_workers_of_a_mixed_run_are_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    command = ["a2c", "tag:Tag", "--distribution", "mixed_synchronisation:OneGroupFree"]
+    workers = ["actor-0", "actor-1", "hunter-learner", "runners-learner"]
+    chaos = Chaos(
+        train(command, tmp_path / "run", 40_000), tmp_path / "run", workers, seed=1, pause_s=(0.2, 1.5),
+        signals=[signal.SIGKILL], most=4,
+    )  # fmt: skip
+    assert chaos.run(280) == 0, chaos.output()
+    assert chaos.done
+    assert chaos.result()["status"] == "finished"
