@@ -54,7 +54,7 @@ FIELDS: Final = {
     "runnel.distributions.environments:Environments": {"ring": "env_splits"},
     "runnel.distributions.fine:Fine": {"ring": "env_splits"},
     "runnel.planning.distribution:Fragment": {"ring": "env_splits"},
-    "runnel.planning.plan:PlacedFragment": {"ring": "env_splits"},
+    "runnel.planning.cuts:PlacedFragment": {"ring": "env_splits"},
 }
 """Fields that changed, by the class that has them: old -> new."""
 

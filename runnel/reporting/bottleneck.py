@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from runnel import distributions
+from runnel.graph.kinds import KINDS, NodeKind
 from runnel.ops.blocks import block_count
 from runnel.runtime.usage import RoleUsage, UsageReport
 
@@ -36,7 +37,7 @@ class FragmentRole:
 
     name: str
     replicas: int
-    kinds: frozenset[str]
+    kinds: frozenset[NodeKind]
 
     @property
     def steps_envs(self) -> bool:
@@ -44,7 +45,7 @@ class FragmentRole:
 
     @property
     def learns(self) -> bool:
-        return bool(self.kinds & {"learn", "apply"})
+        return any(KINDS[kind].learns for kind in self.kinds)
 
 
 @dataclass(frozen=True)
