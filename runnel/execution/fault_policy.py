@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 from runnel.errors import EnvironmentFailed, OutOfDescriptors, StateLost, UserError, WorkerFailed
 from runnel.graph.nodes import Graph
 from runnel.planning.cuts import PlacedFragment
+from runnel.planning.pace import gathers
 from runnel.planning.plan import Plan
-from runnel.planning.staleness_limit import gathers
 from runnel.runtime.control_messages import Failed
 from runnel.system.stacks import Frame, compiles, place, read, waits_for_device
 
@@ -109,7 +109,7 @@ def replaceable(fragment: PlacedFragment, plan: Plan, graph: Graph) -> bool:
     Any other worker has state that is only in a checkpoint.
     """
     nodes = [graph.nodes[name] for name in fragment.nodes]
-    if any(node.traits.keeps for node in nodes):
+    if any(node.traits.has_state for node in nodes):
         return False
     kinds, steps_envs = {node.kind for node in nodes}, "environment" in fragment.nodes
     everybody = set(graph.spec.groups)

@@ -150,7 +150,7 @@ def replanned(built: BuiltRun, first_cpus: int, machines: tuple[Machine, ...]) -
     A synchronous run keeps its number of actors, which share the CPUs that there are.
     """
     given: Any = built.distribution
-    if not built.plan.asynchronous or not hasattr(given, "actors"):
+    if built.plan.synchronous or not hasattr(given, "actors"):
         return on(built, machines)
     wanted = max(1, given.actors * sum(machine.cpus for machine in machines) // first_cpus)
     for actors in range(wanted, 0, -1):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from runnel.ops.episodes import WINDOW
-from runnel.runtime.control_messages import EpisodeWindow, ProgressReport
+from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, StalenessSums
 from runnel.runtime.programs import totals
 from runnel.runtime.programs.totals import Progress
 
@@ -22,11 +22,14 @@ class ProgressAggregator:
     def __init__(self, learners: set[str]):
         self.learners = learners
         self.worked = 0  # environment steps learnt from, counting those twice that had to be done again
+        self.last: dict[str, ProgressReport] = {}  # by worker: its newest report
+        self.staleness = StalenessSums(0, 0, 0)  # of stretches before this one: learners count anew in each
         self.begin()
 
     def begin(self, env_steps: int = 0, iterations: int = 0, versions: int = 0) -> None:
         self.env_steps, self.iterations, self.versions, self.episodes = env_steps, iterations, versions, 0
-        self.last: dict[str, ProgressReport] = {}  # by worker: its newest report
+        self.staleness = self._staleness()
+        self.last = {}
         self.ended: dict[str, int] = {}  # by worker: episodes that those saw which it replaces
         self.sums = totals.Summed(0, {}, {}, {})
 
@@ -78,11 +81,16 @@ class ProgressAggregator:
             out=_means(sums),
             reached=any(p.target_reached for p in learners) or bool(full and mean is not None and mean >= target),
             env_steps=env_steps - self.env_steps,
-            staleness=_staleness(learners),
+            staleness=_mean_and_most(self._staleness()),
             broken=sums.broken,
         )
         self.env_steps, self.iterations, self.episodes, self.versions = env_steps, iterations, episodes, versions
         return progress
+
+    def _staleness(self) -> StalenessSums:
+        """Since this process began to train."""
+        sums = [self.staleness, *(told.staleness for told in self._of_learners())]
+        return StalenessSums(sum(s.total for s in sums), sum(s.count for s in sums), max(s.most for s in sums))
 
     def _episodes(self) -> int:
         """Workers with the same groups have each their own episodes; those of other groups saw the same ones."""
@@ -114,8 +122,5 @@ def _means(sums: totals.Summed) -> dict[str, float]:
     return means
 
 
-def _staleness(learners: list[ProgressReport]) -> tuple[float, int]:
-    """The mean and the most, since the run was started."""
-    total = sum(p.staleness.total for p in learners)
-    count = sum(p.staleness.count for p in learners)
-    return (total / count if count else 0.0), max((p.staleness.most for p in learners), default=0)
+def _mean_and_most(sums: StalenessSums) -> tuple[float, int]:
+    return (sums.total / sums.count if sums.count else 0.0), sums.most

@@ -111,7 +111,7 @@ class RunStats:
     counters: RunCounters = field(default_factory=RunCounters)
     rate: Rate = field(default_factory=Rate)
     startup_s: float | None = None  # to the first update
-    staleness: tuple[float, int] = (0.0, 0)  # lately: its mean, and the highest
+    staleness: tuple[float, int] = (0.0, 0)  # its mean and the highest, since this process began to train
 
     def add(self, progress: Progress, steps_per_iteration: int) -> None:
         self.counters.add(progress, steps_per_iteration)

@@ -287,7 +287,7 @@ class Session:
                 startup.end()
             self._not_finite(progress.broken, program, log, view)
             self._report_rejections()
-            grows = self.pool.grows() and self.built.plan.asynchronous
+            grows = self.pool.grows() and not self.built.plan.synchronous
             if grows or time.monotonic() - saved_at > self.run_config.checkpoint_every_s:
                 self._save(program, view)
                 if self.rest is not None:

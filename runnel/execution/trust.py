@@ -37,7 +37,7 @@ PARTS: Final = ("algorithm", "distribution", "environment")
 WANDB: Final = "wandb"
 """The part that has a run shown at Weights & Biases: with the user's account, and for others to see."""
 
-SHIPPED: Final = re.compile(r"runnel\.(nn(\.\w+)?|replay|planning\.distribution|types)")
+SHIPPED: Final = re.compile(r"runnel\.(nn(\.\w+)?|replay|planning\.(distribution|synchronisation)|types)")
 """Modules whose classes and functions may be settings."""
 
 ACTIVATIONS: Final = (

@@ -16,9 +16,9 @@ from runnel.graph.nodes import Graph
 from runnel.launch.host import HostChannels, HostParameters, HostStream, WorkerOrder
 from runnel.launch.site import Site, StreamFill, WorkerProcess
 from runnel.planning.channels import StreamSpec, Topology, WorkerSpec, group_types
+from runnel.planning.pace import paces
 from runnel.planning.plan import Machine, Plan, learns
 from runnel.planning.schemas import fields_json
-from runnel.planning.staleness_limit import paces
 from runnel.transport import bell
 
 LONG_SPIN_S = 5e-3
@@ -233,6 +233,5 @@ def meeting(plan: Plan, graph: Graph) -> list[str]:
     """The workers that play whole unrolls, do nothing else, and wait for each other after each."""
     fragment = plan.home("environment")
     acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
-    barrier = not plan.synchronisation.asynchronous and not plan.synchronisation.every_step
-    meet = barrier and fragment.replicas > 1
+    meet = plan.synchronous and fragment.replicas > 1
     return fragment.workers() if acts and meet and not learns(fragment, graph) else []

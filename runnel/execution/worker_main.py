@@ -16,7 +16,7 @@ from runnel.environment import HostEnvironment, HostVector
 from runnel.runtime.control_messages import Load, ReadyToLoad, Reset, Stop, parse_command
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
-from runnel.runtime.workers.ports import InPort, OutPort, PauseRequested, Stopped, WorkerContext
+from runnel.runtime.workers.ports import InPort, OutPort, ResetRequested, Stopped, WorkerContext
 from runnel.transport import interface, shared_memory
 from runnel.transport.stream import Field, Schema
 
@@ -186,7 +186,7 @@ class WorkerBootstrap:
             start = self._start()
             try:
                 work(self.station, start)
-            except PauseRequested:
+            except ResetRequested:
                 counts = self.station.counts
                 self.station = self._station()
                 self.station.counts = counts

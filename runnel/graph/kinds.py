@@ -27,7 +27,7 @@ class KindTraits:
     reads: LearnerValue | None = None
     """What it reads of its group's learner where that is in another fragment."""
 
-    keeps: bool = False
+    has_state: bool = False
     """It has a state that only a checkpoint can restore: a worker that has it cannot be replaced alone."""
 
 
@@ -36,8 +36,8 @@ KINDS: dict[NodeKind, KindTraits] = {
     "act": KindTraits("action", trains=False, reads="params"),
     "rollout": KindTraits("trajectory", trains=False, reads="version"),
     "map": KindTraits(reads="params"),  # only if its function asks for `params` or `key`: see `Node.reads`
-    "replay": KindTraits("batch", keeps=True),
-    "learn": KindTraits(learns=True, keeps=True),
+    "replay": KindTraits("batch", has_state=True),
+    "learn": KindTraits(learns=True, has_state=True),
     "gradient": KindTraits("gradients", reads="state"),
-    "apply": KindTraits(learns=True, keeps=True),
+    "apply": KindTraits(learns=True, has_state=True),
 }

@@ -224,7 +224,7 @@ class _Opening:
         gives, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
         refs = sent(self.graph, self.graph.nodes[cut.node], taker)
         message = (ACTED, *schema_of(jax.tree.leaves([ref.type for ref in refs])))
-        slots = 2 if self.plan.asynchronous or self.plan.limits[cut.group] else 1
+        slots = 2 if self.plan.limits[cut.group] else 1
         for i, source in enumerate(gives.workers()):
             for j, target in enumerate(taker.workers()):
                 # Workers that step environments each have their own values, and begin the next once the last is taken.

@@ -12,7 +12,7 @@ from typing import Literal
 
 from runnel.deprecated import accepts_old_fields
 from runnel.graph.nodes import Edge, Graph, tree_bytes
-from runnel.planning.synchronisation import EXCHANGED, Slacks, described, group_of
+from runnel.planning.slacks import EXCHANGED, Slacks, described, group_of
 
 Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
 

@@ -5,83 +5,21 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from runnel.deprecated import accepts_old_fields
 from runnel.errors import UserError
+from runnel.planning.synchronisation import Barrier, BoundedStaleness, Synchronisation, is_whole
 
 if TYPE_CHECKING:
     from runnel.graph.nodes import Graph
+
+__all__ = ["REST", "Barrier", "BoundedStaleness", "Distribution", "Fragment", "Layout", "Synchronisation"]
 
 REST = "*"
 """Among a fragment's nodes: every node that no fragment names."""
 
 Devices = Literal["cpu", "one", "all"]
-
-
-class Synchronisation(abc.ABC):
-    """How the ends of a cut edge wait for each other. Others read these properties and do not ask for the class."""
-
-    @property
-    @abc.abstractmethod
-    def slack(self) -> int:
-        """By how many updates the source may run ahead of the target. 0: both wait for each other."""
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether the source may run ahead at all, as far as the algorithm tolerates it."""
-        return True
-
-    @property
-    def every_step(self) -> bool:
-        """Whether environments and what acts for them wait for each other at every step."""
-        return False
-
-
-@dataclass(frozen=True)
-class Barrier(Synchronisation):
-    """Both ends wait for each other, every step or every unroll."""
-
-    every: Literal["step", "unroll"] = "unroll"
-
-    def __post_init__(self) -> None:
-        if self.every not in ("step", "unroll"):
-            raise UserError(f"found Barrier(every={self.every!r}), expected 'step' or 'unroll'")
-
-    @property
-    def slack(self) -> int:
-        return 0
-
-    @property
-    def asynchronous(self) -> bool:
-        return False
-
-    @property
-    def every_step(self) -> bool:
-        return self.every == "step"
-
-    def __str__(self) -> str:
-        return f"barrier every {self.every}"
-
-
-@dataclass(frozen=True)
-class BoundedStaleness(Synchronisation):
-    """The source runs ahead of the target, by at most `max_staleness` updates."""
-
-    max_staleness: int
-
-    def __post_init__(self) -> None:
-        if not _whole(self.max_staleness, 0):
-            raise UserError(
-                f"found BoundedStaleness({self.max_staleness!r}), expected a whole number of updates, 0 or more"
-            )
-
-    @property
-    def slack(self) -> int:
-        return self.max_staleness
-
-    def __str__(self) -> str:
-        return f"asynchronous, staleness at most {self.max_staleness}"
 
 
 @accepts_old_fields
@@ -112,7 +50,7 @@ class Fragment:
         if self.devices not in get_args(Devices):
             wanted = ", ".join(map(repr, get_args(Devices)))
             raise UserError(f"fragment {self.name}: found devices={self.devices!r}, wanted one of {wanted}")
-        if not _whole(self.env_splits, 1):
+        if not is_whole(self.env_splits, 1):
             raise UserError(
                 f"fragment {self.name}: found env_splits={self.env_splits!r}, expected a whole number, 1 or more"
             )
@@ -138,10 +76,6 @@ class Layout:
     def asynchronous(self) -> bool:
         """Whether any edge may be asynchronous."""
         return any(each.asynchronous for each in (self.synchronisation, *self.edges.values()))
-
-
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 class Distribution(abc.ABC):

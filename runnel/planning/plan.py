@@ -30,7 +30,7 @@ from runnel.planning.distribution import (
 )
 from runnel.planning.machine import HERE, Machine, in_order
 from runnel.planning.placement import Placement, ReplicaRequest, place
-from runnel.planning.synchronisation import matches, slacks
+from runnel.planning.slacks import matches, slacks
 from runnel.planning.validate import check_learning, check_needs, check_parts, check_synchronisation, check_unrolling
 
 if TYPE_CHECKING:
@@ -90,11 +90,6 @@ class Plan:
     def home(self, node: str) -> PlacedFragment:
         """The fragment that holds a node."""
         return next(fragment for fragment in self.fragments if node in fragment.nodes)
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether the layout lets all groups run ahead of their learners, as far as the algorithm tolerates it."""
-        return self.synchronisation.asynchronous
 
     @property
     def synchronous(self) -> bool:

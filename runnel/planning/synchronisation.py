@@ -1,238 +1,79 @@
-"""How each cut edge synchronises, and what that adds up to: the staleness that each group's learner may see.
-
-Every cut edge has a slack, the number of updates by which its source may run ahead of its target; a barrier has 0. Data
-goes from a rollout along a path of edges to its learner, and parameters come back: a cycle. What is learnt from is at
-most as many updates old as the slacks along the cycle add up to, and never older than the algorithm's `max_staleness`.
-
-A layout names the synchronisation of single edges, and one for the rest. The rest of a cycle has that slack once: it is
-the slack of the first cut edge that is not named. Parameters that are not named add nothing: the newest are read.
-"""
+"""How the ends of a cut edge wait for each other: `Barrier` and `BoundedStaleness`. What follows is in `slacks.py`."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+import abc
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from runnel.errors import UserError, nearest
-from runnel.graph.nodes import Edge, Graph, Node
-from runnel.planning.distribution import REST, Barrier, Layout, Synchronisation
+from runnel.errors import UserError
 
-EXCHANGED = frozenset({"observation", "step", "action", "act", "memory"})
-"""Values that go between environments and what acts for them. Environments step only once their actions have come."""
+
+class Synchronisation(abc.ABC):
+    """How the ends of a cut edge wait for each other. Others read these properties and do not ask for the class."""
+
+    @property
+    @abc.abstractmethod
+    def slack(self) -> int:
+        """By how many updates the source may run ahead of the target. 0: both wait for each other."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the source may run ahead at all, as far as the algorithm tolerates it."""
+        return True
+
+    @property
+    def every_step(self) -> bool:
+        """Whether environments and what acts for them wait for each other at every step."""
+        return False
 
 
 @dataclass(frozen=True)
-class Slacks:
-    """How the cut edges of a graph synchronise, and what follows for each group."""
+class Barrier(Synchronisation):
+    """Both ends wait for each other, every step or every unroll."""
 
-    by_edge: Mapping[int, int | None]
-    """By place in `graph.edges`. None: the target takes what has come and never waits, as for priorities."""
+    every: Literal["step", "unroll"] = "unroll"
 
-    sums: Mapping[str, int]
-    """By group: the largest sum of slacks along one of its cycles, and at most the algorithm's `max_staleness`."""
-
-    limits: Mapping[str, int]
-    """By group: how many iterations, each of one or more updates, an unroll may be behind within that sum."""
-
-    in_step: frozenset[str]
-    """The groups whose environments and actions wait for each other at every step."""
+    def __post_init__(self) -> None:
+        if self.every not in ("step", "unroll"):
+            raise UserError(f"found Barrier(every={self.every!r}), expected 'step' or 'unroll'")
 
     @property
-    def staleness(self) -> dict[str, int]:
-        """By group: the most updates that what is learnt from may be old. 0: actors and learner wait for each other."""
-        return {group: self.sums[group] if limit else 0 for group, limit in self.limits.items()}
-
-
-def matches(pattern: str, node: Node) -> bool:
-    """Whether a name in a layout means a node: its kind, its name, or its group and `/*`."""
-    return pattern in (node.kind, node.name, f"{node.group}/*")
-
-
-def slacks(name: str, layout: Layout, homes: Mapping[str, str], graph: Graph) -> Slacks:
-    """The slack of every cut edge under a layout. `homes`: each node's fragment."""
-    named = _named(name, layout, homes, graph)
-    cut = [k for k, edge in enumerate(graph.edges) if homes[edge.source] != homes[edge.target]]
-    found: dict[int, int | None] = {k: _named_slack(name, graph.edges[k], named[k]) for k in cut if k in named}
-    sums = {}
-    for group in graph.spec.groups:
-        found |= _first_unnamed(group, cut, found, layout.synchronisation.slack, graph)
-        sums[group] = min(_longest(group, cut, found, graph), graph.algorithm.max_staleness)
-    for group in graph.spec.groups:
-        if not graph.learners(group):  # nobody learns from it: it never waits
-            sums[group] = max(sums.values())
-    limits = _in_iterations(sums, homes, graph)
-    for k in cut:
-        takes_any = graph.edges[k].what == "priorities" and limits[group_of(graph.edges[k], graph)] > 0
-        found.setdefault(k, None if takes_any else 0)
-    barriers = {group_of(graph.edges[k], graph) for k, each in named.items() if each.every_step}
-    synchronous = {group for group, limit in limits.items() if not limit}
-    return Slacks(found, sums, limits, _in_step(barriers | synchronous, homes, graph))
-
-
-def group_of(edge: Edge, graph: Graph) -> str:
-    """The group that an edge belongs to; of an environment, which all groups share, that of its other end."""
-    return graph.nodes[edge.source].group or graph.nodes[edge.target].group
-
-
-def _in_iterations(sums: Mapping[str, int], homes: Mapping[str, str], graph: Graph) -> dict[str, int]:
-    """The limit of each group; groups that are trained in one fragment share the lowest."""
-    limits = {}
-    for group, bound in sums.items():
-        learners = graph.learners(group)
-        # The last update from the unrolls themselves, not from a replay, comes after the others of its iteration.
-        last = max(0, sum(not node.loops for node in learners) - 1)
-        limits[group] = max(0, (bound - last) // updates_per_iteration(graph, group))
-    for fragment in dict.fromkeys(homes.values()):
-        trained = {node.group for node in graph.after_rollout() if homes[node.name] == fragment}
-        limits |= dict.fromkeys(trained, min((limits[group] for group in trained), default=0))
-    return limits
-
-
-def updates_per_iteration(graph: Graph, group: str) -> int:
-    """At most, over any number of iterations: what a replay has left of one, less than an update, is in the ceiling."""
-    rates = [
-        max((e.per_iteration for e in graph.edges if e.target == node.name and not e.feedback), default=1.0)
-        for node in graph.learners(group)
-    ]
-    return max(1, sum(math.ceil(rate) for rate in rates))
-
-
-def _in_step(groups: Collection[str], homes: Mapping[str, str], graph: Graph) -> frozenset[str]:
-    """All groups that are acted for in step: those that are to be, those whose trajectories are put together where they
-    are acted for, and others that the same workers act for."""
-    away = {node.group for node in graph.of_kind("rollout") if homes[node.name] != homes["environment"]}
-    acts = {node.group: homes[node.name] for node in graph.of_kind("act")}
-    servers = {acts[group] for group in {*groups, *away}}
-    return frozenset(group for group, server in acts.items() if server in servers)
-
-
-# What a layout names
-
-
-def _named(name: str, layout: Layout, homes: Mapping[str, str], graph: Graph) -> dict[int, Synchronisation]:
-    """By place in `graph.edges`: what the layout says of an edge. Every name must mean a cut edge."""
-    if not isinstance(layout.edges, Mapping):
-        raise UserError(
-            f"distribution {name}: found edges={layout.edges!r}, expected a mapping such as "
-            "{('rollout', 'learn'): BoundedStaleness(2)}"
-        )
-    found: dict[int, Synchronisation] = {}
-    for ends, synchronisation in layout.edges.items():
-        if not (isinstance(ends, tuple) and len(ends) == 2 and isinstance(synchronisation, Synchronisation)):
-            raise UserError(
-                f"distribution {name}: found {ends!r}: {synchronisation!r} among its edges, expected two nodes and a "
-                "synchronisation: ('rollout', 'learn'): BoundedStaleness(2)"
-            )
-        for k in _meant(name, ends, homes, graph):
-            if found.setdefault(k, synchronisation) != synchronisation:
-                edge = graph.edges[k]
-                raise UserError(
-                    f"distribution {name} names the edge from '{edge.source}' to '{edge.target}' twice, with "
-                    f"{found[k]} and {synchronisation}; keep one"
-                )
-    return found
-
-
-def _meant(name: str, ends: tuple[str, str], homes: Mapping[str, str], graph: Graph) -> list[int]:
-    source, target = ends
-    called = f"distribution {name} names the edge {source!r} -> {target!r}"
-    for pattern in ends:
-        if not any(pattern != REST and matches(pattern, node) for node in graph.nodes.values()):
-            raise UserError(f"{called}; there is no node {pattern!r}{nearest(str(pattern), graph.nodes)}")
-    meant = [
-        k for k, edge in enumerate(graph.edges)
-        if matches(source, graph.nodes[edge.source]) and matches(target, graph.nodes[edge.target])
-    ]  # fmt: skip
-    if not meant:
-        known = dict.fromkeys(f"{edge.source} -> {edge.target}" for edge in graph.edges)
-        raise UserError(f"{called}, which the graph does not have; its edges are {', '.join(known)}")
-    cut = [k for k in meant if homes[graph.edges[k].source] != homes[graph.edges[k].target]]
-    if not cut:
-        within = homes[graph.edges[meant[0]].source]
-        raise UserError(
-            f"{called}, which is inside fragment '{within}'; only edges between fragments synchronise: leave it out, "
-            "or put its ends into two fragments"
-        )
-    return cut
-
-
-def _named_slack(name: str, edge: Edge, synchronisation: Synchronisation) -> int:
-    """The slack of an edge that a layout names; refuses what the edge cannot do."""
-    called = f"distribution {name} gives the edge from '{edge.source}' to '{edge.target}' {synchronisation}"
-    if edge.what in EXCHANGED:
-        if not synchronisation.every_step:
-            raise UserError(
-                f"{called}; environments wait for their actions at every step: use Barrier('step'), or leave it out"
-            )
+    def slack(self) -> int:
         return 0
-    if edge.what == "priorities":
-        raise UserError(f"{called}; priorities follow the batches that they belong to: leave it out")
-    if synchronisation.every_step:
-        raise UserError(f"{called}, but it carries {edge.what}, which is made once an unroll: use Barrier('unroll')")
-    return synchronisation.slack
+
+    @property
+    def asynchronous(self) -> bool:
+        return False
+
+    @property
+    def every_step(self) -> bool:
+        return self.every == "step"
+
+    def __str__(self) -> str:
+        return f"barrier every {self.every}"
 
 
-# Cycles
+@dataclass(frozen=True)
+class BoundedStaleness(Synchronisation):
+    """The source runs ahead of the target, by at most `max_staleness` updates."""
+
+    max_staleness: int
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.max_staleness, 0):
+            raise UserError(
+                f"found BoundedStaleness({self.max_staleness!r}), expected a whole number of updates, 0 or more"
+            )
+
+    @property
+    def slack(self) -> int:
+        return self.max_staleness
+
+    def __str__(self) -> str:
+        return f"asynchronous, staleness at most {self.max_staleness}"
 
 
-def _data_edges(group: str, graph: Graph) -> list[int]:
-    """The edges from the group's rollout to its learner, in the loop's order."""
-    return [
-        k for k, edge in enumerate(graph.edges)
-        if group_of(edge, graph) == group and not edge.feedback and edge.what not in EXCHANGED
-    ]  # fmt: skip
-
-
-def _first_unnamed(
-    group: str, cut: Sequence[int], named: Mapping[int, int | None], slack: int, graph: Graph
-) -> dict[int, int]:
-    """The group's unnamed data edges: the first cut one of a path has the slack of the rest, later ones have 0."""
-    found: dict[int, int] = {}
-    spent = dict.fromkeys(graph.nodes, False)  # whether a path to the node has an unnamed cut edge
-    for name in graph.nodes:
-        before = [k for k in _data_edges(group, graph) if graph.edges[k].target == name]
-        used = []
-        for k in before:
-            already, unnamed = spent[graph.edges[k].source], k in cut and k not in named
-            if unnamed:
-                found[k] = 0 if already else slack
-            used.append(already or unnamed)
-        spent[name] = any(used)
-    return found
-
-
-def _longest(group: str, cut: Sequence[int], slack: Mapping[int, int | None], graph: Graph) -> int:
-    """The largest sum of slacks along a cycle of the group."""
-    reached = dict.fromkeys(graph.nodes, 0)
-    for name in graph.nodes:
-        for k in _data_edges(group, graph):
-            edge = graph.edges[k]
-            if edge.target == name:
-                own = (slack.get(k) or 0) if k in cut else 0
-                reached[name] = max(reached[name], reached[edge.source] + own)
-    back = [slack.get(k) or 0 for k in cut if graph.edges[k].published and group_of(graph.edges[k], graph) == group]
-    learners = [reached[node.name] for node in graph.learners(group)]
-    return max(learners, default=0) + max(back, default=0)
-
-
-# In words
-
-
-def described(edges: Collection[Edge], slack: int | None, group: str, slacks: Slacks, graph: Graph) -> str:
-    """How edges that travel together synchronise."""
-    carried = {edge.what for edge in edges}
-    free = slacks.staleness[group] > 0
-    if carried & EXCHANGED:
-        return str(Barrier("step")) if group in slacks.in_step else "request and reply every step"
-    if free and any(edge.published for edge in edges):
-        return "asynchronous, the newest wins" if not slack else f"asynchronous, staleness at most {slack}"
-    if free and slack is None:
-        return "asynchronous, as they arrive"
-    if free:
-        return f"asynchronous, staleness at most {slack}" if slack else "asynchronous, in order"
-    if carried & {"gradients", "state"}:
-        return "barrier every gradient step"
-    # Parameters are written with every batch, and read with every unroll.
-    replayed = not any(edge.published for edge in edges) and any(graph.nodes[edge.source].loops for edge in edges)
-    return "barrier every batch" if replayed else str(Barrier("unroll"))
+def is_whole(value: Any, least: int) -> bool:
+    """Whether a value is a whole number, `least` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -8,7 +8,7 @@ from runnel.errors import UserError
 from runnel.graph.nodes import Graph
 from runnel.ops.blocks import BLOCKS, block_count
 from runnel.planning.cuts import PlacedFragment, learns
-from runnel.planning.synchronisation import Slacks
+from runnel.planning.slacks import Slacks
 
 
 def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:

@@ -37,9 +37,9 @@ Record = dict[str, int | float | None]
 class Sink(Protocol):
     """A receiver of metrics. Any object with these two methods is one; it need not inherit from this class.
 
-    Both are called from the main thread of the process that called `train`, between two iterations: a sink that blocks
-    delays training. What a sink raises never ends the run: it is recorded in `events.jsonl`, and the next record is
-    tried again.
+    Both are called from the main thread of the process that called `train`: a sink that blocks delays training or, with
+    several workers, their supervision. What a sink raises never ends the run: the first of several failures in a row is
+    recorded in `events.jsonl`, and the next record is tried again.
     """
 
     def write(self, record: Record) -> None:

@@ -28,7 +28,7 @@ class Progress(NamedTuple):
     out: dict[str, float]  # means of what learning gave out
     reached: bool  # the return that was asked for
     env_steps: int | None = None  # None: computed from iterations
-    staleness: tuple[float, int] = (0.0, 0)  # mean and most, in versions, since the program began
+    staleness: tuple[float, int] = (0.0, 0)  # mean and most, in updates, since this process began to train
     broken: Mapping[str, int] = MappingProxyType({})  # updates refused, by what was the first not to be finite
 
 

@@ -12,8 +12,8 @@ from runnel.graph.flow import trace
 from runnel.graph.nodes import Graph, Node, NodeKind
 from runnel.planning.channels import EnvBlock, ParameterChannel, StreamSpec, Topology, WorkerSpec, group_types
 from runnel.planning.cuts import PlacedFragment, learns
+from runnel.planning.pace import Pace, gathers, paces
 from runnel.planning.plan import Plan
-from runnel.planning.staleness_limit import Pace, gathers, paces
 from runnel.runtime.programs.acting import LocalPolicies, ParameterSource
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.spmd import Spmd
@@ -103,7 +103,7 @@ class Assignment:
     @property
     def in_order(self) -> bool:
         """Whether iteration `i` is made of unroll `i` of every block."""
-        return self._pace.lead is not None
+        return self._pace.in_order
 
     @property
     def pauses(self) -> bool:

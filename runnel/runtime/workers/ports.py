@@ -54,7 +54,7 @@ class Stopped(Exception):
     """The launcher asks this worker to end."""
 
 
-class PauseRequested(Exception):
+class ResetRequested(Exception):
     """The launcher asks this worker to forget what it is at, and to wait for what to begin from instead."""
 
 
@@ -144,7 +144,7 @@ class WorkerContext:
             case Stop():
                 raise Stopped
             case Reset():
-                raise PauseRequested
+                raise ResetRequested
             case Pause(at_iteration):
                 self.pausing, self.pause_at = True, at_iteration
             case Go():

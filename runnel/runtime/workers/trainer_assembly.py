@@ -10,7 +10,7 @@ import numpy as np
 
 from runnel.ops import episodes as ops_episodes
 from runnel.planning.channels import EnvBlock
-from runnel.planning.staleness_limit import gathers
+from runnel.planning.pace import gathers
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.stage import Stage

@@ -12,8 +12,8 @@ from toys import Corridor, Tag
 from runnel.errors import UserError
 from runnel.graph.flow import trace
 from runnel.planning.machine import Machine
+from runnel.planning.pace import Pace, paces
 from runnel.planning.plan import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout, build_plan
-from runnel.planning.staleness_limit import Pace, paces
 
 MACHINE = Machine(cpus=8, devices=("cpu:0",))
 ACTOR = Fragment("actor", ("environment", "act", "rollout"), replicas=2)
@@ -63,7 +63,7 @@ def test_staleness_is_the_sum_of_the_slacks_along_the_cycle(rest, named):
     total = sum(named.values()) + (rest if any(ends not in named for ends in DATA) else 0)
     assert plan.staleness == {"agent": total}
     assert sum(cut.slack or 0 for cut in plan.cuts) == total
-    assert paces(plan, graph) == {"agent": Pace(total, total)}
+    assert paces(plan, graph) == {"agent": Pace(total, in_order=True)}
     assert plan.synchronous == (not total)
 
 
@@ -91,7 +91,7 @@ def test_an_iteration_of_more_updates_than_the_sum_waits_at_a_barrier():
         (ACTOR, Fragment("learner", (REST,))), BoundedStaleness(2), algorithm=Ages(replayed=3, bound=9)
     )
     assert plan.staleness == {"agent": 0}
-    assert paces(plan, graph) == {"agent": Pace(0, 0)}
+    assert paces(plan, graph) == {"agent": Pace(0, in_order=True)}
     assert {cut.synchronisation for cut in plan.cuts} == {"barrier every unroll"}
 
 
@@ -99,7 +99,7 @@ def test_one_group_waits_and_another_does_not():
     plan, graph = planned(TEAMS, Barrier(), {("runners/rollout", "runners/learn"): BoundedStaleness(4)}, teams=True)
     assert plan.staleness == {"hunter": 0, "runners": 4}
     # Where another group waits, unrolls are taken in order: nothing is thrown away at a pause.
-    assert paces(plan, graph) == {"hunter": Pace(0, 0), "runners": Pace(4, 4)}
+    assert paces(plan, graph) == {"hunter": Pace(0, in_order=True), "runners": Pace(4, in_order=True)}
     assert not plan.synchronous
     assert {cut.what[0]: cut.synchronisation for cut in plan.cuts} == {
         "trajectory of hunter": "barrier every unroll",
@@ -115,7 +115,7 @@ def test_one_group_waits_and_another_does_not():
 def test_what_acts_may_wait_every_step_while_the_learner_does_not():
     plan, graph = planned(SERVED, BoundedStaleness(4), {("environment", "act"): STEP}, Ages(bound=9))
     assert (plan.staleness, plan.in_step) == ({"agent": 4}, {"agent"})
-    assert paces(plan, graph) == {"agent": Pace(4, None)}
+    assert paces(plan, graph) == {"agent": Pace(4, in_order=False)}
     assert {cut.what[0]: cut.synchronisation for cut in plan.cuts} == {
         "observation": "barrier every step",
         "action": "barrier every step",

@@ -1,4 +1,4 @@
-"""How far actors may be ahead of each group's learner, as a plan says it. Data only.
+"""How actors keep pace with each group's learner: in which order unrolls are taken, and how far ahead they may be.
 
 Where the slacks of a group's cycle add up to `n`, what an update learns from may be `n` updates old. An iteration may
 make several updates, so the limit is kept in iterations, in one of two ways:
@@ -14,7 +14,6 @@ make several updates, so the limit is kept in iterations, in one of two ways:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from runnel.graph.nodes import Graph
@@ -28,9 +27,13 @@ class Pace(NamedTuple):
     limit: int
     """How many iterations an unroll may be behind; with 0, actors and learner wait for each other."""
 
-    lead: int | None
-    """By how many iterations unrolls that are taken in order may be ahead of what their learner has published; None
-    where they are not taken in order."""
+    in_order: bool
+    """Whether iteration `i` is made of unroll `i` of every block. If not, the learner takes the oldest that came."""
+
+    @property
+    def lead(self) -> int | None:
+        """By how many iterations an unroll may be ahead of what is published; None: the learner keeps the limit."""
+        return self.limit if self.in_order else None
 
     @property
     def free(self) -> bool:
@@ -41,12 +44,7 @@ class Pace(NamedTuple):
 def paces(plan: Plan, graph: Graph) -> dict[str, Pace]:
     """The pace of every group."""
     ordered = _works_between(plan, graph) or min(plan.limits.values()) == 0
-    return {group: Pace(limit, limit if ordered or not limit else None) for group, limit in plan.limits.items()}
-
-
-def all_free(paces: Mapping[str, Pace], groups: Iterable[str] | None = None) -> bool:
-    """Whether actors run ahead of the learners of all these groups, or of every group."""
-    return all(paces[group].free for group in (paces if groups is None else groups))
+    return {group: Pace(limit, ordered or not limit) for group, limit in plan.limits.items()}
 
 
 def gathers(fragment: PlacedFragment) -> bool:

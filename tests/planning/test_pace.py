@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runnel.distributions.central import Central
 from runnel.execution.building import build
-from runnel.planning.staleness_limit import Pace, paces
-from runnel.planning.synchronisation import updates_per_iteration
+from runnel.planning.pace import Pace, paces
+from runnel.planning.slacks import updates_per_iteration
 from runnel.runtime.programs.versions import Acted, Staleness, in_time, together
 from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
@@ -164,12 +164,12 @@ def planned(algorithm, distribution):
 )
 def test_a_plan_says_how_far_ahead_actors_may_be(algorithm, layout, limit, ahead):
     plan, graph = planned(algorithm, layout)
-    assert paces(plan, graph) == {"agent": Pace(limit, ahead)}
+    assert paces(plan, graph) == {"agent": Pace(limit, in_order=ahead is not None)}
 
 
 def test_gradients_are_gathered_as_they_come():
     plan, graph = planned("a2c", Central(actors=2))
-    assert [pace.lead for pace in paces(plan, graph).values()] == [None]
+    assert [pace.in_order for pace in paces(plan, graph).values()] == [False]
     assert updates_per_iteration(graph, "agent") == 1
 
 
