@@ -34,7 +34,7 @@ BENCHMARKS = PACKAGE.parent / "benchmarks"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and gives its exit status: 2 for a user's mistake, told in a line or two."""
+    """Runs a command and returns its exit status: 2 for a user's mistake, reported in one or two lines."""
     argv = list(sys.argv[1:] if argv is None else argv)
     command = "runnel"
     try:

@@ -52,7 +52,7 @@ def evaluate(
 
     A run is named by its directory, or is what `train` returned; `algorithm` and `environment` are as for `resume`.
 
-    `note` is told what a user should know, such as that a damaged checkpoint was passed over. `trust`: names of code
+    `note` is called with warnings for the user, such as that a damaged checkpoint was skipped. `trust`: names of code
     in the run's configuration that may be imported although no run of this user's has signed them.
     """
     if episodes < 1:

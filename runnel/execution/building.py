@@ -1,4 +1,4 @@
-"""What a run is made of: algorithm, environment and distribution found, traced and planned. Nothing runs here."""
+"""Builds a run: finds algorithm, environment and distribution, traces the graph and makes the plan. Starts nothing."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ DEFAULT_ENVS_JAX = 64
 
 
 class BuiltRun(NamedTuple):
-    """What a run is made of, before anything runs."""
+    """The components of a run, before anything runs."""
 
     algorithm: Algorithm
     environment: Environment
-    env_settings: dict[str, Any]  # what it was made with
+    env_settings: dict[str, Any]  # the settings of the environment
     distribution: Distribution
     graph: Graph
     plan: Plan
-    tuned: tuple[str, ...] = ()  # settings of the algorithm that were known to serve, and not given
-    made_from: str | Any = ""  # the environment as it was asked for
+    tuned: tuple[str, ...] = ()  # tuned settings of the algorithm that the user did not override
+    made_from: str | Any = ""  # the environment as the user gave it
 
 
 def build(
@@ -60,9 +60,9 @@ def build(
 
     It is planned for this machine, or for the one or several given, of which the first is the driver's.
 
-    A named algorithm takes the tuned settings of the environment, where there are some; `settings` override
+    A named algorithm takes the tuned settings of the environment, if there are some; `settings` override
     them. An instance is taken as it is, a class with its defaults. An environment is a name, a class, a function that
-    makes one, or one that is made already. Other keywords are fields of the distribution:
+    returns one, or an instance. Other keywords are fields of the distribution:
     `build("ppo", "CartPole-v1", "coarse", actors=4)`.
     """
     envs = fields.check_arguments(build, locals())["envs"]
@@ -100,7 +100,7 @@ def build(
 def planned(
     distribution: Distribution, graph: Graph, environment: Environment, machines: Machine | Sequence[Machine]
 ) -> Plan:
-    """The plan of what was built, for one machine or several; for several it also estimates the network traffic."""
+    """The plan for one machine or several; for several it also estimates the network traffic."""
     try:
         plan = build_plan(distribution, graph, environment, machines)
     except NotCompiled as error:
@@ -119,9 +119,9 @@ def rebuild(
     algorithm: Algorithm | None = None, environment: Any = None, trusted: Collection[str] = (),
     **fields_of_distribution: Any,
 ) -> BuiltRun:  # fmt: skip
-    """What a run directory's run is made of; an `algorithm` or `environment` that is given takes its place.
+    """Builds the run of a run directory; an `algorithm` or `environment` that is given replaces the recorded one.
 
-    `trusted`: names of code in it that the user vouches for.
+    `trusted`: names of code in its configuration that the user trusts.
     """
     run_config.check_complete(Path(run_dir) / "config.json", config)
     given = {"algorithm": algorithm, "distribution": distribution, "environment": environment}
@@ -159,7 +159,7 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
 
 
 def _check_config(path: Path, config: dict[str, Any]) -> None:
-    """Refuses what no run has written, before anything is made of it."""
+    """Refuses a configuration that no run has written, before it is used."""
     run_config.check_json(path, config)
     for name in _names(config):
         file, colon, _ = name.rpartition(":")

@@ -13,7 +13,7 @@ from runnel.runtime.programs.totals import Progress
 
 
 class ProgressAggregator:
-    """The newest reports, and how much of them `progress` has returned already.
+    """The newest reports, and the part of them that `progress` has already returned.
 
     Learners report how far training has come; workers that see episodes end report their returns. `begin` sets where
     training starts: at the beginning of the run, or at a checkpoint.
@@ -21,19 +21,20 @@ class ProgressAggregator:
 
     def __init__(self, learners: set[str]):
         self.learners = learners
-        self.worked = 0  # environment steps learnt from, counting those twice that had to be done again
+        self.worked = 0  # environment steps learnt from; steps that were repeated count twice
         self.last: dict[str, ProgressReport] = {}  # by worker: its newest report
-        self.staleness = StalenessSums(0, 0, 0)  # of stretches before this one: learners count anew in each
+        self.staleness = StalenessSums(0, 0, 0)  # from before the last `begin`, where learners restart their counts
         self.begin()
 
     def begin(self, env_steps: int = 0, iterations: int = 0, versions: int = 0) -> None:
         self.env_steps, self.iterations, self.versions, self.episodes = env_steps, iterations, versions, 0
         self.staleness = self._staleness()
         self.last = {}
-        self.ended: dict[str, int] = {}  # by worker: episodes that those saw which it replaces
+        self.ended: dict[str, int] = {}  # by worker: episodes counted by the workers that it replaced
         self.sums = totals.Summed(0, {}, {}, {})
 
-    def hear(self, name: str, report: ProgressReport) -> None:
+    def add(self, name: str, report: ProgressReport) -> None:
+        """Takes a worker's report."""
         before = self.last.get(name)
         self.last[name] = report
         if before is not None and before.episodes > report.episodes:
@@ -59,7 +60,7 @@ class ProgressAggregator:
         return [report for name, report in self.last.items() if name in self.learners]
 
     def progress(self, target: float = math.inf) -> Progress:
-        """What is new since this was asked last."""
+        """The progress since the last call."""
         learners = self._of_learners()
         env_steps = min((p.env_steps for p in learners), default=self.env_steps)
         iterations = min((p.iterations for p in learners), default=self.iterations)
@@ -89,11 +90,11 @@ class ProgressAggregator:
 
     def _staleness(self) -> StalenessSums:
         """Since this process began to train."""
-        sums = [self.staleness, *(told.staleness for told in self._of_learners())]
+        sums = [self.staleness, *(report.staleness for report in self._of_learners())]
         return StalenessSums(sum(s.total for s in sums), sum(s.count for s in sums), max(s.most for s in sums))
 
     def _episodes(self) -> int:
-        """Workers with the same groups have each their own episodes; those of other groups saw the same ones."""
+        """Workers with the same groups count different episodes; those of other groups count the same ones."""
         by_groups: dict[tuple[str, ...], int] = {}
         for name, report in self.last.items():
             if report.window is not None and not report.rank:

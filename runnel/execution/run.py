@@ -1,4 +1,4 @@
-"""A run that has ended: what `train` and `resume` return, and what is left of one that has nothing left to do."""
+"""A run that has ended: what `train` and `resume` return, also for a run directory whose run is finished."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Run:
     result: dict[str, Any]  # as in result.json
     run_dir: Path
     states: dict[str, PyTree]  # by group: the learner's state
-    built: BuiltRun | None = None  # what it was made of
+    built: BuiltRun | None = None  # its algorithm, environment, distribution and plan
 
     @property
     def params(self) -> PyTree:
@@ -47,7 +47,7 @@ class Run:
 
 
 def of_run(run: str | Path | Run, algorithm: Any, environment: Any) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """A run's directory and configuration, and what of it is in hand: given, or held by a `Run` and nowhere else."""
+    """A run's directory and configuration, and its algorithm and environment if they are given or only in a `Run`."""
     directory = run.run_dir if isinstance(run, Run) else Path(run)
     config, given = read_config(directory), {"algorithm": algorithm, "environment": environment}
     if isinstance(run, Run) and run.built is not None:
@@ -58,7 +58,7 @@ def of_run(run: str | Path | Run, algorithm: Any, environment: Any) -> tuple[Pat
 
 
 def finished(run_dir: Path, config: RunConfig, built: BuiltRun) -> Run | None:
-    """The run as it ended, where it has come as far as `config` asks; None where there is something left to train.
+    """The run as it ended, if it has come as far as `config` asks; None if there is something left to train.
 
     Nothing is started and nothing is written.
     """
@@ -66,7 +66,7 @@ def finished(run_dir: Path, config: RunConfig, built: BuiltRun) -> Run | None:
     if result is None or not may_be_done(result, config):
         return None
     if not _reached(result, config) and result["env_steps"] >= config.steps + built.graph.steps_per_iteration:
-        return None  # fewer steps are asked for than it has taken, which is a mistake
+        return None  # `config` asks for fewer steps than the run has taken, which is an error
     taken: list[Any] = []
 
     def refuse(states: PyTree, counters: dict[str, Any]) -> str | None:
@@ -74,7 +74,7 @@ def finished(run_dir: Path, config: RunConfig, built: BuiltRun) -> Run | None:
         return unsound(built, config.seed, states, counters)
 
     states, _ = Checkpoints(run_dir).load_states(built.graph.states, lambda text: None, refuse)
-    # Where the last checkpoint is lost, what came after the one before it is trained again.
+    # If the last checkpoint is lost, training resumes from the one before it.
     return Run(result, run_dir, states, built) if taken[-1] == result["env_steps"] else None
 
 
@@ -96,7 +96,7 @@ def _reached(result: Mapping[str, Any], config: RunConfig) -> bool:
 
 
 def read_result(run_dir: Path) -> dict[str, Any] | None:
-    """A run directory's result.json; None where there is none that can be read, or one that no run has written."""
+    """A run directory's result.json; None if it cannot be read, or was not written by a run."""
     try:
         found = read_json(run_dir, "result.json")
     except (OSError, ValueError, RecursionError):
@@ -110,7 +110,7 @@ TABLES: Final = frozenset({"group_returns", "restart_reasons"})
 
 
 def _proper(name: str, value: Any) -> bool:
-    """Whether a result has such a value of that name; other names are not checked."""
+    """Whether a value in a result has the type that its name requires; unknown names are not checked."""
     if value is None or name == "network":
         return name not in ("status", "env_steps")
     if name in LISTS:

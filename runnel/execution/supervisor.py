@@ -154,11 +154,11 @@ class Supervisor:
                     record.status = status
                     self.deadlocks.note(record, status.waiting)
                     self._note_phase(name, status.phase)
-                    self.usage.hear(name, status)
+                    self.usage.add(name, status)
                 case Phase(phase):
                     record.phase = phase
                 case ProgressReport() as report:
-                    self.progress.hear(name, report)
+                    self.progress.add(name, report)
                 case Paused(iteration):
                     record.note_pause(iteration)
                 case Saved():

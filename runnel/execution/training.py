@@ -284,8 +284,8 @@ def _settle(
             notes = ("no Ray cluster was found: one is started on this machine",) if launcher.started else ()
             if launcher.open:
                 notes = (
-                    f"the Ray cluster at {launcher.address} admits clients without a token: whoever reaches it can run "
-                    "code as you; start Ray with RAY_AUTH_MODE=token",
+                    f"the Ray cluster at {launcher.address} admits clients without a token: anyone who reaches it can "
+                    "run code as you; start Ray with RAY_AUTH_MODE=token",
                 )
         from runnel.launch.cluster import Cluster
 

@@ -1,8 +1,8 @@
-"""Which code a stored configuration may have imported and called: decided once, before anything of it is.
+"""Decides which code named by a stored configuration may be imported and called, before any of it is.
 
-What Runnel ships and what the installed environment libraries register needs nothing. Anything else is code of
-somebody's: it is imported where the user's own signature stands under it, where the user names it (`--trust`), or where
-the user's process holds it already. `sign` writes that signature when a run is trained or resumed.
+What Runnel ships and what the installed environment libraries register needs no signature. Any other code is imported
+only if the user has signed the configuration, names the code (`--trust`), or has imported it in the same process
+already. `sign` writes the signature when a run is trained or resumed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from runnel.types import EnvSpec
 from runnel.user_code import named_modules, signing
 
 PARTS: Final = ("algorithm", "distribution", "environment")
-"""Of a configuration: what names code. They are signed, with all their settings."""
+"""The parts of a configuration that name code. They are signed, with all their settings."""
 
 WANDB: Final = "wandb"
-"""The part that has a run shown at Weights & Biases: with the user's account, and for others to see."""
+"""The part that publishes a run at Weights & Biases, with the user's account."""
 
 SHIPPED: Final = re.compile(r"runnel\.(nn(\.\w+)?|replay|planning\.(distribution|synchronisation)|types)")
 """Modules whose classes and functions may be settings."""
@@ -62,7 +62,7 @@ class Name(NamedTuple):
 
     @property
     def module(self) -> str:
-        """The module, or the file, that is imported for it; empty where none is."""
+        """The module, or the file, that is imported for it; empty if there is none."""
         if self.role in ("env", WANDB):
             return ""
         if self.role == "environment":
@@ -71,9 +71,9 @@ class Name(NamedTuple):
 
 
 def names_in(config: Mapping[str, Any], parts: Collection[str] = (*PARTS, WANDB)) -> list[Name]:
-    """Every name in these parts that code may be imported by, each once.
+    """Every name in these parts by which code may be imported, each once.
 
-    Any text that could be an import path is taken for one: what reads the settings may do so too. A text among the
+    Any text that could be an import path counts as one: code that reads the settings may treat it so. A text among the
     settings of an environment, `env.key=text`, may be a file that its library opens, loads or even executes.
     """
     found: dict[Name, None] = {}
@@ -94,7 +94,7 @@ def names_in(config: Mapping[str, Any], parts: Collection[str] = (*PARTS, WANDB)
 
 
 def _texts(data: Any) -> Iterator[tuple[str, str]]:
-    """Every text in a JSON value, after the key that it stands under."""
+    """Every text in a JSON value, with its key."""
     rest = [("", data)]
     while rest:
         key, value = rest.pop()
@@ -111,7 +111,7 @@ def _texts(data: Any) -> Iterator[tuple[str, str]]:
 
 
 def is_registered(name: Name) -> bool:
-    """Whether a name stands for what Runnel ships, or for an environment of an installed library."""
+    """Whether a name refers to code that Runnel ships, or to an environment of an installed library."""
     if name.role == "environment":
         return environments.is_registered(name.path)
     if name.role == "env":
@@ -119,7 +119,7 @@ def is_registered(name: Name) -> bool:
         return environments.is_choice(key, text)
     name = name._replace(path=deprecated.current_path(name.path))
     if name.path in (*algorithms.REGISTRY.values(), *distributions.REGISTRY.values()):
-        return True  # that it is the right one is checked where it is built
+        return True  # `build` checks that it is an algorithm, or a distribution
     module, attribute = serialization.split(name.path) or ("", "")
     if name.role != "setting" or "." in attribute:
         return False
@@ -133,9 +133,9 @@ def is_registered(name: Name) -> bool:
 
 
 def is_held(name: Name) -> bool:
-    """Whether the user's program has imported the class (or environment, or record) that a name stands for."""
+    """Whether the user's program has imported the class (or environment, or record) that a name refers to."""
     if name.role in ("env", WANDB):
-        return False  # no class: a program that holds one does not vouch for what a file gives it
+        return False  # a setting is not a class: having imported the class does not vouch for its settings in a file
     value = None if named_modules.is_served(name.module) else serialization.loaded(name.path)
     kind = value if isinstance(value, type) else type(value)
     if value is None or kind.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
@@ -180,9 +180,9 @@ def _is_installed(file: str) -> bool:
 
 
 class Signed(NamedTuple):
-    """What a configuration gets as `code`, and why it is not signed, where it is not."""
+    """The `code` entry of a configuration, and why it is not signed, if it is not."""
 
-    code: dict[str, Any] | None  # None where everything is registered
+    code: dict[str, Any] | None  # None if everything is registered
     problem: str = ""
 
 
@@ -225,7 +225,7 @@ def _source(name: Name) -> dict[str, str | None]:
 
 
 def unsigned_because(config: Mapping[str, Any]) -> str:
-    """Why a configuration does not count as signed by this user; empty where it does."""
+    """Why a configuration does not count as signed by this user; empty if it does."""
     code = config.get("code")
     if not isinstance(code, Mapping) or not isinstance(code.get("names"), Mapping) or not code.get("signature"):
         return "is not signed"
@@ -250,7 +250,7 @@ def admit(
     trusted: Collection[str] = (),
     parts: Collection[str] = (*PARTS, WANDB),
 ) -> None:
-    """Refuses a configuration of which these parts name code that the user has neither signed nor named.
+    """Refuses a configuration if these parts of it name code that the user has neither signed nor trusted by name.
 
     What is admitted can be imported afterwards: a signed module from the file that it was trained with, one of
     `trusted` from the Python path or the working directory. Nothing in the run directory ever is.
@@ -282,7 +282,7 @@ def admit(
 
 
 def _flag(name: Name) -> str:
-    """As a user may copy it into a shell: the name is a stranger's."""
+    """Quoted for a shell: the name may come from a stranger, and a user may copy it."""
     return f"--trust {shlex.quote(name.path[:LONGEST])}"
 
 
@@ -310,14 +310,14 @@ def _would(name: Name) -> str:
 
 
 def _take_from_recorded(run_dir: str | Path, name: Name, source: Any) -> None:
-    """Lets a signed name's module be imported from the file that it was trained with, and from no other."""
+    """Allows a signed name's module to be imported, only from the file that it was trained with."""
     file, root = (source.get(key) if isinstance(source, Mapping) else None for key in ("file", "root"))
     if not isinstance(file, str) or not isinstance(root, str):
         return  # no module was loaded for it: one defined in an interactive session, or a text that is no path at all
     _check_outside(run_dir, name, file)
     module = name.module
     if module.endswith(".py"):
-        return  # by its file: a message of its own says where that is missing
+        return  # imported by its path: a missing file has its own error
     now = named_modules.file_of(module) if _is_found(module) else None
     if now is not None and (_is_same(now, file) or (_is_installed(now) and _is_installed(file))):
         return

@@ -154,7 +154,7 @@ def keep_settings_out() -> None:
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.chdir("/")
-        with contextlib.suppress(Exception):  # not installed, or broken: whoever needs it will say so
+        with contextlib.suppress(Exception):  # not installed, or broken: the code that needs it raises the error
             importlib.import_module("matplotlib")
     finally:
         os.fchdir(here)
@@ -162,15 +162,15 @@ def keep_settings_out() -> None:
 
 
 def state() -> dict[str, Any]:
-    """What another process needs to import what this one can."""
+    """The state by which another process can import what this one can."""
     finder = _finder()
     return {"roots": dict(finder.roots), "never": sorted(finder.never)}
 
 
-def restore(told: Mapping[str, Any]) -> None:
-    """Takes over what another process has decided; nothing is added to it here."""
+def restore(state: Mapping[str, Any]) -> None:
+    """Adopts the `state` of another process; nothing can be added to it afterwards."""
     finder = _finder()
-    finder.roots, finder.never, finder.sealed = dict(told.get("roots", {})), set(told.get("never", ())), True
+    finder.roots, finder.never, finder.sealed = dict(state.get("roots", {})), set(state.get("never", ())), True
 
 
 def _finder() -> NamedModules:

@@ -107,5 +107,5 @@ def is_signed(value: Any, signature: Any, key: bytes) -> bool:
 
 
 def fingerprint(key: bytes) -> str:
-    """By which a key is told from others."""
+    """Identifies a key without revealing it."""
     return hashlib.sha256(b"runnel key " + key).hexdigest()[:16]

@@ -10,18 +10,18 @@ def report(env_steps: int, staleness: StalenessSums) -> ProgressReport:
 
 def test_staleness_is_that_of_the_whole_run_though_learners_count_anew_from_a_checkpoint():
     progress = ProgressAggregator({"learner"})
-    progress.hear("learner", report(80, StalenessSums(total=20, count=10, most=7)))
-    progress.hear("actor", report(80, StalenessSums(total=99, count=9, most=9)))  # not a learner: nobody asks it
+    progress.add("learner", report(80, StalenessSums(total=20, count=10, most=7)))
+    progress.add("actor", report(80, StalenessSums(total=99, count=9, most=9)))  # not a learner: nobody asks it
     assert progress.progress().staleness == (2.0, 7)
     progress.begin(40, 5, 5)  # back to a checkpoint
     assert progress.progress().staleness == (2.0, 7)
-    progress.hear("learner", report(48, StalenessSums(total=0, count=10, most=1)))
+    progress.add("learner", report(48, StalenessSums(total=0, count=10, most=1)))
     assert progress.progress().staleness == (1.0, 7)
 
 
 def test_the_slowest_learner_says_how_far_a_run_is():
     progress = ProgressAggregator({"one", "two"})
-    progress.hear("one", report(80, StalenessSums(0, 0, 0)))
-    progress.hear("two", report(48, StalenessSums(0, 0, 0)))
+    progress.add("one", report(80, StalenessSums(0, 0, 0)))
+    progress.add("two", report(48, StalenessSums(0, 0, 0)))
     assert progress.reached_env_steps() == 48
     assert progress.progress().env_steps == 48

@@ -291,11 +291,11 @@ def status(elapsed: float, waited: dict[str, float], steps: float = 0, phase: Ph
 
 def test_busy_is_what_was_not_waited_since_measuring_began() -> None:
     tally = UsageMeter({"actor-0": "actor", "learner": "learner"}, [], Clock())
-    tally.hear("actor-0", status(1.0, {}, phase="compiling"))
-    tally.hear("actor-0", status(0.0, {"parameters": 0.0}))
-    tally.hear("actor-0", status(9.0, {"parameters": 9.0}, 100))  # while others compiled
+    tally.add("actor-0", status(1.0, {}, phase="compiling"))
+    tally.add("actor-0", status(0.0, {"parameters": 0.0}))
+    tally.add("actor-0", status(9.0, {"parameters": 9.0}, 100))  # while others compiled
     tally.begin()
-    tally.hear("actor-0", status(13.0, {"parameters": 9.5, "room in actor-0 -> learner: unroll agent 3": 0.5}, 500))
+    tally.add("actor-0", status(13.0, {"parameters": 9.5, "room in actor-0 -> learner: unroll agent 3": 0.5}, 500))
     actor, learner = tally.report().workers
     assert actor.busy == pytest.approx(0.75)
     assert actor.waits == {"parameters": 0.5, "room for unrolls": 0.5}
@@ -305,11 +305,11 @@ def test_busy_is_what_was_not_waited_since_measuring_began() -> None:
 
 def test_a_pause_is_neither_work_nor_waiting() -> None:
     tally = UsageMeter({"actor": "actor"}, [], Clock())
-    tally.hear("actor", status(1.0, {}))
-    tally.hear("actor", status(2.0, {"unrolls": 0.5}))
+    tally.add("actor", status(1.0, {}))
+    tally.add("actor", status(2.0, {"unrolls": 0.5}))
     tally.skip()
-    tally.hear("actor", status(8.0, {"unrolls": 6.0}))
-    tally.hear("actor", status(9.0, {"unrolls": 6.5}))
+    tally.add("actor", status(8.0, {"unrolls": 6.0}))
+    tally.add("actor", status(9.0, {"unrolls": 6.5}))
     (actor,) = tally.report().workers
     assert (actor.busy, actor.seconds) == (0.5, 2.0)
 
@@ -327,8 +327,8 @@ def test_one_suggestion_does_not_undo_another() -> None:
 
 def test_a_glance_is_no_judgement() -> None:
     tally = UsageMeter({"actor": "actor"}, [], Clock())
-    tally.hear("actor", status(1.0, {}, 100))
-    tally.hear("actor", status(1.2, {"unrolls": 0.2}, 120))
+    tally.add("actor", status(1.0, {}, 100))
+    tally.add("actor", status(1.2, {"unrolls": 0.2}, 120))
     (actor,) = tally.report().workers
     assert (actor.busy, actor.env_steps) == (None, 120)
 
@@ -336,7 +336,7 @@ def test_a_glance_is_no_judgement() -> None:
 def test_a_worker_that_began_again_is_counted_from_there() -> None:
     tally = UsageMeter({"actor": "actor"}, [], Clock())
     for told in (status(50.0, {"unrolls": 40.0}), status(1.0, {"unrolls": 1.0}), status(2.0, {"unrolls": 1.0})):
-        tally.hear("actor", told)
+        tally.add("actor", told)
     (actor,) = tally.report().workers
     assert (actor.busy, actor.seconds) == (1.0, 1.0)
 
@@ -360,7 +360,7 @@ def test_lately_is_the_last_seconds_only() -> None:
     tally = UsageMeter({"actor": "actor"}, [], clock)
     for second in range(1, 31):
         clock.now += 1
-        tally.hear("actor", status(second, {"unrolls": float(min(second, 20))}))
+        tally.add("actor", status(second, {"unrolls": float(min(second, 20))}))
         tally.sample()
     (whole,), (lately,) = tally.report().workers, tally.report(recent=True).workers
     assert whole.busy == pytest.approx(10 / 29)

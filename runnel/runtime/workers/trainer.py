@@ -1,4 +1,4 @@
-"""Running a fragment's nodes after the rollout: takes what comes in, runs them, sends what others take."""
+"""Runs a fragment's nodes after the rollout: receives their inputs, runs them, and sends values to other workers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class TrainerBatch(NamedTuple):
-    """The unrolls of one iteration, as they came: blocks side by side, or trajectories of a compiled unroll."""
+    """The unrolls of one iteration as received: one message for each block, or trajectories of a compiled unroll."""
 
-    blocks: dict[str, list[Any]] | None  # by group: what each block sent, `pieces.Message`
+    blocks: dict[str, list[Any]] | None  # by group: each block's `row_packing.PackedMessage`
     starts: np.ndarray  # [K] the first environment of each block
     versions: dict[str, np.ndarray]  # by group: [K] updates of the parameters that acted
     release: Callable[[], None]  # the blocks have been read
@@ -43,22 +43,22 @@ class TrainerBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """How a trainer synchronises with others, as its worker's place in the plan says."""
+    """How a trainer synchronises with other workers, derived from the plan."""
 
-    counts_episodes: bool = False  # trajectories are taken here first: episodes are counted where that is
-    in_order: bool = True  # at a barrier: the priorities of a batch must have come before the next is drawn
-    pauses_in_waits: bool = False  # it may pause wherever it waits, and continues there: no message is thrown away
-    taken_singly: bool = False  # its values are taken as they come, a message at a time
+    counts_episodes: bool = False  # this worker is the first to receive trajectories, and counts episodes
+    in_order: bool = True  # at a barrier: the priorities of a batch must arrive before the next is drawn
+    pauses_in_waits: bool = False  # it may pause wherever it waits, and continues there: no message is dropped
+    taken_singly: bool = False  # its values are received one message at a time, in order of arrival
     turns: int = 1  # how many workers take whole iterations in turn, this one included
     copies_unrolls: bool = False  # to the device: slots are free while it works
 
 
 class ValuePort(NamedTuple):
-    """Values of one node on their way to, or from, the workers of another fragment."""
+    """The ports by which values of one node go to, or come from, the workers of another fragment."""
 
     node: Node
-    taker: Any  # Placed: the fragment that takes
-    ports: Sequence[Any]  # In or Out
+    taker: Any  # PlacedFragment: the fragment that receives
+    ports: Sequence[Any]  # InPort or OutPort
 
 
 class Trainer:
@@ -78,24 +78,24 @@ class Trainer:
         spmd: Spmd | None = None,
     ):
         self.context, self.graph, self.stage, self.loop = context, graph, stage, loop
-        self.incoming = {valve.node.name: valve for valve in incoming}
+        self.incoming = {value_port.node.name: value_port for value_port in incoming}
         self.outgoing = list(outgoing)
         self.settings, self.remote_states, self.spmd = settings, remote_states, spmd
         self.carry = carry
         self.plan = schedule(graph, stage)
         self.credits = [Credit(rounds.component) for rounds in self.plan.rounds]
         self.iteration = int(carry.iteration)
-        self.acted: dict[str, Acted] = {}  # by node elsewhere, or rollout: of what the present iteration is made from
+        self.acted: dict[str, Acted] = {}  # by remote node, or rollout: versions behind this iteration's inputs
         self.metrics: list[IterationMetrics] = []  # of every program that ran since they were last read
         self.batches_left = 0  # of the present iteration, the present batch included
-        self.messages_sent = self.iteration  # of gradients: how many versions of the state they have led to
-        self.params_iteration = 0  # of the remote states that what is sent was made with
-        self.covered = 0  # environment steps that the next message stands for
+        self.messages_sent = self.iteration  # of gradients: each leads to a version of the state
+        self.params_iteration = 0  # of the remote states that sent values were computed with
+        self.covered = 0  # environment steps that the next message accounts for
         self._programs: dict[Any, Any] = {}
-        self._late: list[tuple[Rounds, Values]] = []  # batches whose priorities have not come
+        self._late: list[tuple[Rounds, Values]] = []  # batches whose priorities have not arrived
 
     def go_on(self, iteration: int) -> None:
-        """Takes up the work of one that has died, at an iteration."""
+        """Continues the work of a worker that has died, at an iteration."""
         self.iteration = iteration
         self.carry = self.carry._replace(iteration=np.int32(iteration))
 
@@ -123,7 +123,7 @@ class Trainer:
         self.carry = self.carry._replace(iteration=np.int32(self.iteration))
 
     def refresh(self) -> None:
-        """Takes the newest states of groups that are learnt elsewhere."""
+        """Reads the newest states of groups whose learner is another worker."""
         if self.remote_states is not None:
             ports = [port for values in self.outgoing for port in values.ports]
             self.params_iteration = self.remote_states.refresh(self.carry, self.iteration, self.messages_sent, ports)
@@ -134,16 +134,16 @@ class Trainer:
         return together(own or self.acted.values())
 
     def _work(self) -> None:
-        """From here on the state is no more that between two iterations."""
+        """Marks that the state is no longer that between two iterations."""
         if not self.settings.pauses_in_waits:
             self.context.between = False
 
-    def apply_gathered(self, valve: ValuePort, messages: Sequence[Message]) -> None:
-        """Runs the nodes that take a message of workers that have each their own: one, or the mean of several."""
+    def apply_gathered(self, value_port: ValuePort, messages: Sequence[Message]) -> None:
+        """Runs the nodes that receive values of several workers: one message, or the mean of several."""
         real = [message.arrays[1:] for message in messages if ValueHeader.unpack(message.header).has_value]
         if real:
             mean = real[0] if len(real) == 1 else [np.mean(leaves, axis=0) for leaves in zip(*real, strict=True)]
-            values = {valve.node.name: self.unpack(valve, mean)}
+            values = {value_port.node.name: self.unpack(value_port, mean)}
             for k, segment in enumerate([*self.plan.segments, *(s for r in self.plan.rounds for s in r.segments)]):
                 values |= self._run(segment, values, None, ("gathered", k))
                 self._send(segment, values)
@@ -165,14 +165,14 @@ class Trainer:
             self.batches_left -= 1
 
     def _pass(self, rounds: Rounds) -> None:
-        """An iteration without a batch: an empty message is sent all the same, so that no worker runs ahead."""
+        """An iteration without a batch: an empty message is sent nonetheless, so that no worker runs ahead."""
         replays = {replay.name for replay in rounds.component.replays}
-        for valve in self.outgoing:
+        for value_port in self.outgoing:
             # The worker that samples knows it.
-            if valve.node.name in rounds.component.names and not replays & {*valve.taker.nodes}:
-                for port in valve.ports:
+            if value_port.node.name in rounds.component.names and not replays & {*value_port.taker.nodes}:
+                for port in value_port.ports:
                     if port.takes(self.iteration):
-                        port.slots[port.claim(self.params_iteration)][0][...] = self.acted_in(valve.node.group)
+                        port.slots[port.claim(self.params_iteration)][0][...] = self.acted_in(value_port.node.group)
                         port.commit(ValueHeader(0, self.covered))
                 self.covered = 0
                 self.messages_sent += 1
@@ -202,7 +202,7 @@ class Trainer:
             while self._late and (self.settings.in_order or self._priorities_came(self._late[0][0])):
                 self._prioritise(*self._late.pop(0))
         if not self._learnt() and self.remote_states is None:
-            # Versions are counted here too: keys are made of them, the same as where learning is in the same place.
+            # Versions are counted here too: keys derive from them, and must be those of a worker that also learns.
             self.carry = self.carry._replace(
                 updates={group: np.int32(count + 1) for group, count in self.carry.updates.items()}
             )
@@ -235,7 +235,7 @@ class Trainer:
         return self._programs[key]
 
     def _first_call(self, program: Callable[..., Any], *arguments: Any) -> Any:
-        """Says that it compiles while it does: that may take far longer than any work."""
+        """Reports that it compiles: that may take far longer than any iteration."""
         with self.context.compiling():
             return program(*arguments)
 
@@ -280,7 +280,7 @@ class Trainer:
         own = {node.name for node in segment.nodes} | {node.name for node in self.graph.of_kind("rollout")}
         later = [other for other in (*self.plan.segments, *(s for r in self.plan.rounds for s in r.segments))
                  if other is not segment]  # fmt: skip
-        wanted = {valve.node.name for valve in self.outgoing}.union(*(other.inputs for other in later))
+        wanted = {value_port.node.name for value_port in self.outgoing}.union(*(other.inputs for other in later))
         for rounds in self.plan.rounds:
             wanted |= {r.priorities.node for r in rounds.component.replays if r.priorities is not None}
         return own & wanted
@@ -288,7 +288,7 @@ class Trainer:
     # Learners in several processes
 
     def _spread(self, batch: TrainerBatch) -> TrainerBatch:
-        """The unrolls of this worker as its part of what all learners have."""
+        """The unrolls of this worker as its shard of the arrays of all learners."""
         assert self.spmd is not None
         if batch.unrolled is None:
             program = self._program("assemble", lambda: self._assembled)
@@ -305,7 +305,7 @@ class Trainer:
         return assemble_all(self.loop, blocks, starts, versions)
 
     def _count_spread(self, finished: Finished) -> None:
-        """In a program of its own: what learning compiles to then has nothing but gradients to exchange."""
+        """In a separate program: the learning program then exchanges only gradients."""
         program = self._program("count", lambda: self.stage.count)
         self.carry, metrics = program(self.carry, finished)
         self.metrics.append(metrics)
@@ -324,15 +324,15 @@ class Trainer:
             values[name], self.acted[name] = self._take(self.incoming[name])
         return values
 
-    def _take(self, valve: ValuePort) -> tuple[PyTree, Acted]:
-        """The value of a node elsewhere, or the parts of it that are used here; and what it was made from."""
-        (port,) = [port for port in valve.ports if port.takes(self.iteration)]
+    def _take(self, value_port: ValuePort) -> tuple[PyTree, Acted]:
+        """The value of a remote node, or the parts of it that are used here; and the versions that it was made from."""
+        (port,) = [port for port in value_port.ports if port.takes(self.iteration)]
         message = port.receive()
         self._work()
-        if not self._samples(valve.node):
+        if not self._samples(value_port.node):
             self.batches_left = ValueHeader.unpack(message.header).batches_left
         acted, *arrays = message.arrays
-        value, made_from = self.unpack(valve, arrays), Acted(*acted.tolist())
+        value, made_from = self.unpack(value_port, arrays), Acted(*acted.tolist())
         port.release(message)
         return value, made_from
 
@@ -340,9 +340,9 @@ class Trainer:
         """Whether a node runs for batches that are drawn here."""
         return any(rounds.samples and node.name in rounds.component.names for rounds in self.plan.rounds)
 
-    def unpack(self, valve: ValuePort, arrays: Sequence[np.ndarray]) -> PyTree:
-        """A node's value with the parts that came; copies, for the slot is released."""
-        refs = sent(self.graph, valve.node, valve.taker)
+    def unpack(self, value_port: ValuePort, arrays: Sequence[np.ndarray]) -> PyTree:
+        """A node's value with the parts that were sent; copies, because the slot is released."""
+        refs = sent(self.graph, value_port.node, value_port.taker)
         rest, whole = list(arrays), TrainerParts()
         for ref in refs:
             leaves, structure = jax.tree.flatten(ref.type)
@@ -354,16 +354,16 @@ class Trainer:
 
     def _send(self, segment: Segment, values: Values) -> None:
         for node in segment.nodes:
-            if node.kind != "replay":  # of which an iteration's segment only inserts
+            if node.kind != "replay":  # an iteration's segment only inserts into it
                 self._out(node, values)
 
     def _out(self, node: Node, values: Values) -> None:
-        for valve in self.outgoing:
-            if valve.node.name != node.name:
+        for value_port in self.outgoing:
+            if value_port.node.name != node.name:
                 continue
-            refs = sent(self.graph, node, valve.taker)
+            refs = sent(self.graph, node, value_port.taker)
             arrays = jax.tree.leaves([ref.take(values[node.name]) for ref in refs])
-            for port in valve.ports:
+            for port in value_port.ports:
                 if port.takes(self.iteration):
                     header = ValueHeader(self.batches_left, self.covered)
                     port.send(header, [self.acted_in(node.group), *jax.device_get(arrays)], self.params_iteration)
@@ -372,9 +372,9 @@ class Trainer:
 
 
 class TrainerParts(NamedTuple):
-    """Nested dicts that grow by paths: a node's value of which only some parts are here."""
+    """Nested dicts that grow by paths: a node's value of which only some parts were sent."""
 
-    tree: Any = {}  # noqa: RUF012  (never changed: `put` gives a new one)
+    tree: Any = {}  # noqa: RUF012  (never changed: `put` returns a new one)
 
     def put(self, path: tuple[str | int, ...], part: PyTree) -> TrainerParts:
         if not path:

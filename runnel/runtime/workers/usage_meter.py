@@ -1,7 +1,7 @@
 """Adds up the waits that workers report and the fill of their streams. NumPy only.
 
-Everything is kept as sums since `begin`, so that any stretch is the difference of two moments: the whole run for its
-result, the last seconds for whoever watches it.
+Everything is kept as sums since `begin`, so that any period is the difference of two moments: the whole run for its
+result, the last seconds for the live view.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class UsageMeter:
         self._skipped = set(self._heard)
         self._sampled_at = self._clock()
 
-    def hear(self, worker: str, status: Status) -> None:
+    def add(self, worker: str, status: Status) -> None:
         """A worker's report: sums since it entered its phase."""
         before = self._heard.get(worker)
         self._heard[worker] = status
