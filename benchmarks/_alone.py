@@ -65,9 +65,9 @@ class _Line:
 class _Reader:
     """A stream in which there is always another message."""
 
-    def __init__(self, link: StreamSpec):
-        self._arrays, self._held, self._number = _filled(link.schema), False, -1
-        self._kind = link.kind
+    def __init__(self, stream: StreamSpec):
+        self._arrays, self._held, self._number = _filled(stream.schema), False, -1
+        self._kind = stream.kind
 
     def receive(self, timeout_s: float) -> Message:
         self._held = True
@@ -152,18 +152,18 @@ def alone(built: BuiltRun, fragment: str, seconds: float) -> dict[str, float]:
     """What the first worker of a fragment counts in a second: env_steps, updates, batches."""
     assert isinstance(built.environment, HostEnvironment)
     topology = derive_channels(built.plan, built.graph, host=True)
-    post = next(post for post in topology.posts if post.fragment == fragment)
+    spec = next(spec for spec in topology.workers if spec.fragment == fragment)
     line = _Line(seconds)
-    context = WorkerContext(post.name, in_process.InProcessBell(), line)  # type: ignore[arg-type]
-    links, boards = topology.of(post.name)
+    context = WorkerContext(spec.name, in_process.InProcessBell(), line)  # type: ignore[arg-type]
+    streams, stores = topology.of(spec.name)
     world = built.environment
-    ends = _ends(context, links, boards)
+    ends = _ends(context, streams, stores)
     assignment = Assignment(
         context,
         built.graph,
         built.plan,
         topology,
-        post,
+        spec,
         ends,
         0,
         None,
@@ -182,13 +182,15 @@ def alone(built: BuiltRun, fragment: str, seconds: float) -> dict[str, float]:
     return {name: (value - before.counts.get(name, 0.0)) / elapsed for name, value in after.counts.items()}
 
 
-def _ends(context: WorkerContext, links: Sequence[StreamSpec], boards: Sequence[ParameterChannel]) -> StreamEnds:
+def _ends(context: WorkerContext, streams: Sequence[StreamSpec], stores: Sequence[ParameterChannel]) -> StreamEnds:
     ports: dict[StreamSpec, InPort | OutPort] = {}
-    for link in links:
-        if link.source == context.name:
-            ports[link] = OutPort(context, _Writer(link.schema, link.slots), link.name, link.turn, link.turns)  # type: ignore[arg-type]
+    for stream in streams:
+        if stream.source == context.name:
+            writer = _Writer(stream.schema, stream.slots)
+            ports[stream] = OutPort(context, writer, stream.name, stream.turn, stream.turns)  # type: ignore[arg-type]
         else:
-            ports[link] = InPort(context, _Reader(link), link.name, link.source_turn, link.source_turns)  # type: ignore[arg-type]
-    readers = {b.group: (b, _Store(b.schema)) for b in boards if b.source != context.name}
-    writers = {b.group: (b, in_process.InProcessStore(b.schema).writer()) for b in boards if b.source == context.name}
+            reader = _Reader(stream)
+            ports[stream] = InPort(context, reader, stream.name, stream.source_turn, stream.source_turns)  # type: ignore[arg-type]
+    readers = {b.group: (b, _Store(b.schema)) for b in stores if b.source != context.name}
+    writers = {b.group: (b, in_process.InProcessStore(b.schema).writer()) for b in stores if b.source == context.name}
     return StreamEnds(ports, readers, writers)  # type: ignore[arg-type]

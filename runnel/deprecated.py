@@ -43,6 +43,7 @@ NAMES: Final = {
         "Invitation": "AgentInvitation",
         "Joined": "JoinedHost",
         "LocalHosts": "LocalHostLauncher",
+        "tell": "agent_arguments",
     },
     "runnel.planning.distribution": {"Free": "BoundedStaleness"},
     "runnel.planning.plan": {"Cut": "CutEdge", "Free": "BoundedStaleness", "Placed": "PlacedFragment"},

@@ -19,6 +19,7 @@ from runnel.distributions.decoupled import Decoupled
 from runnel.distributions.environments import Environments
 from runnel.distributions.fine import Fine
 from runnel.execution import trust
+from runnel.launch import host_launcher
 from runnel.planning.distribution import BoundedStaleness, Distribution, Fragment
 
 SPLIT = (Fine, Environments, Decoupled)
@@ -59,6 +60,13 @@ def test_a_name_that_changed_is_found_by_its_old_name(module: str, old: str, new
         found = runnel.Free if module == "runnel" else deprecated.attribute(module, old)  # type: ignore[attr-defined]
     home, _, name = new.rpartition(".")
     assert found is getattr(importlib.import_module(home), name)
+
+
+def test_a_name_that_changed_is_found_in_the_module_that_has_it_now() -> None:
+    with pytest.warns(Renamed, match=r"host_launcher\.tell is now runnel\.launch\.host_launcher\.agent_arguments;"):
+        assert host_launcher.tell is host_launcher.agent_arguments  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = host_launcher.nothing  # type: ignore[attr-defined]
 
 
 def test_what_the_documentation_showed_still_runs() -> None:

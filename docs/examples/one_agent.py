@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from runnel.errors import UserError
-from runnel.launch.host_launcher import AGENT, AgentInvitation, JoinedHost, joined, tell
+from runnel.launch.host_launcher import AGENT, AgentInvitation, JoinedHost, agent_arguments, joined
 
 
 class OneAgent:
@@ -20,7 +20,8 @@ class OneAgent:
         self.agent = subprocess.Popen([*self.command, *AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.agent.stdin is not None
         assert self.agent.stdout is not None
-        print(json.dumps(tell(invitation, self.name, self.address, cpus=2)), file=self.agent.stdin, flush=True)
+        arguments = agent_arguments(invitation, self.name, self.address, cpus=2)
+        print(json.dumps(arguments), file=self.agent.stdin, flush=True)
         greeting = self.agent.stdout.readline()
         if not greeting:
             raise UserError(f"the agent of {self.name} ended with status {self.agent.wait()}")

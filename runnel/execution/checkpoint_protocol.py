@@ -126,15 +126,15 @@ class CheckpointProtocol:
 
     def load(self, arrays: Arrays) -> None:
         """Sends each worker its part of a checkpoint; without arrays, workers start from the beginning."""
-        for spec in self.topology.posts:
+        for spec in self.topology.workers:
             self.supervisor.load(spec.name, self._part(spec, arrays))
 
     def _part(self, spec: WorkerSpec, arrays: Arrays) -> Arrays:
         """The arrays of a checkpoint that one worker needs."""
         fragment = self.plan.fragment(spec.fragment)
         trains = any(self.graph.nodes[node].traits.trains for node in fragment.nodes)
-        links, _ = self.topology.of(spec.name)
-        blocks = {b.number for b in self.topology.blocks if b.worker == spec.name} | {link.block for link in links}
+        streams, _ = self.topology.of(spec.name)
+        blocks = {b.number for b in self.topology.blocks if b.worker == spec.name} | {s.block for s in streams}
 
         def needed(name: str) -> bool:
             block, node = names.block_number(name), names.replay_node(name)

@@ -182,7 +182,7 @@ class DistributedProgram:
 def _usage_meter(group: WorkerGroup) -> UsageMeter:
     roles = {name: spec.fragment for name, spec in group.specs.items()}
     streams = [
-        Watched(roles[link.source], roles[link.target], link.kind, fill, arrays_bytes(link.schema))
-        for link, fill in group.streams()
+        Watched(roles[stream.source], roles[stream.target], stream.kind, fill, arrays_bytes(stream.schema))
+        for stream, fill in group.streams()
     ]
     return UsageMeter(roles, streams)

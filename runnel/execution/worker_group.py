@@ -22,8 +22,8 @@ from runnel.planning.schemas import fields_json
 from runnel.transport import bell
 
 LONG_SPIN_S = 5e-3
-"""How long a worker that has a core of its own looks for what it waits for before it sleeps: being woken takes long,
-and what it then runs is in no cache."""
+"""How long a worker that has a core of its own spins before it sleeps: waking up takes long, and its caches are cold
+afterwards."""
 
 
 class WorkerGroup:
@@ -36,7 +36,7 @@ class WorkerGroup:
         self.built, self.topology, self.config, self.run_dir = built, topology, config, run_dir
         self.site, self.machines = site, {machine.name: machine for machine in machines}
         self.graph, self.plan = built.graph, built.plan
-        self.specs = {spec.name: spec for spec in topology.posts}
+        self.specs = {spec.name: spec for spec in topology.workers}
         self.learners = {n for f in self.plan.fragments if learns(f, self.graph) for n in f.workers()}
         first = next(iter(self.machines))
         self.hosts = {name: self.plan.hosts.get(name, first) for name in self.specs}
@@ -52,50 +52,50 @@ class WorkerGroup:
 
     def _layout(self, host: str) -> HostChannels:
         """The channels of a host: all that have an end there."""
-        boards = dict(enumerate(self.topology.boards))
+        stores = dict(enumerate(self.topology.stores))
 
         def here(*names: str) -> bool:
             return any(self.hosts[name] == host for name in names)
 
-        def bounds(link: StreamSpec) -> tuple[int, ...]:
-            asked = not self.plan.synchronous and link.kind in ("unroll", "value")
-            return tuple(n for n, board in boards.items() if asked and link.source in board.targets)
+        def bounds(stream: StreamSpec) -> tuple[int, ...]:
+            bounded = not self.plan.synchronous and stream.kind in ("unroll", "value")
+            return tuple(n for n, store in stores.items() if bounded and stream.source in store.targets)
 
         return HostChannels(
             tuple(name for name in self.specs if here(name)),
             tuple(
-                HostStream(number, link.kind, link.source, link.target, link.schema, link.slots, bounds(link))
-                for number, link in enumerate(self.topology.links)
-                if here(link.source, link.target)
+                HostStream(number, s.kind, s.source, s.target, s.schema, s.slots, bounds(s))
+                for number, s in enumerate(self.topology.streams)
+                if here(s.source, s.target)
             ),
             tuple(
-                HostParameters(number, board.source, board.targets, board.schema)
-                for number, board in boards.items()
-                if here(board.source, *board.targets)
+                HostParameters(number, store.source, store.targets, store.schema)
+                for number, store in stores.items()
+                if here(store.source, *store.targets)
             ),
-            self._abreast(host),
+            self._balanced(host),
             self.site.transport,
         )  # fmt: skip
 
-    def _abreast(self, host: str) -> tuple[str, ...]:
-        here = tuple(name for name in meeting(self.plan, self.graph) if self.hosts[name] == host)
-        return (
-            here if 1 < len(here) <= self.machines[host].cpus else ()
-        )  # with fewer cores than workers, some sleep anyway
+    def _balanced(self, host: str) -> tuple[str, ...]:
+        """The workers that the host moves between cores. With fewer cores than workers, some sleep anyway."""
+        here = tuple(name for name in barrier_workers(self.plan, self.graph) if self.hosts[name] == host)
+        return here if 1 < len(here) <= self.machines[host].cpus else ()
 
     def streams(self) -> list[tuple[StreamSpec, StreamFill]]:
         """Every stream, as its reader's host sees it."""
         return [
-            (link, self.site.fill(self.hosts[link.target], number)) for number, link in enumerate(self.topology.links)
+            (stream, self.site.fill(self.hosts[stream.target], number))
+            for number, stream in enumerate(self.topology.streams)
         ]
 
     # Starting
 
     def start(self, names: Iterable[str] | None = None) -> None:
         """Starts workers, all or those named."""
-        specs = [self.specs[name] for name in names] if names is not None else list(self.topology.posts)
+        specs = [self.specs[name] for name in names] if names is not None else list(self.topology.workers)
         common = self._common()
-        if names is None and not all(spec.light for spec in specs):
+        if names is None and not all(spec.env_only for spec in specs):
             self.site.prepare("runnel.execution.worker_main:prepare", common)
         peers = self._peers(specs)
         orders: dict[str, list[WorkerOrder]] = defaultdict(list)
@@ -110,9 +110,9 @@ class WorkerGroup:
         return {"config": config, "machines": machines, "seed": self.config["seed"], "x64": x64}
 
     def _order(self, spec: WorkerSpec, common: dict[str, Any]) -> WorkerOrder:
-        links, boards = self.topology.of(spec.name)
-        others = {name for link in links for name in (link.source, link.target)}
-        others |= {name for board in boards for name in (board.source, *board.targets)}
+        streams, stores = self.topology.of(spec.name)
+        others = {name for stream in streams for name in (stream.source, stream.target)}
+        others |= {name for store in stores for name in (store.source, *store.targets)}
         peers = sorted(others - {spec.name})
         host = self.hosts[spec.name]
         crowd = sum(1 for name in self.specs if self.hosts[name] == host)
@@ -121,25 +121,25 @@ class WorkerGroup:
             "spin_s": LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
             "transport": self.site.transport,
             "bells": peers,
-            "links": [{**asdict(link), "name": link.name, "schema": fields_json(link.schema)} for link in links],
-            "boards": [{"group": board.group, "schema": fields_json(board.schema)} for board in boards],
+            "streams": [{**asdict(s), "name": s.name, "schema": fields_json(s.schema)} for s in streams],
+            "stores": [{"group": store.group, "schema": fields_json(store.schema)} for store in stores],
         }
-        if spec.light:
-            job |= self._light(spec)
+        if spec.env_only:
+            job |= self._env_job(spec)
         return WorkerOrder(
             spec.name,
-            "runnel.execution.worker_main:play" if spec.light else "runnel.execution.worker_main:work",
+            "runnel.execution.worker_main:play" if spec.env_only else "runnel.execution.worker_main:work",
             job,
-            spec.light,
+            spec.env_only,
             self._environ(spec),
             tuple(name.partition(":")[2] for name in spec.devices if not name.startswith("cpu")),
             tuple(peers),
-            tuple(self.topology.links.index(link) for link in links),
-            tuple(self.topology.boards.index(board) for board in boards),
+            tuple(self.topology.streams.index(stream) for stream in streams),
+            tuple(self.topology.stores.index(store) for store in stores),
         )
 
-    def _light(self, spec: WorkerSpec) -> dict[str, Any]:
-        """What an environment worker needs to know of the graph, which it cannot trace without JAX."""
+    def _env_job(self, spec: WorkerSpec) -> dict[str, Any]:
+        """The facts about the graph that an environment worker needs: without JAX, it cannot trace the graph."""
         fragment = self.plan.fragment(spec.fragment)
         rollouts = self.graph.of_kind("rollout")
         return {
@@ -163,7 +163,7 @@ class WorkerGroup:
 
     def _environ(self, spec: WorkerSpec) -> dict[str, str]:
         host = self.hosts[spec.name]
-        neighbours = [other for other in self.topology.posts if self.hosts[other.name] == host]
+        neighbours = [other for other in self.topology.workers if self.hosts[other.name] == host]
         platform = spec.devices[0].partition(":")[0]
         environ = {"JAX_ENABLE_X64": "1" if jax.config.jax_enable_x64 else "0"}  # type: ignore[attr-defined]
         if platform == "cpu":
@@ -187,14 +187,14 @@ class WorkerGroup:
                     found[name] = {"address": address, "processes": fragment.replicas, "rank": rank}
         return found
 
-    # What they say, and whether they live
+    # Messages and heartbeats
 
     def poll(self, seconds: float) -> set[str]:
-        """The workers that say something, or have ended."""
+        """The workers that have sent a message, or have ended."""
         return self.site.poll(seconds)
 
     def beats(self, name: str) -> int | None:
-        """A worker's signs of life so far; None where there is no way to know now."""
+        """A worker's heartbeats so far; None if they cannot be read now."""
         return self.site.beats(name)
 
     def ring(self, name: str) -> None:
@@ -229,9 +229,9 @@ class WorkerGroup:
         self.site.close(seconds)
 
 
-def meeting(plan: Plan, graph: Graph) -> list[str]:
-    """The workers that play whole unrolls, do nothing else, and wait for each other after each."""
+def barrier_workers(plan: Plan, graph: Graph) -> list[str]:
+    """The actors that synchronise at a barrier after each unroll; learners are not among them."""
     fragment = plan.home("environment")
     acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
-    meet = plan.synchronous and fragment.replicas > 1
-    return fragment.workers() if acts and meet and not learns(fragment, graph) else []
+    synchronise = plan.synchronous and fragment.replicas > 1
+    return fragment.workers() if acts and synchronise and not learns(fragment, graph) else []

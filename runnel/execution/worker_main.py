@@ -1,6 +1,6 @@
-"""Where worker processes begin: from a job of JSON, descriptors and a line to the launcher, to a worker at work.
+"""The entry points of worker processes: each builds and runs a worker from a JSON job, descriptors and a control line.
 
-`play` is the entry of workers that play host environments, and never imports JAX; `work` is that of all others.
+`play` is the entry of workers that step host environments, and never imports JAX; `work` is that of all others.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from runnel.transport import interface, shared_memory
 from runnel.transport.stream import Field, Schema
 
 _CACHE: dict[str, Any] = {}
-"""What a fork server has built for all workers that come of it."""
+"""What a fork server has built for all workers that are forked from it."""
 
 
 def play(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
-    """Plays host environments."""
+    """Steps host environments."""
     from runnel.planning.schemas import GroupTypes, fields_of
     from runnel.runtime.workers.env_worker import EnvWorker
 
-    with _desk(job, control, fds) as desk:
+    with _bootstrap(job, control, fds) as bootstrap:
         world = environments.make(job["environment"]["name"], **job["environment"]["settings"])
         assert isinstance(world, HostEnvironment)
         types = {}
-        for group, told in job["groups"].items():
-            (action,), extras, memory = (fields_of(told[name]) for name in ("action", "extras", "memory"))
-            types[group] = GroupTypes(world.spec.groups[group], action, extras, memory, told["real"])
+        for group, fields in job["groups"].items():
+            (action,), extras, memory = (fields_of(fields[name]) for name in ("action", "extras", "memory"))
+            types[group] = GroupTypes(world.spec.groups[group], action, extras, memory, fields["real"])
 
         vectors = _Vectors(world, job["seed"])
 
-        def live(station: WorkerContext, start: BlockStart) -> None:
-            ports = desk.ports(station)
+        def run(context: WorkerContext, start: BlockStart) -> None:
+            ports = bootstrap.ports(context)
 
             def find(kind: str, group: str, block: int) -> list[Any]:
-                return [p for link, p in ports if (link["kind"], link["group"], link["block"]) == (kind, group, block)]
+                return [p for s, p in ports if (s["kind"], s["group"], s["block"]) == (kind, group, block)]
 
             EnvWorker(
-                station,
+                context,
                 types,
                 job["rolled"],
                 job["unroll"],
                 job["discounts"],
                 {number: range(a, b) for number, a, b in job["blocks"]},
                 find,
-                {board["group"]: end.reader() for board, end in desk.stores},
+                {store["group"]: end.reader() for store, end in bootstrap.stores},
                 vectors.open,
                 job["early"],
                 job["leads"],
                 start,
-                desk.memory,
+                bootstrap.memory,
             ).run()
 
-        desk.live(live)
+        bootstrap.run(run)
 
 
 def prepare(job: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ def prepare(job: dict[str, Any]) -> None:
 
 
 def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
-    """Acts and learns; plays JAX environments, or host environments whose policies it has."""
+    """Acts and learns; steps JAX environments, or host environments whose policies it holds."""
     from runnel.config.jax_config import configure_jax
     from runnel.environment import JaxEnvironment, is_traceable
     from runnel.envs.stepped import Stepped
@@ -84,47 +84,47 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     from runnel.runtime.workers.worker import run_worker
 
     configure_jax()
-    with _desk(job, control, fds) as desk:
-        watch_compiler(lambda: desk.station)
+    with _bootstrap(job, control, fds) as bootstrap:
+        watch_compiler(lambda: bootstrap.context)
         if job["peers"] is not None:
             join(**job["peers"])
         built = _built(job)
         traced = is_traceable(built.environment)
         topology = derive_channels(built.plan, built.graph, not traced)
-        post = next(post for post in topology.posts if post.name == job["name"])
-        links, boards = topology.of(post.name)
+        spec = next(spec for spec in topology.workers if spec.name == job["name"])
+        streams, stores = topology.of(spec.name)
         world: Any = Stepped(built.environment) if traced else built.environment  # type: ignore[arg-type]
         vectors = _Vectors(world, job["seed"])
 
-        def live(station: WorkerContext, start: BlockStart) -> None:
-            own = dict(zip(links, (port for _, port in desk.ports(station)), strict=True))
+        def run(context: WorkerContext, start: BlockStart) -> None:
+            own = dict(zip(streams, (port for _, port in bootstrap.ports(context)), strict=True))
             readers, writers = {}, {}
-            for board, (_, end) in zip(boards, desk.stores, strict=True):
-                if board.source == post.name:
-                    writers[board.group] = (board, end.writer([desk.bells[name] for name in board.targets]))
+            for store, (_, end) in zip(stores, bootstrap.stores, strict=True):
+                if store.source == spec.name:
+                    writers[store.group] = (store, end.writer([bootstrap.bells[name] for name in store.targets]))
                 else:
-                    readers[board.group] = (board, end.reader())
+                    readers[store.group] = (store, end.reader())
             assignment = Assignment(
-                station,
+                context,
                 built.graph,
                 built.plan,
                 topology,
-                post,
+                spec,
                 StreamEnds(own, readers, writers),
                 job["seed"],
                 built.environment if isinstance(built.environment, JaxEnvironment) and traced else None,
                 vectors.open,
-                desk.memory,
+                bootstrap.memory,
                 start,
-                Spmd(len(post.devices)) if job["peers"] is not None or len(post.devices) > 1 else None,
+                Spmd(len(spec.devices)) if job["peers"] is not None or len(spec.devices) > 1 else None,
             )
             run_worker(assignment)
 
-        desk.live(live)
+        bootstrap.run(run)
 
 
 def _built(job: dict[str, Any]) -> Any:
-    """What the run is made of, as the launcher built it."""
+    """The run's graph, plan and environment, as the launcher built them."""
     from runnel.algorithm import Algorithm
     from runnel.config import serialization
     from runnel.execution.building import build
@@ -133,7 +133,7 @@ def _built(job: dict[str, Any]) -> Any:
     config = job["config"]
     key = json.dumps([config, job["machines"]], sort_keys=True)
     if key not in _CACHE:
-        machines = tuple(Machine.from_json(told) for told in job["machines"])
+        machines = tuple(Machine.from_json(data) for data in job["machines"])
         _CACHE[key] = build(
             serialization.from_json(config["algorithm"], Algorithm),
             config["environment"]["name"],
@@ -146,7 +146,7 @@ def _built(job: dict[str, Any]) -> Any:
 
 
 class _Vectors:
-    """Environments are opened once: a worker that must go back to a checkpoint goes on with those it has."""
+    """Environments are opened once: a worker that returns to a checkpoint keeps those it has."""
 
     def __init__(self, world: Any, seed: int):
         self._world, self._seed = world, seed
@@ -160,7 +160,7 @@ class _Vectors:
 
 
 class WorkerBootstrap:
-    """What a worker was handed: bells come first among the descriptors, then streams, stores, and its journal."""
+    """A worker's job and descriptors: bells come first among the descriptors, then streams, stores, and its journal."""
 
     def __init__(self, job: dict[str, Any], control: Any, fds: Sequence[int]):
         rest = list(fds)
@@ -169,42 +169,40 @@ class WorkerBootstrap:
         self.bells = {name: shared_memory.SharedBell.attach((rest.pop(0), rest.pop(0))) for name in job["bells"]}
         transport = interface.load(job["transport"])
         self.streams = [
-            transport.attach_stream(rest.pop(0), _schema(link["schema"]), link["slots"]) for link in job["links"]
+            transport.attach_stream(rest.pop(0), _schema(spec["schema"]), spec["slots"]) for spec in job["streams"]
         ]
-        self.stores = [
-            (board, transport.attach_store(rest.pop(0), _schema(board["schema"]))) for board in job["boards"]
-        ]
+        self.stores = [(spec, transport.attach_store(rest.pop(0), _schema(spec["schema"]))) for spec in job["stores"]]
         self.memory = BlockMemory(rest.pop(0))
-        self.station = self._station()
+        self.context = self._context()
 
-    def _station(self) -> WorkerContext:
+    def _context(self) -> WorkerContext:
         return WorkerContext(self.job["name"], self.bell, self.control)
 
-    def live(self, work: Callable[[WorkerContext, BlockStart], None]) -> None:
+    def run(self, work: Callable[[WorkerContext, BlockStart], None]) -> None:
         """Works until `Stop`. After `Reset` it drops its state and starts from the next `Load`."""
         while True:
             start = self._start()
             try:
-                work(self.station, start)
+                work(self.context, start)
             except ResetRequested:
-                counts = self.station.counts
-                self.station = self._station()
-                self.station.counts = counts
+                counts = self.context.counts
+                self.context = self._context()
+                self.context.counts = counts
                 self.memory.rewind()
-                gc.collect()  # what the last life held, before the next takes as much again
+                gc.collect()  # frees the memory of the last worker before the next one allocates as much
                 self.control.send(ReadyToLoad().to_json())
 
-    def ports(self, station: WorkerContext) -> list[tuple[dict[str, Any], Any]]:
+    def ports(self, context: WorkerContext) -> list[tuple[dict[str, Any], Any]]:
         """New ends of every stream."""
         found: list[tuple[dict[str, Any], Any]] = []
-        for link, stream in zip(self.job["links"], self.streams, strict=True):
-            name = link["name"]
-            if link["source"] == self.job["name"]:
-                writer = stream.writer(self.bell, self.bells[link["target"]])
-                found.append((link, OutPort(station, writer, name, link["turn"], link["turns"])))
+        for spec, stream in zip(self.job["streams"], self.streams, strict=True):
+            name = spec["name"]
+            if spec["source"] == self.job["name"]:
+                writer = stream.writer(self.bell, self.bells[spec["target"]])
+                found.append((spec, OutPort(context, writer, name, spec["turn"], spec["turns"])))
             else:
-                reader = stream.reader(self.bell, self.bells[link["source"]])
-                found.append((link, InPort(station, reader, name, link["source_turn"], link["source_turns"])))
+                reader = stream.reader(self.bell, self.bells[spec["source"]])
+                found.append((spec, InPort(context, reader, name, spec["source_turn"], spec["source_turns"])))
         return found
 
     def _start(self) -> BlockStart:
@@ -220,21 +218,21 @@ class WorkerBootstrap:
                         return BlockStart(dict(message.arrays), rejoins, suspect)
                     case Reset():
                         self.control.send(ReadyToLoad().to_json())
-                    # Anything else was meant for what this worker was at before.
+                    # Any other command was meant for the work that this worker has dropped.
             elif self.control.closed:
                 raise Stopped
 
 
 @contextlib.contextmanager
-def _desk(job: dict[str, Any], control: Any, fds: Sequence[int]) -> Iterator[WorkerBootstrap]:
-    desk = WorkerBootstrap(job, control, fds)
+def _bootstrap(job: dict[str, Any], control: Any, fds: Sequence[int]) -> Iterator[WorkerBootstrap]:
+    bootstrap = WorkerBootstrap(job, control, fds)
     try:
-        yield desk
+        yield bootstrap
     except Stopped:
         pass
     finally:
         with contextlib.suppress(OSError, Stopped):
-            desk.station.report()
+            bootstrap.context.report()
 
 
 def _schema(data: Sequence[Any]) -> Schema:

@@ -75,24 +75,24 @@ PULSE_S = 0.25
 """How often an agent reports on its workers."""
 
 DRIVER_LOST_S = 180.0
-"""How long nothing may be heard of the driver."""
+"""How long the driver may be silent before it counts as lost."""
 
 LOG_BYTES = 64 * 1024
 """How much of a worker's log goes to the driver with one pulse."""
 
 
 LOGS = "runnel-logs-"
-"""What folders of logs begin with, which are kept here until they were sent; then comes the agent's process id."""
+"""The prefix of folders that hold logs until they are sent; the agent's process id follows."""
 
 
 class HostAgent:
     """One machine's part in a run."""
 
-    def __init__(self, told: dict[str, Any]):
-        self.name, self.interface = str(told["name"]), str(told["interface"])
+    def __init__(self, arguments: dict[str, Any]):
+        self.name, self.interface = str(arguments["name"]), str(arguments["interface"])
         self.keys = new_keys()
         self.courier = Courier(self.name, self.keys, self.interface)
-        self.call = Call(self.keys, told["address"], told["public"])
+        self.call = Call(self.keys, arguments["address"], arguments["public"])
         self.mail = AgentMail(self.call.send)
         _sweep()
         self.logs = Path(tempfile.mkdtemp(prefix=f"{LOGS}{os.getpid()}-"))
@@ -137,7 +137,7 @@ class HostAgent:
         each = [fd for name, p in processes for fd in (p.control.fileno(), p.fileno()) if name not in self._ended]
         return [fd for fd in each if fd >= 0]
 
-    # What the driver says
+    # Commands of the driver
 
     def _listen(self) -> None:
         while (frames := self.call.receive()) is not None:
@@ -204,7 +204,7 @@ class HostAgent:
         self._close(0.0)
         layout, elsewhere = HostChannels.of(command.layout), command.elsewhere
         host = self.host = HostRuntime(layout, self.launcher, self.logs, self.courier.bell)
-        here = set(layout.posts)
+        here = set(layout.workers)
         peers = {name: Peer(*courier) for name, courier in command.peers.items()}
         self.courier.join(
             peers,
@@ -219,14 +219,14 @@ class HostAgent:
                 if s.target in here and s.source not in here
             ],
             publishes=[
-                # Those that nobody elsewhere reads, too: others ask what is begun here, which goes by what is there.
+                # Also those that only this machine reads: by their iterations, others know which unrolls have begun.
                 Publishes(b.id, _store(host, b.id), _hosts(b.targets, elsewhere))
-                for b in layout.boards
+                for b in layout.stores
                 if b.source in here
             ],
             mirrors=[
                 Mirrors(b.id, _store(host, b.id), elsewhere[b.source], [host.bell(n) for n in b.targets if n in here])
-                for b in layout.boards
+                for b in layout.stores
                 if b.source not in here
             ],
             epoch=command.epoch,
@@ -259,29 +259,29 @@ class HostAgent:
             self._here.clear()
             self.courier.clear(epoch)
 
-    # What workers say
+    # Messages of workers
 
     def _relay(self, host: HostRuntime) -> None:
         for name, process in list(host.processes.items()):
-            self._hear(process)
+            self._forward(process)
             if name not in self._ended and process.ended():
                 status = process.exit_status()
-                self._hear(process)
+                self._forward(process)
                 if status is not None:
                     self._ended.add(name)
                     self._send_log(name, whole=True)
                     tail = process.tail().strip()
                     self._send(WorkerEnded(name, self.lives[name], status, tail, host.oom_kills()))
 
-    def _hear(self, process: LocalProcess) -> None:
+    def _forward(self, process: LocalProcess) -> None:
         try:
-            while (said := process.control.receive()) is not None:
-                self._send(FromWorker(process.name, self.lives[process.name], said.value), said.arrays)
+            while (message := process.control.receive()) is not None:
+                self._send(FromWorker(process.name, self.lives[process.name], message.value), message.arrays)
         except OutOfDescriptors as error:
             self._give_up(process, error)
 
     def _give_up(self, process: LocalProcess, error: OutOfDescriptors) -> None:
-        """What it said or was to hear is lost: the driver replaces a worker that was killed."""
+        """Kills a worker after a message from or to it was lost; the driver replaces it."""
         print(f"{process.name} is killed: {error}", file=sys.stderr)
         process.kill()
 
@@ -305,7 +305,7 @@ class HostAgent:
         self._send(pulse)
 
     def _send_log(self, name: str, whole: bool = False) -> None:
-        """What a worker has written since; of one that writes faster than it can be sent, less."""
+        """Sends what a worker has written since; skips lines if it writes faster than they can be sent."""
         path = self.logs / f"{name}.log"
         try:
             size, sent = path.stat().st_size, self._read.get(name, 0)
@@ -324,7 +324,7 @@ class HostAgent:
     # The end
 
     def _close(self, seconds: float) -> None:
-        """Of the workers; the agent stays for the next."""
+        """Ends the workers and frees their memory; the agent stays for the next run."""
         if self.host is None:
             return
         self.launcher.close(seconds)
@@ -346,7 +346,7 @@ class HostAgent:
 
 
 def _sweep() -> None:
-    """Removes what agents have left that were killed."""
+    """Removes the folders of agents that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{LOGS}*-*"):
         pid = folder.name.removeprefix(LOGS).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
@@ -378,8 +378,8 @@ def _only_here(host: HostRuntime) -> UserError:
     )
 
 
-def _settle(place: dict[str, Any]) -> None:
-    """Makes this process see what the driver sees, as far as this machine has it."""
+def _adopt_context(place: dict[str, Any]) -> None:
+    """Sets module path, working directory and environment variables as in the driver, if this machine has them."""
     sys.path[:] = [*dict.fromkeys([*place.get("path", ()), *sys.path])]
     named_modules.restore(place.get("modules", {}))
     directory = place.get("directory")
@@ -390,15 +390,15 @@ def _settle(place: dict[str, Any]) -> None:
 
 def main() -> int:
     with open(0, "rb", buffering=0, closefd=False) as stdin:
-        told = json.loads(_line(stdin.read))
-    _settle(told.get("place", {}))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the driver hears them too, and tells us what to do
+        arguments = json.loads(_line(stdin.read))
+    _adopt_context(arguments.get("place", {}))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the driver gets them too, and sends commands
         signal.signal(number, signal.SIG_IGN)
-    agent = HostAgent(told)
+    agent = HostAgent(arguments)
     try:
         greeting = {
             "public": agent.keys.public,
-            "cpus": told.get("cpus") or len(os.sched_getaffinity(0)),
+            "cpus": arguments.get("cpus") or len(os.sched_getaffinity(0)),
             "devices": [f"cuda:{i}" for i in range(gpus(os.environ.get("JAX_PLATFORMS", "")))] or ["cpu:0"],
             "runnel": runnel.__version__,
             "python": platform.python_version(),
@@ -411,7 +411,7 @@ def main() -> int:
 
 
 def _line(read: Callable[[int], bytes | None]) -> bytes:
-    """Up to the first newline, and not a byte further."""
+    """Reads up to the first newline, and not a byte further."""
     line = b""
     while not line.endswith(b"\n"):
         byte = read(1)

@@ -1,6 +1,6 @@
 """Messages between the driver and a host agent: JSON with arrays, once and in order, whatever the network does.
 
-What is sent is kept until the other side says that it has it, and sent again where that takes too long.
+A message is kept until the other side acknowledges it, and sent again if that takes too long.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Sent(NamedTuple):
 
 
 class AgentMail:
-    """One side. `transmit` sends frames and says whether they could be."""
+    """One side. `transmit` sends frames and returns whether it could."""
 
     def __init__(self, transmit: Callable[[Sequence[bytes]], bool], clock: Callable[[], float] = time.monotonic):
         self._transmit, self._clock = transmit, clock
@@ -43,7 +43,7 @@ class AgentMail:
         self._received = 0
         self._acknowledged = 0  # of those received
         self._moved = clock()  # when the other side last acknowledged something new
-        self.heard = clock()  # when it last said anything
+        self.heard = clock()  # when its last message arrived
 
     def send(self, value: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
         """Never waits and never fails: it goes out when it can."""
@@ -106,8 +106,8 @@ def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
 def _message(body: bytes, text_bytes: int) -> Received:
     if text_bytes > len(body):
         raise MalformedMessage(f"found {len(body)} bytes, wanted {text_bytes} of JSON")
-    told = parse(body[:text_bytes])
-    value, entries = told.get("value"), told.get("arrays")
+    head = parse(body[:text_bytes])
+    value, entries = head.get("value"), head.get("arrays")
     if not isinstance(value, dict) or not isinstance(entries, list):
         raise MalformedMessage("found JSON without a value, or without a list of arrays")
     return Received(value, (), arrays_of(body[text_bytes:], entries) if entries else {})

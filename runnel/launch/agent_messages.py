@@ -1,7 +1,7 @@
 """The protocol between the driver of a run and the host agents: what each sends, as types.
 
 The driver sends a `Request` with a command. One with an id is answered by a `Reply` with the same id; others are not
-answered. An agent also sends, without being asked, what its workers say and how they are. Messages travel over
+answered. An agent also sends, unprompted, its workers' messages and their state. Messages travel over
 `AgentMail`, once and in order; those of workers (`control_messages`) travel inside `SendToWorker` and `FromWorker`.
 """
 
@@ -48,7 +48,7 @@ class StartWorkers(JsonMessage):
 
 @dataclass(frozen=True)
 class SendToWorker(JsonMessage):
-    """Pass a message on to a worker, with the arrays that come with this where `arrays` says so."""
+    """Forward a message to a worker; with the arrays that come with it, if `arrays`."""
 
     worker: str
     message: dict[str, Any]
@@ -139,7 +139,7 @@ class Started(JsonMessage):
 
 @dataclass(frozen=True)
 class FreePort(JsonMessage):
-    """A port of the machine that nobody listens on."""
+    """A free port of the machine."""
 
     port: int
 

@@ -68,7 +68,7 @@ from runnel.user_code import named_modules
 HELLO_S, REPLY_S, STACKS_S, TALLY_S = 60.0, 60.0, 5.0, 2.0
 
 LOST_S = 60.0
-"""How long nothing may be heard of a machine."""
+"""How long a machine may be silent before it counts as lost."""
 
 FRESH_S = 2.0
 """An agent reports on its workers several times a second; older reports do not show whether they live."""
@@ -92,7 +92,7 @@ class RemoteProcess:
 
     def __init__(self, cluster: Cluster, host: str, name: str, pid: int, life: int):
         self.name, self.pid, self.host, self.life = name, pid, host, life
-        self.said: deque[Received] = deque()
+        self.received: deque[Received] = deque()
         self.status: int | None = None
         self.last = ""  # of its log
         self._cluster = cluster
@@ -103,7 +103,7 @@ class RemoteProcess:
 
     @property
     def closed(self) -> bool:
-        return self.status is not None and not self.said
+        return self.status is not None and not self.received
 
     def send(self, value: Mapping[str, Any]) -> None:
         self._cluster.send(self.host, SendToWorker(self.name, dict(value)))
@@ -112,7 +112,7 @@ class RemoteProcess:
         self._cluster.send(self.host, SendToWorker(self.name, dict(header), arrays=True), arrays)
 
     def receive(self) -> Received | None:
-        return self.said.popleft() if self.said else None
+        return self.received.popleft() if self.received else None
 
     def exit_status(self) -> int | None:
         return self.status
@@ -129,7 +129,7 @@ class RemoteProcess:
         try:
             return self._cluster.ask(self.host, GetStacks(self.name), Stacks, STACKS_S).text
         except (HostLost, WorkerFailed) as error:
-            return f"(there is no word of it: {error})"
+            return f"(its machine does not answer: {error})"
 
     def tail(self) -> str:
         return self.last
@@ -269,7 +269,7 @@ class Cluster:
         return replies  # type: ignore[return-value]
 
     def until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Listens until something is so; says whether it is."""
+        """Receives messages until the condition holds or time is up; returns whether it holds."""
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > deadline:
@@ -327,7 +327,7 @@ class Cluster:
             case FromWorker(worker, life, message):
                 process = self._living(host, worker, life)
                 if process is not None:
-                    process.said.append(Received(message, (), arrays))
+                    process.received.append(Received(message, (), arrays))
             case WorkerEnded(worker, life, status, tail, oom_kills):
                 process = self._living(host, worker, life)
                 agent.ooms = oom_kills
@@ -352,7 +352,7 @@ class Cluster:
     def open(self, layouts: Mapping[str, HostChannels]) -> None:
         self._epoch += 1
         self._layouts = dict(layouts)
-        homes = {name: host for host, layout in layouts.items() for name in layout.posts}
+        homes = {name: host for host, layout in layouts.items() for name in layout.workers}
         commands = {
             host: OpenChannels(
                 layout.json(),
@@ -380,7 +380,7 @@ class Cluster:
         return found
 
     def _speaking(self) -> set[str]:
-        return {name for name, process in self.processes.items() if process.said or process.status is not None}
+        return {name for name, process in self.processes.items() if process.received or process.status is not None}
 
     def beats(self, name: str) -> int | None:
         process = self.processes.get(name)

@@ -1,7 +1,7 @@
-"""What a worker and the process that started it tell each other: JSON objects, descriptors and arrays.
+"""Messages between a worker and the process that started it: JSON objects, descriptors and arrays.
 
-The two ends are a pair of Unix sockets that keep the borders of messages. What is too large for a socket's
-buffer travels in a memfd whose descriptor is sent instead. Nothing that arrives is ever executed: JSON is parsed,
+The two ends are a pair of Unix sockets that preserve message boundaries. A message that is too large for a socket's
+buffer is written to a memfd, whose descriptor is sent instead. Nothing that arrives is ever executed: JSON is parsed,
 and arrays are raw bytes with a dtype and a shape. Standard library only (NumPy where arrays are sent): every
 worker imports this.
 
@@ -37,7 +37,7 @@ FDS_PER_PACKET = 250
 """The kernel takes at most 253."""
 
 SEND_S = 30.0
-"""How long a sender waits, unless told, for a receiver that does not read."""
+"""How long a sender waits by default for a receiver that does not read."""
 
 _HEADER = struct.Struct("<4scxxxIQ")  # magic, kind, descriptors of the message so far, bytes of JSON
 _MAGIC = b"rnl1"
@@ -134,7 +134,7 @@ class Control:
                     return None
                 continue
             except ConnectionResetError:
-                continue  # said once, where the other end went without reading all: what it sent is still to be had
+                continue  # raised once if the other end closed with data unread; what it sent can still be received
             for level, kind, content in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     fds.extend(array.array("i", content[: len(content) // 4 * 4]))

@@ -1,12 +1,12 @@
-"""Workers that wait for each other, kept abreast: who falls behind on a slow core changes places with who is ahead.
+"""Balances workers that synchronise at a barrier: a worker that lags on a slow core swaps cores with one that is ahead.
 
-Cores of a machine differ: two of them may be one in hardware, some are built slower, a neighbour takes its part of
-others. The system leaves a worker that is always busy on the core that it has, and where all wait for the slowest of
-them every unroll, the run is as slow as the slowest core. Where workers change places in time, all of them come to the
-end of an unroll together, as fast as the cores are on average; where cores are even, few are moved.
+Cores of a machine differ: two may be hyperthreads of one, some are slower by design, some are shared with other
+programs. The scheduler leaves a busy worker on its core, and if all workers wait for the slowest at every unroll, the
+run is as slow as the slowest core. If workers swap cores in time, all of them reach the barrier together, at the
+average speed of the cores; if the cores are equal, few workers are moved.
 
-A worker is moved by allowing it one core only and, at once, again all that it was allowed before: whatever else the
-system wants to do with it, it may.
+A worker is moved by setting its affinity to one core, and at once back to all cores that it had before: the scheduler
+remains free to move it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 TURN_S = 0.01
-"""How often to look who is behind."""
+"""How often the workers' step counts are compared."""
 
 NEWEST = 0.3
-"""The weight of what was seen last in how fast a worker is."""
+"""The weight of the last measurement in a worker's pace."""
 
 APART = 2
-"""Workers that are fewer steps apart count as abreast."""
+"""Workers that are fewer steps apart are not swapped."""
 
 LEEWAY = 0.5
-"""So do those apart by less than this share of the steps from look to look, which is noise where steps are short."""
+"""Nor are those apart by less than this share of the steps between two measurements: with short steps that is noise."""
 
 NODES = Path("/sys/devices/system/node")
 
@@ -42,15 +42,15 @@ class StepProgress(NamedTuple):
 
 
 class CoreBalancer:
-    """Looks after workers from `start` to `close`. `standings` tells of each by its process id."""
+    """Balances workers from `start` to `close`. `progress` returns the progress of each, by process id."""
 
-    def __init__(self, standings: Callable[[], Mapping[int, StepProgress]]):
-        self._standings = standings
-        self._steps: dict[int, int] = {}  # at the last look
-        self._pace: dict[int, float] = {}  # steps from look to look, of each worker where it is now
+    def __init__(self, progress: Callable[[], Mapping[int, StepProgress]]):
+        self._progress = progress
+        self._steps: dict[int, int] = {}  # at the last measurement
+        self._pace: dict[int, float] = {}  # steps between two measurements, of each worker on its present core
         self._node = {core: node for node, cores in enumerate(nodes(os.sched_getaffinity(0))) for core in cores}
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="runnel-abreast", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="runnel-core-balancer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -64,23 +64,23 @@ class CoreBalancer:
             self.look()
 
     def look(self) -> None:
-        """Lets those change places who should: the last with the first, the next to last with the second."""
-        now = self._standings()
+        """Swaps the slowest worker with the fastest, the second slowest with the second fastest, and so on."""
+        now = self._progress()
         self._measure(now)
         order = sorted(now, key=lambda pid: now[pid].steps)
         for behind, ahead in zip(order, reversed(order), strict=True):
             if now[ahead].steps - now[behind].steps < max(APART, LEEWAY * self._pace.get(ahead, 0.0)):
                 break
-            slower = self._pace.get(behind, math.inf) < self._pace.get(ahead, 0.0)  # who has none is new
+            slower = self._pace.get(behind, math.inf) < self._pace.get(ahead, 0.0)  # a worker without a pace is new
             if slower and not now[behind].waits and self._swap(behind, ahead):
                 self._pace[behind], self._pace[ahead] = self._pace[ahead], self._pace[behind]
 
     def _measure(self, now: Mapping[int, StepProgress]) -> None:
-        before, self._steps = self._steps, {pid: standing.steps for pid, standing in now.items()}
+        before, self._steps = self._steps, {pid: worker.steps for pid, worker in now.items()}
         self._pace = {pid: pace for pid, pace in self._pace.items() if pid in now}
-        for pid, standing in now.items():
-            gained = standing.steps - before.get(pid, standing.steps + 1)
-            if gained >= 0 and not standing.waits:  # else it is new, or begins again, or its core is not to blame
+        for pid, worker in now.items():
+            gained = worker.steps - before.get(pid, worker.steps + 1)
+            if gained >= 0 and not worker.waits:  # else it is new, or has restarted, or does not depend on its core
                 self._pace[pid] = NEWEST * gained + (1 - NEWEST) * self._pace.get(pid, gained)
 
     def _swap(self, behind: int, ahead: int) -> bool:
@@ -102,14 +102,14 @@ def move(pid: int, core: int) -> None:
 
 
 def core_of(pid: int) -> int | None:
-    """Where a process was last at work."""
+    """The core that a process last ran on."""
     with contextlib.suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[36])
     return None
 
 
 def nodes(cores: Iterable[int]) -> list[list[int]]:
-    """Cores by the memory that is near to them."""
+    """Cores by NUMA node."""
     left, found = set(cores), []
     for path in sorted(NODES.glob("node[0-9]*/cpulist")):
         with contextlib.suppress(OSError, ValueError):
@@ -120,6 +120,6 @@ def nodes(cores: Iterable[int]) -> list[list[int]]:
 
 
 def _numbers(text: str) -> set[int]:
-    """Of a list like 0-3,8."""
+    """The numbers in a list such as `0-3,8`."""
     ends = [part.split("-") for part in text.strip().split(",") if part]
     return {number for each in ends for number in range(int(each[0]), int(each[-1]) + 1)}

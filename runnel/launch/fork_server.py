@@ -1,12 +1,11 @@
-"""A process that has imported what workers need, and forks itself into them.
+"""A process that imports what workers need, and forks workers from itself.
 
-It is a fresh interpreter, never a fork of the user's process, and does one thing at a time: imports what it is told
-to, starts a worker when asked, reaps workers and reports how they ended. When the process that started it is gone,
-it ends its workers and itself.
+It is a fresh interpreter, never a fork of the user's process, and handles one order at a time: it imports modules,
+starts workers, reaps them and reports their exit statuses. When the process that started it is gone, it ends its
+workers and itself.
 
-Forking is safe while this process has a single thread and JAX has started no backend. Where an import breaks that
-(a module that makes an array when it is imported does), workers are started as fresh interpreters instead: slower, but
-the same in all else.
+Forking is safe while this process has a single thread and JAX has started no backend. If an import breaks that (a
+module that creates an array at import does), workers are started as fresh interpreters instead, which is slower.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ForkServer:
         self._channel = channel
         self._parent = parent
         self._parent_lasts = parent_lasts
-        # Not only the channel's end tells of the parent's: a process that the parent forked may hold it open.
+        # The channel's end is not enough to notice the parent's: a process that the parent forked may hold it open.
         self._parent_pidfd = os.pidfd_open(parent)
         if os.getppid() != parent:
             os._exit(1)
@@ -68,8 +67,8 @@ class ForkServer:
     def _serve_one(self, poll: select.poll) -> bool:
         try:
             received = self._channel.receive()
-        except UserError:  # descriptors that came with an order found no room
-            self._tell({"refused": None, "errno": errno.EMFILE})
+        except UserError:  # too many open files for the descriptors of an order
+            self._report({"refused": None, "errno": errno.EMFILE})
             return True
         if received is None:
             return not self._channel.closed
@@ -86,22 +85,22 @@ class ForkServer:
 
     def _import(self, order: dict[str, Any]) -> None:
         with self._loading():
-            with _told("entering the working directory"):
-                worker_process.settle(order["place"])
+            with _logged("entering the working directory"):
+                worker_process.adopt_context(order["place"])
             for name in order["import"]:
-                with _told(f"importing {name}"):
+                with _logged(f"importing {name}"):
                     importlib.import_module(name)
 
     def _prepare(self, order: dict[str, Any]) -> None:
-        with self._loading(), _told(f"preparing with {order['prepare']}"):
-            worker_process.settle(order["place"])  # what has been named since the server began
+        with self._loading(), _logged(f"preparing with {order['prepare']}"):
+            worker_process.adopt_context(order["place"])  # includes modules named since the server started
             import_object(order["prepare"])(order["job"])
 
     @contextlib.contextmanager
     def _loading(self) -> Iterator[None]:
-        """Around foreign code, which may take long or hang, and may leave this process unfit to be forked."""
-        # A parent's death is otherwise noticed between two orders. Not asked for where the parent started this
-        # process from a thread that may end: the kernel takes the end of that thread for the parent's.
+        """Around user code, which may take long or hang, and may make it unsafe to fork this process."""
+        # The parent's end is otherwise noticed only between two orders. Not used if the parent started this process
+        # from a thread that may end: the kernel takes the end of that thread for the parent's.
         if self._parent_lasts:
             worker_process.die_with_parent(self._parent)
         try:
@@ -112,12 +111,12 @@ class ForkServer:
             worker_process.reset_signals()
             reason = _unsafe_to_fork()
             if reason and not self._unsafe:
-                _say(f"{reason}: workers start as fresh interpreters, which takes longer")
+                _log(f"{reason}: workers start as fresh interpreters, which takes longer")
             self._unsafe = reason
             gc.freeze()  # a collection in a worker would otherwise write to, and so copy, every page shared with it
 
     def _start(self, serial: int, name: str, control: int, log: int) -> int | None:
-        """Starts a worker; the pidfd by which to notice its end, or None where there was no room for it."""
+        """Starts a worker; returns a pidfd that signals its end, or None if the system refused another process."""
         pid = None
         try:
             pid = self._spawn(name, control, log) if self._unsafe else self._fork(name, control, log)
@@ -126,13 +125,13 @@ class ForkServer:
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            self._tell({"refused": serial, "errno": error.errno})
+            self._report({"refused": serial, "errno": error.errno})
             return None
         finally:
             os.close(control)
             os.close(log)
         self._workers[pidfd] = pid, serial
-        self._tell({"started": serial, "pid": pid}, [pidfd])
+        self._report({"started": serial, "pid": pid}, [pidfd])
         return pidfd
 
     def _fork(self, name: str, control: int, log: int) -> int:
@@ -140,7 +139,7 @@ class ForkServer:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # forking is safe here: that was looked into
+            warnings.simplefilter("ignore")  # forking is safe here: `_unsafe_to_fork` has checked it
             pid = os.fork()
         if pid:
             return pid
@@ -148,7 +147,7 @@ class ForkServer:
         try:
             os.dup2(log, 1)
             os.dup2(log, 2)
-            # Exactly what the server has opened for itself: other descriptors belong to modules that are still loaded.
+            # Only what the server itself has opened: other descriptors belong to modules that are still loaded.
             self._channel.close()
             for fd in (log, self._parent_pidfd, *self._workers):
                 os.close(fd)
@@ -172,10 +171,10 @@ class ForkServer:
         _end_group(pid)
         _, status = os.waitpid(pid, 0)
         os.close(pidfd)
-        self._tell({"exited": serial, "status": os.waitstatus_to_exitcode(status)})
+        self._report({"exited": serial, "status": os.waitstatus_to_exitcode(status)})
 
-    def _tell(self, value: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """To a parent that may not listen for long: it computes, or has been stopped at a terminal."""
+    def _report(self, value: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Sends to the parent, which may not read for a long time: it computes, or was stopped at a terminal."""
         while True:
             try:
                 return self._channel.send(value, fds, timeout_s=1.0)
@@ -196,7 +195,7 @@ class ForkServer:
 
 
 def _end_group(pid: int) -> None:
-    """Ends what a worker has started and left behind. The worker is not reaped yet, so the number is still its own."""
+    """Ends processes that a worker has started. The worker is not reaped yet, so its process id is still its own."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -211,15 +210,15 @@ def _unsafe_to_fork() -> str | None:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """What fails here fails again, and is then reported, in the worker that needs it."""
+def _logged(what: str) -> Iterator[None]:
+    """Logs an error instead of raising it: it occurs again, and is then reported, in the worker that is concerned."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        _say(f"{what} failed: {type(error).__name__}: {error}")
+        _log(f"{what} failed: {type(error).__name__}: {error}")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"{worker_process.inside}: {text}", file=sys.stderr, flush=True)
 
 

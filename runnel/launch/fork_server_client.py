@@ -1,4 +1,4 @@
-"""A fork server as the launcher that started it sees it."""
+"""The launcher's side of a fork server."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ START_S = 300.0
 """How long a start may take, which includes a server's imports."""
 
 REPORT_S = 1.0
-"""How long the report of a worker's end may be behind the end itself."""
+"""How long after a worker's end its exit status may arrive."""
 
 WINDOW = 32
-"""Orders that a server may have before it: more of them and their replies would fill the sockets' buffers."""
+"""The most orders without a reply: more of them would fill the sockets' buffers."""
 
 SERVER = ("-P", "-c", "from runnel.launch.fork_server import main; main()")
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Of a server: libraries that start their threads when they are loaded would make it unfit to be forked."""
+"""For a server: a library that starts threads when it is loaded would make it unsafe to fork."""
 
 
 class ServerLost(UserError):
@@ -38,7 +38,7 @@ class ServerLost(UserError):
 
 
 class ForkServerClient:
-    """A fork server as its launcher sees it."""
+    """Starts a fork server, sends it orders and receives its reports."""
 
     def __init__(self, name: str, log: Path | None):
         self.name = name
@@ -79,7 +79,7 @@ class ForkServerClient:
             self._channel.send(order)
 
     def begin(self, name: str, control: int, log: int) -> int:
-        """Asks for a worker; `reply` with the number returned tells whether it has a process."""
+        """Requests a worker; `reply`, called with the number returned, says whether it has a process."""
         deadline = time.monotonic() + START_S
         while len(self._outstanding) >= WINDOW and not self._channel.closed:
             self._await(deadline)
@@ -102,7 +102,7 @@ class ForkServerClient:
             while serial not in self._statuses and not self._channel.closed and time.monotonic() < deadline:
                 self._pump(deadline - time.monotonic())
             if self._channel.closed:
-                # Nobody can say any more how it ended; the kernel kills the workers of a server that ends.
+                # Its exit status is lost; the kernel kills the workers of a server that ends.
                 self._statuses.setdefault(serial, -signal.SIGKILL)
         return self._statuses.get(serial)
 
@@ -111,7 +111,7 @@ class ForkServerClient:
         self._pump(0.0)
         self._channel.close()  # on which it ends them, and itself
         try:
-            # It may be in the middle of an import; where it has nobody to reap, that need not be waited for.
+            # It may be in the middle of an import; without workers to reap, there is no need to wait for that.
             self._popen.wait(10.0 if self._running else 1.0 if self._outstanding else 0.1)
         except subprocess.TimeoutExpired:
             self._popen.kill()
@@ -130,11 +130,11 @@ class ForkServerClient:
         self._pump(deadline - time.monotonic())
 
     def _pump(self, timeout_s: float) -> None:
-        """Takes in what the server has said; waits for a first message."""
+        """Receives the server's messages; waits for the first."""
         while not self._channel.closed:
             try:
                 received = self._channel.receive(timeout_s)
-            except UserError:  # the descriptor in a reply found no room; that worker ends with its control
+            except UserError:  # too many open files for a reply's descriptor; that worker ends with its control
                 received = Received({"refused": None, "errno": errno.EMFILE})
             if received is None:
                 return

@@ -29,7 +29,7 @@ class Received(NamedTuple):
     """One message."""
 
     value: dict[str, Any]
-    fds: tuple[int, ...] = ()  # this process's own now: to be closed by whoever receives them
+    fds: tuple[int, ...] = ()  # owned by this process, which must close them
     arrays: Mapping[str, np.ndarray] = {}
 
 
@@ -148,7 +148,7 @@ def _dtype(name: Any) -> np.dtype:
 
 
 def arrays_of(data: bytes, entries: list[Any]) -> dict[str, np.ndarray]:
-    """The arrays that `describe` told of, from their bytes."""
+    """The arrays that `describe` described, from their bytes."""
     view = memoryview(data)
 
     def read(into: memoryview, offset: int) -> None:

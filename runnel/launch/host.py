@@ -1,7 +1,7 @@
-"""One machine's share of a run: the memory that its workers have in common, and their processes.
+"""One machine's share of a run: the shared memory of its workers, and their processes.
 
-It is told what to do in words that can travel, so that a launcher does the same with its own machine and, through a
-host agent, with others. What connects workers is made once and outlives each of them.
+Its inputs can be sent as JSON, so that the driver uses it in the same way on its own machine and, through a host agent,
+on others. The channels between workers are created once and outlive each of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEAVY = (
     "rlax",
     "distrax",
 )
-"""What workers import; the servers that they are forked from do it for them."""
+"""What workers import; the servers that they are forked from import it in advance."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class HostStream:
     target: str
     schema: Schema
     slots: int
-    bounds: tuple[int, ...] = ()  # where its reader asks what was begun: the stores whose iterations that goes by
+    bounds: tuple[int, ...] = ()  # if its reader asks which unrolls have begun: the stores that count iterations
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class HostParameters:
 
 @dataclass(frozen=True)
 class HostChannels:
-    """What a host holds. `posts`: its workers; any other name is that of a worker elsewhere."""
+    """The channels that have an end on a host. `workers` are on it; any other name is that of a worker elsewhere."""
 
-    posts: tuple[str, ...]
+    workers: tuple[str, ...]
     streams: tuple[HostStream, ...]
-    boards: tuple[HostParameters, ...]
-    abreast: tuple[str, ...] = ()  # workers that wait for each other, with a core for each
+    stores: tuple[HostParameters, ...]
+    balanced: tuple[str, ...] = ()  # workers that synchronise at a barrier, with a core for each
     transport: str = interface.SHARED_MEMORY  # the import path of what makes streams and stores
 
     def json(self) -> dict[str, Any]:
@@ -77,18 +77,18 @@ class HostChannels:
     def of(cls, data: Mapping[str, Any]) -> Self:
         streams = [HostStream(**{**each, "schema": _schema(each), "bounds": tuple(each["bounds"])})
                    for each in data["streams"]]  # fmt: skip
-        boards = [HostParameters(**{**each, "schema": _schema(each), "targets": tuple(each["targets"])})
-                  for each in data["boards"]]  # fmt: skip
-        return cls(tuple(data["posts"]), tuple(streams), tuple(boards), tuple(data["abreast"]), data["transport"])
+        stores = [HostParameters(**{**each, "schema": _schema(each), "targets": tuple(each["targets"])})
+                  for each in data["stores"]]  # fmt: skip
+        return cls(tuple(data["workers"]), tuple(streams), tuple(stores), tuple(data["balanced"]), data["transport"])
 
     def bytes(self, transport: interface.Transport) -> int:
         """How much of the machine's memory the streams and stores take."""
         streams = sum(transport.stream_bytes(stream.schema, stream.slots) for stream in self.streams)
-        return streams + sum(transport.store_bytes(board.schema) for board in self.boards)
+        return streams + sum(transport.store_bytes(store.schema) for store in self.stores)
 
 
-def _schema(told: Mapping[str, Any]) -> Schema:
-    return tuple(Field(tuple(shape), dtype) for shape, dtype in told["schema"])
+def _schema(data: Mapping[str, Any]) -> Schema:
+    return tuple(Field(tuple(shape), dtype) for shape, dtype in data["schema"])
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,18 @@ class WorkerOrder:
     accelerators: tuple[str, ...]  # their numbers, as this host counts them
     peers: tuple[str, ...]  # whose bells it rings
     streams: tuple[int, ...]
-    boards: tuple[int, ...]
+    stores: tuple[int, ...]
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, **{name: tuple(data[name]) for name in ("accelerators", "peers", "streams", "boards")}})
+        return cls(**{**data, **{name: tuple(data[name]) for name in ("accelerators", "peers", "streams", "stores")}})
 
 
 class HostRuntime:
-    """The memory and the processes. `away` is the courier's bell, which stands for workers on other machines."""
+    """The memory and the processes. `away` is the courier's bell, which is rung for workers on other machines."""
 
     def __init__(
         self, layout: HostChannels, launcher: LocalLauncher, logs: Path, away: shared_memory.SharedBell | None = None
@@ -122,19 +122,19 @@ class HostRuntime:
         self.layout, self.launcher, self.logs, self.away = layout, launcher, logs, away
         transport = interface.load(layout.transport)
         shared_memory.check_room(layout.bytes(transport))
-        check_descriptors(opened() + RUN + WORKER * len(layout.posts) + len(layout.streams) + len(layout.boards))
+        check_descriptors(opened() + RUN + WORKER * len(layout.workers) + len(layout.streams) + len(layout.stores))
         self.processes: dict[str, LocalProcess] = {}
         self.bells: dict[str, shared_memory.SharedBell] = {}
         self.journals: dict[str, BlockMemory] = {}
         self.streams: dict[int, Stream] = {}
         self.stores: dict[int, ParameterStore] = {}
-        self._abreast: CoreBalancer | None = None
+        self._balancer: CoreBalancer | None = None
         self._logs = WorkerLogs()
         try:
-            for name in layout.posts:
+            for name in layout.workers:
                 self.bells[name], self.journals[name] = shared_memory.SharedBell.create(), BlockMemory.create()
             self.streams |= {each.id: transport.create_stream(each.schema, each.slots) for each in layout.streams}
-            self.stores |= {each.id: transport.create_store(each.schema) for each in layout.boards}
+            self.stores |= {each.id: transport.create_store(each.schema) for each in layout.stores}
         except BaseException:
             self.let_go()
             raise
@@ -148,17 +148,17 @@ class HostRuntime:
         ]  # fmt: skip
         started = self.launcher.start_all(workers)
         self.processes |= {process.name: process for process in started}
-        if self.layout.abreast and self._abreast is None:
-            self._abreast = CoreBalancer(self._standings)
-            self._abreast.start()
+        if self.layout.balanced and self._balancer is None:
+            self._balancer = CoreBalancer(self._progress)
+            self._balancer.start()
         return started
 
-    def _standings(self) -> dict[int, StepProgress]:
+    def _progress(self) -> dict[int, StepProgress]:
         """By process id: the steps of the workers that reach a barrier together."""
         processes, bells = self.processes.copy(), self.bells  # one may end meanwhile
         return {
             processes[name].pid: StepProgress(bells[name].steps(), bells[name].sleeps())
-            for name in self.layout.abreast
+            for name in self.layout.balanced
             if name in processes
         }
 
@@ -167,7 +167,7 @@ class HostRuntime:
         for name in order.peers:
             fds += self.bell(name).fds
         fds += [self.streams[number].fileno() for number in order.streams]
-        fds += [self.stores[number].fileno() for number in order.boards]
+        fds += [self.stores[number].fileno() for number in order.stores]
         return (*fds, self.journals[order.name].fileno())
 
     def bell(self, name: str) -> shared_memory.SharedBell:
@@ -198,7 +198,7 @@ class HostRuntime:
         self.bells[name].ring()
 
     def oom_kills(self) -> int | None:
-        """How many processes the system has killed for want of memory."""
+        """How many processes the kernel has killed because memory ran out."""
         return oom_kills()
 
     def reap(self, name: str) -> None:
@@ -217,9 +217,9 @@ class HostRuntime:
             each.clear()
 
     def let_go(self) -> None:
-        """Of the memory: the launcher has ended the workers."""
-        if self._abreast is not None:
-            self._abreast.close()
+        """Frees the memory, after the launcher has ended the workers."""
+        if self._balancer is not None:
+            self._balancer.close()
         held: Iterable[Any] = (
             *self.streams.values(), *self.stores.values(), *self.journals.values(), *self.bells.values(),
         )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Starting host agents: what the driver asks of whoever does it, and the plainest one, which starts them here.
+"""Starting host agents: the interface of a launcher, and the simplest one, which starts agents on this machine.
 
-Whoever starts an agent gives it one line of JSON (an invitation, and who it is), reads one (its greeting), and holds
-its standard input open: an agent ends when that closes, and so with whoever started it, however that went.
+A launcher writes one line of JSON to an agent (`agent_arguments`), reads one line (its greeting), and keeps its
+standard input open. An agent ends when that closes, and thus with its launcher, however the launcher exits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import runnel
+from runnel import deprecated
 from runnel.errors import UserError
 from runnel.launch.fork_server_client import readable, tail
 
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from runnel.planning.machine import Machine
 
 AGENT = ("-P", "-m", "runnel.launch.agent")
-"""What Python is told to run."""
+"""The arguments of Python that run an agent."""
 
 START_S = 60.0
-"""How long an agent may take to greet: it imports NumPy and ZeroMQ, from what may be a slow disk."""
+"""How long an agent may take to send its greeting: it imports NumPy and ZeroMQ, perhaps from a slow disk."""
 
 END_S = 10.0
 """How long it may take to end its workers when its standard input has closed."""
@@ -39,14 +40,14 @@ _NOISE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class AgentInvitation:
-    """What an agent must know to call the driver. None of it is secret."""
+    """What an agent needs to connect to the driver. None of it is secret."""
 
     address: str
-    """Of the driver's door: `tcp://10.0.0.1:4711`."""
+    """The address that the driver listens on: `tcp://10.0.0.1:4711`."""
     public: str
-    """The key that the driver proves to have."""
+    """The driver's public key."""
     place: dict[str, Any]
-    """What makes an agent find what the driver finds: `path`, `directory`, `environ`."""
+    """Where the driver finds modules and files: `path`, `directory`, `environ`."""
 
 
 class JoinedHost(NamedTuple):
@@ -54,7 +55,7 @@ class JoinedHost(NamedTuple):
 
     name: str
     address: str  # where other machines reach it
-    public: str  # the key that its agent proves to have
+    public: str  # its agent's public key
     cpus: int
     devices: tuple[str, ...]
 
@@ -63,18 +64,18 @@ class HostLauncher(Protocol):
     """Starts one agent on each machine, and notices which machines come and go. For use by one thread."""
 
     interface: str
-    """The address of this machine that others reach it by: what the driver's door binds to."""
+    """The address of this machine that others reach it by; the driver listens on it."""
 
     def start(self, invitation: AgentInvitation) -> list[JoinedHost]:
-        """Starts all agents. Raises `UserError` where there is too little to start them on, or one fails."""
+        """Starts all agents. Raises `UserError` if there are too few machines, CPUs or GPUs, or if one fails."""
         ...
 
     def poll(self) -> tuple[list[str], list[str]]:
-        """The machines lost since it was last asked, and those that could join now. Does not wait."""
+        """The machines lost since the last call, and those that could join now. Does not wait."""
         ...
 
     def why(self, name: str) -> str:
-        """How a machine that `poll` has told of was lost: `is gone: ...`."""
+        """How a machine that `poll` reported was lost: `is gone: ...`."""
         ...
 
     def add(self, invitation: AgentInvitation, name: str) -> JoinedHost:
@@ -82,7 +83,7 @@ class HostLauncher(Protocol):
         ...
 
     def drop(self, name: str) -> None:
-        """Lets go of a machine that is lost, or not wanted any more; it may join again."""
+        """Releases a machine that is lost or no longer needed; it may join again."""
         ...
 
     def close(self) -> None:
@@ -93,8 +94,8 @@ class HostLauncher(Protocol):
 class AgentProcess:
     """An agent that runs as a process of this machine."""
 
-    def __init__(self, command: Sequence[str], told: Mapping[str, Any], environ: Mapping[str, str]):
-        self.name = str(told["name"])
+    def __init__(self, command: Sequence[str], arguments: Mapping[str, Any], environ: Mapping[str, str]):
+        self.name = str(arguments["name"])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._said = b""
         try:
@@ -110,35 +111,35 @@ class AgentProcess:
             self._errors.close()
             raise UserError(f"'{command[0]}' cannot be run to start the agent of {self.name}: {error}") from error
         assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which `greeting` tells
-            self._popen.stdin.write(json.dumps(told).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which `greeting` reports
+            self._popen.stdin.write(json.dumps(arguments).encode() + b"\n")
             self._popen.stdin.flush()
 
     def greeting(self, deadline: float) -> dict[str, Any]:
-        """What it says of itself, once; raises `UserError` where it ends, or nothing comes by `deadline`."""
+        """Its greeting, once; raises `UserError` if it ends, or if nothing comes by `deadline`."""
         assert self._popen.stdout is not None
         out = self._popen.stdout.fileno()
         os.set_blocking(out, False)  # `drain` must not wait
         while True:
             *lines, self._said = self._said.split(b"\n")
             for line in lines:
-                # A login shell or a site's start-up file may have said something before.
+                # A login shell or a site's start-up file may have printed something before.
                 with contextlib.suppress(ValueError):
                     greeting = json.loads(line)
                     if isinstance(greeting, dict):
                         return _checked(self.name, greeting)
             left = deadline - time.monotonic()
             if left <= 0 or len(self._said) > _NOISE_BYTES:
-                raise UserError(f"the agent of {self.name} has not greeted in time; {self.last_words()}")
+                raise UserError(f"the agent of {self.name} has not sent its greeting in time; {self.last_words()}")
             readable(out, left)
             with contextlib.suppress(BlockingIOError):
                 chunk = os.read(out, 65536)
                 if not chunk:
-                    raise UserError(f"the agent of {self.name} ended before it greeted; {self.last_words()}")
+                    raise UserError(f"the agent of {self.name} ended before its greeting; {self.last_words()}")
                 self._said += chunk
 
     def ended(self) -> bool:
-        """Whether it has; also takes what it prints, which would make it wait one day."""
+        """Whether it has ended; also reads what it prints, because a full pipe would block it."""
         assert self._popen.stdout is not None
         with contextlib.suppress(BlockingIOError):
             while os.read(self._popen.stdout.fileno(), 65536):
@@ -146,7 +147,7 @@ class AgentProcess:
         return self._popen.poll() is not None
 
     def wait(self) -> None:
-        """Until it ends: for a thread that has nothing else to do."""
+        """Blocks until it ends."""
         while not self.ended():
             time.sleep(0.2)
 
@@ -178,11 +179,11 @@ class AgentProcess:
 
 
 class LocalHostLauncher:
-    """Agents that are processes of this machine, each of which counts as a machine: `HostLauncher`.
+    """A `HostLauncher` whose agents are processes of this machine; each counts as a machine.
 
     `prefixes` are commands, by name, to run an agent under: `ip netns exec NAME`, or `ssh MACHINE` where Python is
-    found under the same path. `cpus` of 0 leaves it to the agent to count. More machines can be offered later.
-    `start_s` and `end_s`: how long an agent may take to greet, and to end.
+    found under the same path. With `cpus` of 0 the agent counts them. More machines can be offered later.
+    `start_s` and `end_s`: how long an agent may take to send its greeting, and to end.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class LocalHostLauncher:
         self._prefixes = dict(prefixes or {})
         self._command = (sys.executable, *agent)
         self._agents: dict[str, AgentProcess] = {}
-        self._lost: dict[str, str] = {}  # those that `poll` has told of, and why
+        self._lost: dict[str, str] = {}  # those that `poll` has reported, and why
 
     def start(self, invitation: AgentInvitation) -> list[JoinedHost]:
         try:
@@ -212,7 +213,7 @@ class LocalHostLauncher:
             raise
 
     def offer(self, machine: Machine, prefix: Sequence[str] = ()) -> None:
-        """One more that could join."""
+        """Adds a machine that could join."""
         self._machines[machine.name] = machine
         self._prefixes[machine.name] = prefix
 
@@ -246,42 +247,42 @@ class LocalHostLauncher:
         self._agents.clear()
 
     def pid(self, name: str) -> int:
-        """Of a machine's agent, or of its prefix."""
+        """The process id of a machine's agent, or of its prefix."""
         return self._agents[name]._popen.pid
 
     def _begin(self, invitation: AgentInvitation, name: str) -> None:
         machine = self._machines[name]
-        told = tell(invitation, name, machine.address, machine.cpus)
+        arguments = agent_arguments(invitation, name, machine.address, machine.cpus)
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         if not machine.accelerators:
             environ["CUDA_VISIBLE_DEVICES"] = ""
         command = (*self._prefixes.get(name, ()), *self._command)
-        self._agents[name] = AgentProcess(command, told, environ)
+        self._agents[name] = AgentProcess(command, arguments, environ)
 
     def _joined(self, name: str, deadline: float) -> JoinedHost:
         return joined(name, self._machines[name].address, self._agents[name].greeting(deadline))
 
 
-def tell(invitation: AgentInvitation, name: str, interface: str, cpus: int) -> dict[str, Any]:
-    """What an agent is told: whom to call, and who it is."""
+def agent_arguments(invitation: AgentInvitation, name: str, interface: str, cpus: int) -> dict[str, Any]:
+    """What an agent reads from its standard input, as JSON: how to connect to the driver, and which machine it is."""
     return {**asdict(invitation), "name": name, "interface": interface, "cpus": cpus}
 
 
 def joined(name: str, address: str, greeting: Mapping[str, Any]) -> JoinedHost:
-    """A machine that has greeted."""
+    """The machine of an agent that has sent its greeting."""
     return JoinedHost(name, address, greeting["public"], greeting["cpus"], tuple(greeting["devices"]))
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on all machines."""
+    """The versions that must be the same on all machines."""
     return {"runnel": runnel.__version__, "python": platform.python_version()}
 
 
 def differs(there: Mapping[str, Any]) -> str:
-    """How another machine's versions are not those of this one, as far as it matters; empty where they are."""
+    """How another machine's versions differ from those of this one, as far as it matters; empty if they do not."""
     for what, here in versions().items():
         found, wanted = str(there.get(what, here)), here
-        if what == "python":  # its patches go together
+        if what == "python":  # patch releases are compatible
             found, wanted = (".".join(version.split(".")[:2]) for version in (found, wanted))
         if found != wanted:
             return f"found {what.capitalize()} {found}, wanted {wanted} as here; install the same on all machines"
@@ -296,3 +297,9 @@ def _checked(name: str, greeting: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(public, str) or type(cpus) is not int or not isinstance(devices, list):
         raise UserError(f"{name}: found the greeting {str(greeting)[:200]}, wanted one of an agent")
     return greeting
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        return deprecated.attribute_of_package(__name__, name)

@@ -27,7 +27,7 @@ from runnel.user_code import named_modules
 
 @dataclass(frozen=True)
 class WorkerCommand:
-    """What to start."""
+    """A worker to start."""
 
     name: str
     entry: str
@@ -54,7 +54,7 @@ class LocalProcess:
         self.pid = pid
         self.log = worker.log
         self.control = control
-        """This end of what the worker has as `control`. What it sent before it ended can be received after."""
+        """This end of the worker's `control`. What the worker sent can still be received after it has ended."""
         self._server = server
         self._serial = serial
         self._pidfd = pidfd
@@ -71,7 +71,7 @@ class LocalProcess:
     def exit_status(self) -> int | None:
         """As in subprocess: negative where a signal ended it, None while it runs.
 
-        None too, after a second's wait, where it has ended and its server is too busy to have said how.
+        Also None, after a second's wait, if it has ended and its server is too busy to report how.
         """
         if self._status is None and self._pidfd >= 0:
             self._status = self._server.exit_status(self._serial, self._pidfd)
@@ -101,7 +101,7 @@ class LocalProcess:
             return False
 
     def stacks(self, timeout_s: float = 2.0) -> str:
-        """Where all its threads stand, as it writes into its log; also where the process itself is stopped."""
+        """The stacks of all its threads, as it writes them into its log; also of a process that is stopped."""
         try:
             before = self.log.stat().st_size
             self._signal(signal.SIGUSR1)
@@ -161,7 +161,7 @@ class LocalLauncher:
             )
         self._log = log
         self._servers: dict[bool, ForkServerClient] = {}  # by WorkerCommand.light
-        self._orders: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # what a new server is told first
+        self._orders: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # sent to a new server first
         self._processes: list[LocalProcess] = []
         self._closed = False
 
@@ -226,7 +226,7 @@ class LocalLauncher:
         for process in self._processes:
             if not process.ended() and not readable(process.fileno(), deadline - time.monotonic()):
                 process.kill()
-        # Who asks later how they ended is told, unless a server is too busy to say.
+        # Collects exit statuses for later calls, unless a server is too busy to report them.
         deadline = time.monotonic() + REPORT_S
         for process in self._processes:
             if time.monotonic() < deadline:
@@ -279,9 +279,9 @@ class LocalLauncher:
             raise _refusal(worker.name, len(self._processes), reply.value["errno"])
         process = LocalProcess(worker, server, serial, reply.value["pid"], reply.fds[0], control)
         self._processes.append(process)
-        told = {"entry": worker.entry, "job": worker.job, "place": _here(worker.environ)}
-        with contextlib.suppress(BrokenPipeError):  # it has ended already, which its exit status will tell
-            control.send(told, worker.fds)
+        message = {"entry": worker.entry, "job": worker.job, "place": _here(worker.environ)}
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, which its exit status will show
+            control.send(message, worker.fds)
         return process
 
 
@@ -297,7 +297,7 @@ def opened_log(path: Path) -> int:
 
 
 class _Begun(NamedTuple):
-    """A worker that was asked for."""
+    """A worker that was requested."""
 
     worker: WorkerCommand
     control: Control
@@ -306,12 +306,12 @@ class _Begun(NamedTuple):
 
 
 def _here(environ: dict[str, str]) -> dict[str, Any]:
-    """What makes code see in another process what it would see in this one."""
+    """The environment variables, arguments, module path and working directory of this process."""
     try:
         directory = os.getcwd()
     except FileNotFoundError:  # it was removed
         directory = None
-    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python passes over others, too
+    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores others, too
     return {
         "environ": {**os.environ, **environ},
         "argv": sys.argv,

@@ -1,4 +1,4 @@
-"""The logs of workers are kept short: what a worker says first and last is kept, and what it says in between is not."""
+"""Limits the size of workers' logs: the first and the last lines are kept, those in between are removed."""
 
 from __future__ import annotations
 

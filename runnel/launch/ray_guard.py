@@ -1,7 +1,7 @@
-"""Runs the link to Ray, and leaves nothing of it behind, however it ends: no process, and no folder.
+"""Runs the link to Ray, and removes its processes and its folder, however it ends.
 
-Everything that the link starts stays a descendant of this process, which the kernel makes the parent of whatever loses
-its own (PR_SET_CHILD_SUBREAPER). Ray's own processes mostly end with their parents, but not all of them do.
+Everything that the link starts stays a descendant of this process, which the kernel makes the parent of orphaned
+descendants (PR_SET_CHILD_SUBREAPER). Most of Ray's own processes end with their parents, but not all.
 
     python -m runnel.launch.ray_guard COMMAND...     its standard input and output are those of the command
 """
@@ -22,24 +22,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PRIVATE = "runnel-ray-"
-"""What folders of private clusters begin with, under /tmp; the process id of their guard follows."""
+"""The prefix of the folders of private clusters, under /tmp; the process id of their guard follows."""
 
-FOLDERS = Path("/tmp")  # short: sockets stand in them
+FOLDERS = Path("/tmp")  # short: paths of sockets are limited
 
 NEW_S = 60.0
-"""How old a folder is before it is swept away: it is made before it is marked as in use."""
+"""How old a folder is before it is removed: it is made before it is marked as in use."""
 
 NOW = signal.SIGUSR1
-"""Tells the guard to end the link at once."""
+"""The signal on which the guard ends the link at once."""
 
 END_S = 10.0
-"""How long what the link has left may take to end: an agent has workers to end."""
+"""How long the processes that the link has left may take to end: an agent has workers to end."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 FOLDER = "RUNNEL_RAY_FOLDER"
-"""The variable that names a link's folder, to the link and to all that Ray starts for it."""
+"""The variable that names a link's folder, for the link and for every process that Ray starts for it."""
 
 
 def hold(folder: str | Path) -> int:
@@ -54,9 +54,9 @@ def hold(folder: str | Path) -> int:
 
 
 def sweep() -> None:
-    """Removes folders whose link and guard were killed, and ends what still runs in them."""
+    """Removes folders whose link and guard were killed, and ends the processes that still use them."""
     for folder in FOLDERS.glob(f"{PRIVATE}*"):
-        with contextlib.suppress(OSError):  # in use, as most are; process ids say nothing to those in a container
+        with contextlib.suppress(OSError):  # in use, as most are; process ids would differ in a container
             about = folder.lstat()
             if about.st_uid == os.getuid() and time.time() > about.st_mtime + NEW_S:
                 held = hold(folder)
@@ -77,7 +77,7 @@ def running_in(folder: Path) -> list[int]:
 
 
 def run(command: Sequence[str]) -> int:
-    """Runs the command to its end, then ends what it has left; its exit status."""
+    """Runs the command to its end, then ends the processes that it has left; returns its exit status."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl failed")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # as the link: the driver closes its standard input

@@ -1,6 +1,6 @@
-"""The actor that Ray has on each machine of a run: it starts the agent there, and holds its standard input.
+"""The Ray actor on each machine of a run: it starts the agent there, and keeps its standard input open.
 
-Ray sends it by its code and not by its name, so that a machine without runnel, or with another version, can say so.
+Ray sends its code, not its name, so that a machine without runnel, or with another version, can report that.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class RayHostActor:
-    """Holds the agent of its machine, which ends with it."""
+    """Owns the agent of its machine, which ends with it."""
 
-    def start(self, command: Sequence[str], told: dict[str, Any], wanted: str) -> dict[str, Any]:
-        """Starts the agent; its greeting, or why there is none.
+    def start(self, command: Sequence[str], arguments: dict[str, Any], wanted: str) -> dict[str, Any]:
+        """Starts the agent; returns its greeting, or why there is none.
 
         Everything is imported here: this runs on a machine that may have another runnel, or none.
         """
@@ -22,8 +22,8 @@ class RayHostActor:
         import sys
         import time
 
-        # What the driver finds and this machine does not, as where a checkout stands on a common file system.
-        sys.path += [entry for entry in told["place"].get("path", ()) if entry not in sys.path]
+        # For modules that only the driver's path leads to, such as a checkout on a shared file system.
+        sys.path += [entry for entry in arguments["place"].get("path", ()) if entry not in sys.path]
         try:
             import runnel
         except ImportError as error:
@@ -32,15 +32,15 @@ class RayHostActor:
             return {"runnel": runnel.__version__, "python": platform.python_version()}
         from runnel.launch import host_launcher
 
-        # Of what Ray has set for its own workers, only which GPUs are ours is for an agent.
+        # Of the variables that Ray sets for its own workers, an agent needs only those that name its GPUs.
         rays_own = ("OMP_NUM_THREADS", "RUNNEL_RAY_FOLDER")
         environ = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in rays_own}
         rays = os.path.join("site-packages", "ray", "")
         environ["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if rays not in os.path.join(entry, ""))
-        if not told["gpus"]:
+        if not arguments["gpus"]:
             environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
-            self.agent = host_launcher.AgentProcess((sys.executable, *command), told, environ)
+            self.agent = host_launcher.AgentProcess((sys.executable, *command), arguments, environ)
             return self.agent.greeting(time.monotonic() + host_launcher.START_S)
         except host_launcher.UserError as error:
             return {"refused": str(error)}

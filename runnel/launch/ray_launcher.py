@@ -1,8 +1,8 @@
-"""Host agents on the machines of a Ray cluster: `Hosts`, as the driver sees them.
+"""A `HostLauncher` that starts host agents on the machines of a Ray cluster.
 
-Ray itself is held by a process of its own (`raylink`), with which this speaks in lines of JSON. So nothing of Ray is
-loaded into the driver: not its threads, its signal handlers, its habit of ending the process when it loses its head;
-a connection that is not made in time is given up by ending that process; and asking what is new never waits.
+The connection to Ray is in a separate process (`ray_link.py`), which exchanges lines of JSON with this one. Thus the
+driver does not load Ray, whose threads and signal handlers it would inherit and which ends a process that loses the
+head of its cluster. A connection that is not made in time is given up by ending that process, and polling never waits.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ LINK = ("-P", "-m", "runnel.launch.ray_link")
 GUARD = ("-P", "-m", "runnel.launch.ray_guard")
 
 LEAST = (2, 59)
-"""The first Ray that keeps clients without a token out unless it is told otherwise."""
+"""The first Ray that refuses clients without a token by default."""
 
 
 class RayHostLauncher:
-    """One agent on each machine of a Ray cluster that has a CPU to give.
+    """One agent on each machine of a Ray cluster that has a free CPU.
 
     `address` is that of the head (`10.0.0.1:6379`); without one it is that of RAY_ADDRESS, else of a cluster that
-    this machine is part of, else of one that is started on this machine and ends with `close`. A machine gives all
-    the CPUs that it has free, or `cpus_per_host` of them, and all its free GPUs, unless JAX is told to keep to CPUs.
+    this machine is part of, else of one that is started on this machine and ends with `close`. The run takes all free
+    CPUs of a machine, or `cpus_per_host` of them, and all its free GPUs, unless JAX_PLATFORMS restricts JAX to CPUs.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RayHostLauncher:
         if importlib.util.find_spec("ray") is None:
             raise UserError("--launcher ray needs Ray, which is not installed; run: pip install 'runnel[ray]'")
         check_version(importlib.metadata.version("ray"))
-        self._asked = 0
+        self._request = 0
         self._lost: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._why: dict[str, str] = {}
         self._free: list[str] = []
@@ -78,7 +78,7 @@ class RayHostLauncher:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, **_ENVIRON, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
-            cwd="/",  # Ray puts the directory in which its driver stands first on the Python path of its workers
+            cwd="/",  # Ray puts the working directory of its driver first on the Python path of its workers
             process_group=0,  # Ctrl-C at the terminal is this process's to handle
         )
         threading.Thread(target=self._listen, name="ray", daemon=True).start()
@@ -90,14 +90,14 @@ class RayHostLauncher:
             raise
         self.interface: str = ready["interface"]
         self.address: str = ready["address"]
-        """Of the cluster's head."""
+        """The address of the cluster's head."""
         self.started: bool = ready["started"]
         """Whether the cluster is one that was started here."""
         self.open: bool = ready["open"]
         """Whether it admits clients without a token."""
 
     def machines(self) -> list[Machine]:
-        """Those that have a CPU free, and what a run would get of them."""
+        """The machines that have a free CPU, with the devices that a run would get."""
         found = self._ask({"do": "machines"}, CONNECT_S)["machines"]
         return [
             Machine(cpus, tuple(f"cuda:{i}" for i in range(gpus)) or ("cpu:0",), name, address)
@@ -125,15 +125,15 @@ class RayHostLauncher:
         return self._why.get(name, "is gone")
 
     def add(self, invitation: AgentInvitation, name: str) -> JoinedHost:
-        asked = {"do": "add", "invitation": asdict(invitation), "name": name}
-        machine = joined(*self._ask(asked, START_S)["joined"][0])
+        request = {"do": "add", "invitation": asdict(invitation), "name": name}
+        machine = joined(*self._ask(request, START_S)["joined"][0])
         self._held.add(name)
         return machine
 
     def drop(self, name: str) -> None:
         self._why.pop(name, None)
         self._held.discard(name)
-        self._tell({"do": "drop", "name": name})
+        self._send({"do": "drop", "name": name})
 
     def close(self) -> None:
         if self._closed:
@@ -150,8 +150,8 @@ class RayHostLauncher:
         self._errors.close()
 
     def _ask(self, value: dict[str, Any], seconds: float) -> dict[str, Any]:
-        self._asked += 1
-        self._tell({**value, "id": self._asked})
+        self._request += 1
+        self._send({**value, "id": self._request})
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -164,30 +164,30 @@ class RayHostLauncher:
                 ) from None
             if reply is None:
                 raise UserError(f"the connection to Ray was lost: {self._said()}")
-            if reply["id"] != self._asked:  # of what was given up before
+            if reply["id"] != self._request:  # a late reply to a request that timed out
                 continue
             if "refused" in reply:
                 raise UserError(reply["refused"])
             return reply
 
-    def _tell(self, value: dict[str, Any]) -> None:
+    def _send(self, value: dict[str, Any]) -> None:
         assert self._link.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, which is noticed elsewhere
             self._link.stdin.write(json.dumps(value).encode() + b"\n")
             self._link.stdin.flush()
 
     def _listen(self) -> None:
-        """In a thread: what the link says of itself, and what it replies."""
+        """Runs in a thread: receives the link's reports and replies."""
         assert self._link.stdout is not None
         for line in self._link.stdout:
-            said = json.loads(line)
-            if "lost" in said:
-                self._why[said["lost"]] = said["why"]
-                self._lost.put(said["lost"])
-            elif "free" in said:
-                self._free = said["free"]
+            message = json.loads(line)
+            if "lost" in message:
+                self._why[message["lost"]] = message["why"]
+                self._lost.put(message["lost"])
+            elif "free" in message:
+                self._free = message["free"]
             else:
-                self._replies.put(said)
+                self._replies.put(message)
         self._link.stdout.close()
         self._ended.set()
         self._replies.put(None)
@@ -199,7 +199,7 @@ class RayHostLauncher:
 
 
 def check_version(found: str) -> None:
-    """Raises `UserError` for a Ray that does not keep strangers out."""
+    """Raises `UserError` for a Ray that admits clients without a token by default."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:2])
     if numbers < LEAST:
         least = ".".join(map(str, LEAST))
@@ -214,6 +214,6 @@ def _takes_gpus() -> bool:
 
 
 def machines(address: str | None = None) -> list[Machine]:
-    """What a Ray cluster would give a run that asked now."""
+    """The machines that a run would get of a Ray cluster now."""
     with contextlib.closing(RayHostLauncher(address)) as hosts:
         return hosts.machines()

@@ -1,9 +1,9 @@
-"""The process that holds a run's connection to Ray, and the one place where Ray is imported.
+"""The process that holds a run's connection to Ray, and the only one that imports Ray.
 
-It reads lines of JSON from the driver and answers them, tells of machines that come and go, and ends when its
-standard input does. What it asks of Ray is little: which machines there are; on each a placement group, which holds
-what the run gets there (one each, so that a machine can be let go of, or come back, alone); and in it an actor that
-starts the agent and holds its standard input.
+It reads lines of JSON from the driver and answers them, reports machines that come and go, and ends when its standard
+input closes. It uses little of Ray: the list of machines; on each machine a placement group, which reserves the run's
+share (one each, so that a machine can be released, or come back, alone); and in it an actor that starts the agent and
+keeps its standard input open.
 
     python -m runnel.launch.ray_link
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray._private import services, state  # there is no public way to ask what these are asked
+from ray._private import services, state  # Ray has no public functions for this
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -33,31 +33,31 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from runnel.errors import UserError
 from runnel.launch import ray_host, ray_private
 from runnel.launch.fork_server_client import readable
-from runnel.launch.host_launcher import END_S, AgentInvitation, differs, tell, versions
+from runnel.launch.host_launcher import END_S, AgentInvitation, agent_arguments, differs, versions
 from runnel.launch.ray_guard import FOLDER, PRIVATE, hold, sweep
 from runnel.launch.ray_private import LOOPBACK, QUIET
-from runnel.launch.ray_probe import answers, knock
+from runnel.launch.ray_probe import answers, probe
 from runnel.launch.ray_shares import RayNode, RayRequest, count
 
 LOOK_S = 1.0
-"""How often Ray is asked which machines there are."""
+"""How often the list of machines is read from Ray."""
 
 PLACE_S = 15.0
-"""How long Ray may take to give us what it says is free."""
+"""How long Ray may take to reserve resources that it reports as free."""
 
 START_S = 75.0
 """How long an actor may take to start an agent, which has its own limit: a new worker of Ray's imports a lot."""
 
 FREED_S = 5.0
-"""How long CPUs are waited for that are somebody else's: a run that has just ended gives them back in a moment."""
+"""How long to wait for CPUs that another run holds: one that has just ended releases them within seconds."""
 
 AGAIN_S = 60.0
-"""How long a machine is left alone after its agent did not start."""
+"""How long a machine is not offered again after its agent did not start."""
 
 
 @dataclass
 class Held:
-    """What the run holds of a machine."""
+    """The resources of a machine that the run holds."""
 
     node: RayNode
     group: PlacementGroup
@@ -68,7 +68,7 @@ class Held:
 
 @dataclass
 class RayLink:
-    """The machines of a cluster, and those of them that the run is on."""
+    """The machines of a cluster, and those of them that the run uses."""
 
     wanted: RayRequest
     alone: bool
@@ -84,14 +84,14 @@ class RayLink:
     # Machines
 
     def nodes(self) -> list[RayNode]:
-        """Those that live, this one first."""
-        told = [node for node in ray.nodes() if node["Alive"]]
-        told.sort(key=lambda node: (node["NodeID"] != self.here, node["NodeManagerAddress"], node["NodeID"]))
+        """The machines that are alive, this one first."""
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        alive.sort(key=lambda node: (node["NodeID"] != self.here, node["NodeManagerAddress"], node["NodeID"]))
         free = state.available_resources_per_node()
-        living = {node["NodeID"] for node in told}
+        living = {node["NodeID"] for node in alive}
         self._names = {key: name for key, name in self._names.items() if key in living}
         nodes = []
-        for node in told:
+        for node in alive:
             key, address, has = node["NodeID"], node["NodeManagerAddress"], node["Resources"]
             name = self._names.get(key) or self._new_name(node, living)
             if name is None:
@@ -104,7 +104,7 @@ class RayLink:
         return nodes
 
     def _new_name(self, node: Mapping[str, Any], living: set[str]) -> str | None:
-        """Its host's, unless that is taken; None while it is that of a machine that was lost and not yet let go of."""
+        """Its host name, unless that is taken; None while that is the name of a lost machine that is still held."""
         for name in (node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]):
             name = re.sub(r"[^\w.-]", "-", name)
             if name in self.held and self.held[name].node.id not in living:
@@ -125,7 +125,7 @@ class RayLink:
     def add(self, invitation: AgentInvitation, name: str) -> list[Any]:
         if name in self.held:
             raise UserError(f"{name} has joined already")
-        deadline = time.monotonic() + FREED_S  # what was just let go of is free, then not, then free
+        deadline = time.monotonic() + FREED_S  # what was just released is reported as free, then not, then free
         while (node := next((node for node in self.nodes() if node.name == name), None)) is None or node.cpus < 1:
             if node is None or time.monotonic() > deadline:
                 raise UserError(f"{name} is not there any more, or has no CPU free")
@@ -157,7 +157,7 @@ class RayLink:
             self.drop(name)
 
     def _enough(self) -> list[RayNode]:
-        """The machines, once they have free what was asked for; raises `UserError` where that will not be."""
+        """The machines, once enough is free; raises `UserError` if there will not be enough."""
         deadline = time.monotonic() + FREED_S
         while not self.wanted.enough(nodes := self.nodes()):
             if time.monotonic() > deadline or not self.wanted.ever_enough(nodes):
@@ -180,15 +180,16 @@ class RayLink:
                 )
 
     def _greet(self, nodes: Sequence[RayNode], invitation: AgentInvitation) -> list[Any]:
-        """Starts agents: for each its name, address and greeting."""
+        """Starts agents; returns the name, address and greeting of each."""
         here, greetings = versions(), {}
         for node in nodes:
             held = self.held[node.name]
             strategy = PlacementGroupSchedulingStrategy(placement_group=held.group, placement_group_bundle_index=0)
             options = {"num_cpus": held.node.cpus, "num_gpus": held.node.gpus, "max_restarts": 0, "max_concurrency": 4}
             held.actor = ray.remote(ray_host.RayHostActor).options(scheduling_strategy=strategy, **options).remote()
-            told = tell(invitation, node.name, node.address, held.node.cpus) | {"gpus": held.node.gpus}
-            greetings[node.name] = held.actor.start.remote(list(self.wanted.agent), told, here["runnel"])
+            arguments = agent_arguments(invitation, node.name, node.address, held.node.cpus)
+            arguments["gpus"] = held.node.gpus
+            greetings[node.name] = held.actor.start.remote(list(self.wanted.agent), arguments, here["runnel"])
         deadline = time.monotonic() + START_S
         replies = []
         for node in nodes:
@@ -205,10 +206,10 @@ class RayLink:
             replies.append((node.name, node.address, greeting))
         return replies
 
-    # What is new
+    # Changes
 
     def look(self) -> Iterator[dict[str, Any]]:
-        """What to tell the driver."""
+        """Changes to report to the driver."""
         for name, why in self._ended():
             yield {"lost": name, "why": why}
         now = time.monotonic()
@@ -220,7 +221,7 @@ class RayLink:
         for name, held in self.held.items():
             if held.node.id not in living and not held.lost:
                 held.lost = True
-                yield {"lost": name, "why": "is gone: Ray hears nothing of it any more"}
+                yield {"lost": name, "why": "is gone: Ray no longer lists it as alive"}
         free = [node for node in nodes if node.cpus >= 1 and node.name not in self.held]
         names = [node.name for node in free if self._left_alone.get(node.id, 0.0) < now]
         if names != self._free:
@@ -235,7 +236,7 @@ class RayLink:
             held = self.held[watched[ref]]
             try:
                 why = f"its agent ended; {ray.get(ref)}"
-            except ActorUnavailableError:  # cut off, and perhaps not for good
+            except ActorUnavailableError:  # unreachable, perhaps for a while only
                 held.watch = held.actor.watch.remote()
                 continue
             except RayError as error:
@@ -248,7 +249,7 @@ class RayLink:
 
 
 def connect(wanted: RayRequest) -> tuple[RayLink, str | None]:
-    """Connects, or starts a cluster; with the folder of the latter."""
+    """Connects, or starts a cluster; also returns the folder of a cluster that was started."""
     address = wanted.address or os.environ.get("RAY_ADDRESS") or None
     folder = None
     if address is not None and "://" in address:
@@ -256,7 +257,7 @@ def connect(wanted: RayRequest) -> tuple[RayLink, str | None]:
             f"found {address}, wanted HOST:PORT of the cluster's head; run this command on a machine of the cluster"
         )
     if address not in (None, "auto", "local"):
-        knock(address)
+        probe(address)
         _join(address, address)
     elif address != "local" and (found := _found()) is not None and (address == "auto" or answers(found)):
         _join("auto", found)
@@ -268,7 +269,7 @@ def connect(wanted: RayRequest) -> tuple[RayLink, str | None]:
 
 
 def _begin() -> str:
-    """A cluster of this machine alone."""
+    """Starts a cluster of this machine alone; returns its folder."""
     sweep()
     folder = os.environ[FOLDER]  # removed by the guard, too
     os.mkdir(folder, 0o700)
@@ -283,7 +284,7 @@ def _begin() -> str:
 
 def _join(address: str, at: str) -> None:
     nowhere = f"this machine is no part of it; run `ray start --address={at}` here first"
-    if not services.find_node_ids():  # Ray would look for a while
+    if not services.find_node_ids():  # Ray would search for a while
         raise UserError(f"cannot use the Ray cluster at {at}: {nowhere}")
     try:
         ray.init(address, **QUIET)
@@ -315,7 +316,7 @@ def _found() -> str | None:
 
 
 def _is_private(address: str) -> bool:
-    """Whether it is that of a cluster that another run has started here for itself."""
+    """Whether it is the address of a cluster that another run has started on this machine."""
     port = address.rpartition(":")[2].encode()
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -330,7 +331,7 @@ def _ray_address(node: RayNode, alone: bool) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """What matters of an error of Ray's, which may be a page."""
+    """The last line of an error of Ray's, which may fill a page."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
@@ -339,7 +340,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _leave_signals_to_the_driver() -> None:
-    """It may have to write a checkpoint first, for which it needs the agents; then it closes our standard input."""
+    """The driver may first write a checkpoint, for which it needs the agents; it then closes our standard input."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -347,11 +348,11 @@ def _leave_signals_to_the_driver() -> None:
 def main() -> None:
     cloudpickle.register_pickle_by_value(ray_host)
     _leave_signals_to_the_driver()
-    said = os.dup(1)
+    output = os.dup(1)
     os.dup2(2, 1)  # Ray prints
 
-    def say(value: Mapping[str, Any]) -> None:
-        os.write(said, json.dumps(value).encode() + b"\n")
+    def send(value: Mapping[str, Any]) -> None:
+        os.write(output, json.dumps(value).encode() + b"\n")
 
     link: RayLink | None = None
     folder: str | None = None
@@ -359,9 +360,9 @@ def main() -> None:
     try:
         while True:
             if link is not None:
-                with contextlib.suppress(RayError):  # of a head that does not answer at the moment
-                    for told in link.look():
-                        say(told)
+                with contextlib.suppress(RayError):  # the head does not answer at the moment
+                    for report in link.look():
+                        send(report)
             if not readable(0, 0.2):
                 continue
             chunk = os.read(0, 65536)
@@ -369,11 +370,11 @@ def main() -> None:
                 return
             *lines, unread = (unread + chunk).split(b"\n")
             for line in lines:
-                asked = json.loads(line)
+                request = json.loads(line)
                 try:
-                    match asked.get("do"):
+                    match request.get("do"):
                         case "connect":
-                            link, folder = connect(RayRequest(**asked["wanted"]))
+                            link, folder = connect(RayRequest(**request["wanted"]))
                             _leave_signals_to_the_driver()  # again: Ray has set its own handlers
                             address = ray.get_runtime_context().gcs_address
                             interface = LOOPBACK if link.alone else ray.util.get_node_ip_address()
@@ -382,17 +383,17 @@ def main() -> None:
                         case "machines" if link is not None:
                             reply = {"machines": [[n.name, n.address, *link.wanted.share(n)] for n in link.nodes()]}
                         case "start" if link is not None:
-                            reply = {"joined": link.start(AgentInvitation(**asked["invitation"]))}
+                            reply = {"joined": link.start(AgentInvitation(**request["invitation"]))}
                         case "add" if link is not None:
-                            reply = {"joined": link.add(AgentInvitation(**asked["invitation"]), asked["name"])}
+                            reply = {"joined": link.add(AgentInvitation(**request["invitation"]), request["name"])}
                         case "drop" if link is not None:
-                            link.drop(asked["name"])
+                            link.drop(request["name"])
                             continue
                         case _:
                             return
                 except UserError as error:
                     reply = {"refused": str(error)}
-                say({**reply, "id": asked["id"]})
+                send({**reply, "id": request["id"]})
     finally:
         if link is not None:
             link.close()

@@ -1,6 +1,6 @@
-"""A Ray cluster of this machine alone, for one run: it listens on loopback, and admits only who has its token.
+"""A Ray cluster of this machine alone, for one run: it listens on loopback, and admits only clients with its token.
 
-That a client without the token is refused is tried, by a process of its own, before anything else is done there:
+Before it is used, a separate process checks that the cluster refuses a client without the token:
 
     python -m runnel.launch.ray_private      reads an address; prints `refused`, `admitted` or an error
 """
@@ -29,17 +29,17 @@ LOOPBACK = "127.0.0.1"
 _raylet = importlib.import_module("ray._raylet")  # compiled, and so without types
 
 STORE_BYTES = 80 * 2**20
-"""Next to nothing goes through Ray, and it takes no less."""
+"""The least that Ray accepts: almost no data goes through it."""
 
-STRANGER_S = 30.0
+REFUSE_S = 30.0
 """How long a client without a token may take to be refused."""
 
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
 
 
 def begin(folder: str) -> None:
-    """Starts it, and connects this process; raises `UserError` where Ray cannot, or where it lets strangers in."""
-    with _stranger() as stranger:
+    """Starts it, and connects this process; raises `UserError` if Ray cannot, or admits clients without the token."""
+    with _client_without_token() as client:
         # Set whatever the user's environment says: a cluster that others may use has its own settings.
         os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -50,15 +50,15 @@ def begin(folder: str) -> None:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
             raise UserError(f"found no Ray cluster, and Ray cannot start one here: {lines[-1]}") from error
         try:
-            check_refused(stranger, ray.get_runtime_context().gcs_address)
+            check_refused(client, ray.get_runtime_context().gcs_address)
         except BaseException:
             ray.shutdown()
             raise
 
 
 def _start(folder: str) -> None:
-    # As where Ray supports one machine only: else it replaces a loopback address by one that others reach. Of a machine
-    # that is the whole cluster nobody scales anything, so there is no monitor, which would listen for its metrics.
+    # Without ENABLE_RAY_CLUSTER, Ray keeps the loopback address; otherwise it replaces it by one that others reach. A
+    # cluster of one machine does not scale, so there is no monitor, which would open a port for metrics.
     ray_constants.ENABLE_RAY_CLUSTER = False
     parameter.RayParams = functools.partial(parameter.RayParams, no_monitor=True)
     ray.init(
@@ -72,11 +72,11 @@ def _start(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _stranger() -> Iterator[subprocess.Popen[str]]:
+def _client_without_token() -> Iterator[subprocess.Popen[str]]:
     """A process without a token. It is started first, as importing Ray takes it a while."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environ |= {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(sys.path)}
-    stranger = subprocess.Popen(
+    client = subprocess.Popen(
         [sys.executable, "-P", "-m", "runnel.launch.ray_private"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -84,24 +84,24 @@ def _stranger() -> Iterator[subprocess.Popen[str]]:
         env=environ,
         text=True,
     )
-    with stranger:
+    with client:
         try:
-            yield stranger
+            yield client
         finally:
-            stranger.kill()
+            client.kill()
 
 
-def check_refused(stranger: subprocess.Popen[str], address: str) -> None:
-    """Raises `UserError` unless it is refused there because it has no token."""
+def check_refused(client: subprocess.Popen[str], address: str) -> None:
+    """Raises `UserError` unless a client without a token is refused for that reason."""
     try:
-        told, _ = stranger.communicate(f"{address}\n", STRANGER_S)
+        answer, _ = client.communicate(f"{address}\n", REFUSE_S)
     except subprocess.TimeoutExpired:
-        told = f"no answer within {STRANGER_S:.0f} s"
-    if told.strip() != "refused":
+        answer = f"no answer within {REFUSE_S:.0f} s"
+    if answer.strip() != "refused":
         raise UserError(
             f"Ray {ray.__version__} was started with a token, and a client without one was not refused "
-            f"({told.strip() or 'it ended without a word'}): the cluster was stopped, as others could run code in it; "
-            "use the Ray of constraints.txt, or `--launcher local`"
+            f"({answer.strip() or 'it ended without an answer'}): the cluster was stopped, as others could run code in "
+            "it; use the Ray of constraints.txt, or `--launcher local`"
         )
 
 
@@ -110,8 +110,8 @@ def has_token() -> bool:
     return _raylet.get_authentication_mode() == _raylet.AuthenticationMode.TOKEN
 
 
-def knock(address: str) -> str:
-    """What comes of asking a cluster for what it holds."""
+def try_to_read(address: str) -> str:
+    """The result of reading a cluster's keys: `refused`, `admitted` or an error."""
     try:
         _raylet.GcsClient(address=address).internal_kv_keys(b"", b"", 10)
     except RayError as error:
@@ -120,4 +120,4 @@ def knock(address: str) -> str:
 
 
 if __name__ == "__main__":
-    print(knock(sys.stdin.readline().strip()).splitlines()[0])
+    print(try_to_read(sys.stdin.readline().strip()).splitlines()[0])

@@ -1,4 +1,4 @@
-"""Whether the head of a Ray cluster answers at an address. Ray itself would try for a minute before it says."""
+"""Whether the head of a Ray cluster answers at an address. Ray itself would try for a minute before it reports."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import socket
 
 from runnel.errors import UserError
 
-KNOCK_S = 5.0
+PROBE_S = 5.0
 """How long a head may take to answer."""
 
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""How a client of gRPC begins; the server answers with its settings."""
+"""The first bytes of a gRPC client; the server answers with its settings."""
 
 _SETTINGS = b"\x04"
 
 
-def knock(address: str) -> None:
-    """Raises `UserError` where nobody answers, or somebody else."""
+def probe(address: str) -> None:
+    """Raises `UserError` if nothing answers, or if what answers is not Ray."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"found the address '{address}', wanted HOST:PORT of the cluster's head, such as 10.0.0.1:6379")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), KNOCK_S) as door:
-            door.sendall(_HELLO)
-            answer = door.recv(9)
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_S) as connection:
+            connection.sendall(_HELLO)
+            answer = connection.recv(9)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(
@@ -36,9 +36,9 @@ def knock(address: str) -> None:
 
 
 def answers(address: str) -> bool:
-    """Whether one does."""
+    """Whether the head of a cluster answers."""
     try:
-        knock(address)
+        probe(address)
     except UserError:
         return False
     return True

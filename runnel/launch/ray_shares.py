@@ -1,4 +1,4 @@
-"""What a run takes of a cluster's machines, and how it is told that there is too little. Nothing of Ray is here."""
+"""What a run takes of a cluster's machines, and the error if there is too little. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class RayShare(NamedTuple):
 
 @dataclass(frozen=True)
 class RayRequest:
-    """What a run asks for."""
+    """What a run requests of a cluster."""
 
     address: str | None = None
-    """Of the head."""
+    """The address of the head."""
     cpus: int = 1
     gpus: int = 0
     cpus_per_host: int | None = None
@@ -42,21 +42,21 @@ class RayRequest:
     agent: Sequence[str] = AGENT
 
     def share(self, node: RayNode) -> RayShare:
-        """All that is free, or as many of the CPUs as are asked for."""
+        """All that is free, or as many of the CPUs as are requested."""
         cpus = min(node.cpus, self.cpus_per_host or node.cpus)
         return RayShare(cpus, node.gpus if cpus and (self.take_gpus or self.gpus) else 0)
 
     def enough(self, nodes: Sequence[RayNode]) -> bool:
-        """Whether these have free what is asked for."""
+        """Whether enough is free on these machines."""
         shares = [self.share(node) for node in nodes]
         return sum(s.cpus for s in shares) >= max(1, self.cpus) and sum(s.gpus for s in shares) >= self.gpus
 
     def ever_enough(self, nodes: Sequence[RayNode]) -> bool:
-        """Whether they would if everything were free."""
+        """Whether it would be enough if everything were free."""
         return self.enough([node._replace(cpus=node.all_cpus, gpus=node.all_gpus) for node in nodes])
 
     def too_little(self, nodes: Sequence[RayNode]) -> str:
-        """What is there, what is asked, what to do."""
+        """The error: what was requested, what there is, what to do."""
         gpus = f" and {count(self.gpus, 'GPU')}" if self.gpus else ""
         most = f", at most {self.cpus_per_host} on each machine" if self.cpus_per_host else ""
         cpus_there = _of(sum(n.cpus for n in nodes), sum(n.all_cpus for n in nodes), "CPU")

@@ -43,7 +43,7 @@ class RejectionLog:
 
 
 def since(counts: RejectionCounts, before: RejectionCounts) -> dict[str, dict[str, int]]:
-    """What has been added; everything where counting has begun anew."""
+    """The difference between two counts; the whole count if counting has restarted."""
     if any(counts["reasons"].get(name, 0) < number for name, number in before["reasons"].items()):
         before = NONE
     return {kind: dict(Counter(counts[kind]) - Counter(before[kind])) for kind in ("reasons", "addresses")}

@@ -1,7 +1,7 @@
-"""A worker process, from its first instruction to its last: it becomes itself, calls its entry, and ends.
+"""A worker process: it sets itself up, calls its entry, and ends.
 
 The same for a process forked from a server (`become` and `run` are called after the fork) and for a fresh
-interpreter (`main`), which a server starts where forking it would not be safe.
+interpreter (`main`), which a server starts if forking would not be safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runnel.runtime.control_messages import Failed
 from runnel.user_code import named_modules
 
 START_S = 60.0
-"""How long a worker waits to be told what it is; who started it has said so already, or is gone."""
+"""How long a worker waits for its job, which its launcher sends at once."""
 
 FRESH = ("-P", "-c", "from runnel.launch.worker_process import main; main()")
 """Arguments of a fresh interpreter. Not `-m`, which would load this module a second time, as `__main__`."""
@@ -38,9 +38,9 @@ inside: str | None = None
 def become(name: str, parent: int) -> None:
     """Makes this process a worker that lives no longer than `parent`, which must be its parent.
 
-    It leads a process group of its own. So Ctrl-C at a terminal, which signals the foreground group, reaches the
-    user's process alone, which tells its workers; and what a worker itself started (a simulator) can be ended with
-    it. It stays in the session: whoever ends all of a session's processes still finds it.
+    It leads a process group of its own. Thus Ctrl-C at a terminal, which signals the foreground group, reaches only the
+    user's process, which stops its workers; and processes that a worker started (a simulator) can be ended with it. It
+    stays in the session, so that ending all processes of the session ends it, too.
     """
     global inside
     inside = name
@@ -52,22 +52,22 @@ def become(name: str, parent: int) -> None:
         with contextlib.suppress(AttributeError):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    # Into its log: where it stood when it crashed, and where it stands when it is asked.
+    # Into its log: the stacks of all threads when it crashes, and when it receives SIGUSR1.
     faulthandler.enable(2)
     faulthandler.register(signal.SIGUSR1, 2, all_threads=True)
     if "numpy" in sys.modules:
-        # Forked siblings would otherwise draw the same "random" numbers; the `random` module sees to itself.
+        # Forked siblings would otherwise draw the same "random" numbers; the `random` module reseeds itself.
         sys.modules["numpy"].random.seed()
 
 
 def run(control: Control) -> int:
-    """Receives what this worker is, calls its entry, and gives the exit status."""
+    """Receives this worker's job, calls its entry, and returns the exit status."""
     try:
         received = control.receive(START_S)
         if received is None:
-            return 1  # whoever started this worker has thought better of it
+            return 1  # the launcher has closed the control without sending a job
         job = received.value
-        settle(job["place"])
+        adopt_context(job["place"])
         _configure_jax()
         import_object(job["entry"])(job["job"], control, received.fds)
         return 0
@@ -82,21 +82,21 @@ def run(control: Control) -> int:
         report = Failed(
             type(error).__name__, str(error), text, isinstance(error, UserError), isinstance(error, EnvironmentFailed)
         )
-        with contextlib.suppress(OSError):  # nobody may be left to hear it; the log has it
+        with contextlib.suppress(OSError):  # the launcher may be gone; the log has the error
             control.send(report.to_json(), timeout_s=5.0)
         return 1
 
 
 def leave(status: int) -> None:
-    """Ends the process at once: exit handlers of what a server imported are not this worker's to run."""
+    """Ends the process at once, without running the exit handlers of modules that a server imported."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(status & 0xFF)
 
 
-def settle(place: dict[str, Any]) -> None:
-    """What modules see of the process, and where they and files are found, becomes as in the user's process."""
+def adopt_context(place: dict[str, Any]) -> None:
+    """Sets environment variables, arguments, module path and working directory as in the user's process."""
     os.environ.clear()
     os.environ.update(place["environ"])
     sys.argv[:] = place["argv"]
@@ -114,14 +114,14 @@ def set_name(name: str) -> None:
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """The kernel signals this process when its parent ends; 0 takes that back."""
+    """Has the kernel signal this process when its parent ends; 0 cancels that."""
     _prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it had ended before it was asked for
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 
 def reset_signals() -> None:
-    """As in a fresh interpreter, whatever imported modules have set, except that SIGINT is ignored."""
+    """Restores the handlers of a fresh interpreter, except that SIGINT is ignored."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):

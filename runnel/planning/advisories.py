@@ -1,4 +1,4 @@
-"""What the user should know of a plan before it runs: what waits, what is crowded, and what crosses the network."""
+"""Notes on a plan before it runs: whether actors wait, and which machines are crowded, idle, or exchange every step."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _staleness(staleness: Mapping[str, int], graph: Graph) -> str:
     algorithm, declared = type(graph.algorithm).__name__, graph.algorithm.max_staleness
     said = f"{algorithm} declares max_staleness {declared}"
     if len(set(staleness.values())) > 1:
-        told = ", ".join(f"{group} {bound}" for group, bound in staleness.items())
-        return f"{said}, the distribution allows {told}: actors wait before they exceed it"
+        bounds = ", ".join(f"{group} {bound}" for group, bound in staleness.items())
+        return f"{said}, the distribution allows {bounds}: actors wait before they exceed it"
     (bound,) = set(staleness.values())
     less = "" if bound == declared else f", the distribution allows {bound}"
     wait = "actors wait before they exceed it" if bound else "actors wait for the learner at every unroll"
@@ -49,8 +49,8 @@ def _staleness(staleness: Mapping[str, int], graph: Graph) -> str:
 
 def _crowded(machines: Sequence[Machine], hosts: Mapping[str, str]) -> list[str]:
     workers = Counter(hosts.values())
-    told = [f"{m.name} ({workers[m.name]} on {m.cpus})" for m in machines if workers[m.name] > max(m.cpus, 1)]
-    return [f"there are more workers than CPUs on {_listed(told)}: fewer would not be slower"] if told else []
+    crowded = [f"{m.name} ({workers[m.name]} on {m.cpus})" for m in machines if workers[m.name] > max(m.cpus, 1)]
+    return [f"there are more workers than CPUs on {_listed(crowded)}: fewer would not be slower"] if crowded else []
 
 
 def _idle(distribution: Distribution, machines: Sequence[Machine], hosts: Mapping[str, str]) -> list[str]:
@@ -62,9 +62,11 @@ def _idle(distribution: Distribution, machines: Sequence[Machine], hosts: Mappin
     if len(hosts) > 1:
         flag = next((flag for flag in ("actors", "learners") if hasattr(distribution, flag)), None)
         if flag != "actors" and any(m.accelerators for m in machines) and not any(m.accelerators for m in idle):
-            return [f"{names}: all that runs takes accelerators, which others have"]
+            return [f"{names}: all workers take accelerators, which other machines have"]
         remedy = f"; --{flag} asks for more" if flag else ""
-        return [f"{names}: {plural(len(hosts), 'worker')} went to others, which have more to give{remedy}"]
+        return [
+            f"{names}: {plural(len(hosts), 'worker')} went to others, which have more free CPUs or accelerators{remedy}"
+        ]
     better = next((machine for machine in idle if machine.accelerators > first.accelerators), None)
     there = f"; {better.name} has {plural(better.accelerators, 'accelerator')}: start the run there" if better else ""
     return [f"{names}: {name} is a single process and runs on {first.name}{there}"]
@@ -74,17 +76,18 @@ def _crossing(
     distribution: Distribution, fragments: Sequence[PlacedFragment], graph: Graph, machines: Sequence[Machine],
     hosts: Mapping[str, str],
 ) -> list[str]:  # fmt: skip
-    """Of steps that are exchanged between machines: each waits for the network twice."""
+    """Notes on steps that are exchanged between machines: each waits for the network twice."""
     found = []
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    plays = home["environment"]
-    players = plays.workers()
+    stepping = home["environment"]
+    players = stepping.workers()
     for acts in {home[node.name].name: home[node.name] for node in graph.of_kind("act")}.values():
         servers = acts.workers()
         own = {player: servers[served_by(i, len(players), len(servers))] for i, player in enumerate(players)}
-        away = [player for player in players if acts is not plays and hosts[player] != hosts[own[player]]]
+        away = [player for player in players if acts is not stepping and hosts[player] != hosts[own[player]]]
         if away:
-            count = f"{len(away)} of {plural(len(players), 'worker')} that play{'s' if len(players) == 1 else ''}"
+            steps = "steps" if len(players) == 1 else "step"
+            count = f"{len(away)} of {plural(len(players), 'worker')} that {steps} environments"
             remedy = _remedy(distribution, acts, graph, machines, {hosts[player] for player in players})
             found.append(f"every step of {count} crosses the network to {acts.name}: {remedy}")
     return found

@@ -2,7 +2,7 @@
 
 Each cut edge of the plan has a channel; this module says which workers are at its ends, what its messages are and how
 many are on their way. It is data, the same for every launcher and transport. Workers are made from it
-(`runnel.runtime.workers.worker`); nothing else knows who talks to whom.
+(`runnel.runtime.workers.worker`); no other module decides which workers are connected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_SLOTS = 4
 
 
 def group_types(graph: Graph) -> dict[str, GroupTypes]:
-    """What the columns of each group see, do and tell."""
+    """The array types of each group's columns: observations, actions, extras and memory."""
     types = {}
     for node in graph.of_kind("act"):
         act = node.output
@@ -87,10 +87,10 @@ class StreamSpec:
 
 @dataclass(frozen=True)
 class ParameterChannel:
-    """A parameter store: what a group has learnt, for all who act or map with it."""
+    """A parameter store: the parameters of a group, for all workers that act or map with them."""
 
     group: str
-    whole: bool  # the learner's state, for who computes gradients; else its `params`
+    whole: bool  # the learner's whole state, for workers that compute gradients; else its `params`
     schema: Schema
     source: str
     targets: tuple[str, ...]
@@ -98,12 +98,12 @@ class ParameterChannel:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """A worker's place."""
+    """A worker, and where it runs."""
 
     name: str
     fragment: str
     replica: int
-    light: bool  # plays host environments and nothing else: needs no JAX
+    env_only: bool  # steps host environments and nothing else: needs no JAX
     devices: tuple[str, ...]
 
 
@@ -111,22 +111,22 @@ class WorkerSpec:
 class Topology:
     """All workers and what connects them."""
 
-    posts: tuple[WorkerSpec, ...]
+    workers: tuple[WorkerSpec, ...]
     blocks: tuple[EnvBlock, ...]
-    links: tuple[StreamSpec, ...]
-    boards: tuple[ParameterChannel, ...]
+    streams: tuple[StreamSpec, ...]
+    stores: tuple[ParameterChannel, ...]
 
     def of(self, worker: str) -> tuple[list[StreamSpec], list[ParameterChannel]]:
-        """What a worker holds an end of."""
-        links = [link for link in self.links if worker in (link.source, link.target)]
-        return links, [board for board in self.boards if worker == board.source or worker in board.targets]
+        """The streams and stores that a worker holds an end of."""
+        streams = [stream for stream in self.streams if worker in (stream.source, stream.target)]
+        return streams, [store for store in self.stores if worker == store.source or worker in store.targets]
 
 
 def derive_channels(plan: Plan, graph: Graph, host: bool) -> Topology:
     """The topology of a plan. `host`: the environments are host environments."""
     blocks = tuple(_blocks(plan.home("environment")))
-    posts = tuple(
-        WorkerSpec(name, fragment.name, i, host and _only_plays(fragment, graph), fragment.devices[i])
+    workers = tuple(
+        WorkerSpec(name, fragment.name, i, host and _only_steps_environments(fragment, graph), fragment.devices[i])
         for fragment in plan.fragments
         for i, name in enumerate(fragment.workers())
     )
@@ -134,30 +134,30 @@ def derive_channels(plan: Plan, graph: Graph, host: bool) -> Topology:
     # Several cut edges may share a channel: an unroll's memory travels with its first action.
     unique = {(cut.channel, cut.source, cut.target, cut.group, _whose(cut)): cut for cut in reversed(plan.cuts)}
     cuts = list(reversed(unique.values()))
-    links = [link for cut in cuts for link in opened.streams(cut)]
-    return Topology(posts, blocks, tuple(links), tuple(opened.stores(cuts)))
+    streams = [stream for cut in cuts for stream in opened.streams(cut)]
+    return Topology(workers, blocks, tuple(streams), tuple(opened.stores(cuts)))
 
 
 def _whose(cut: CutEdge) -> str:
     return cut.node if cut.channel == "value" else ""
 
 
-def _only_plays(fragment: PlacedFragment, graph: Graph) -> bool:
+def _only_steps_environments(fragment: PlacedFragment, graph: Graph) -> bool:
     return all(graph.nodes[node].kind in ("environment", "rollout") for node in fragment.nodes)
 
 
-def _blocks(plays: PlacedFragment) -> Iterator[EnvBlock]:
+def _blocks(players: PlacedFragment) -> Iterator[EnvBlock]:
     number = 0
-    for worker, (start, stop) in zip(plays.workers(), plays.environments, strict=True):
-        size = (stop - start) // plays.env_splits
-        for k in range(plays.env_splits):
+    for worker, (start, stop) in zip(players.workers(), players.environments, strict=True):
+        size = (stop - start) // players.env_splits
+        for k in range(players.env_splits):
             yield EnvBlock(number, worker, start + k * size, start + (k + 1) * size, k)
             number += 1
 
 
-def server_of(acts: PlacedFragment, plays: PlacedFragment, block: EnvBlock) -> str:
+def server_of(acts: PlacedFragment, players: PlacedFragment, block: EnvBlock) -> str:
     """The worker that acts for a block."""
-    return acts.workers()[served_by(plays.workers().index(block.worker), plays.replicas, acts.replicas)]
+    return acts.workers()[served_by(players.workers().index(block.worker), players.replicas, acts.replicas)]
 
 
 def sent(graph: Graph, node: Node, taker: PlacedFragment) -> list[Ref]:
@@ -174,7 +174,7 @@ class _Opening:
 
     def __init__(self, plan: Plan, graph: Graph, blocks: tuple[EnvBlock, ...]):
         self.plan, self.graph, self.blocks = plan, graph, blocks
-        self.types, self.plays = group_types(graph), plan.home("environment")
+        self.types, self.players = group_types(graph), plan.home("environment")
         self._streams = {"request": self._requests, "reply": self._replies, "unroll": self._unrolls,
                          "value": self._values}  # fmt: skip
 
@@ -183,31 +183,31 @@ class _Opening:
         return iter(()) if make is None else make(cut)
 
     def _requests(self, cut: CutEdge) -> Iterator[StreamSpec]:
-        """Observations, to what acts for a block; with every step's results where its trajectory is put together."""
+        """Observations, to the worker that acts for a block; with every step's results if it builds the trajectory."""
         acts, rolled = self.plan.fragment(cut.target), self._rolls(cut.group)
         for block in self.blocks:
             fields = request_fields(self.types[cut.group], len(block.envs), results=rolled == acts.name)
-            to = server_of(acts, self.plays, block)
+            to = server_of(acts, self.players, block)
             yield StreamSpec("request", block.worker, to, schema(fields), 2, cut.group, block.number)
 
     def _replies(self, cut: CutEdge) -> Iterator[StreamSpec]:
-        """Actions, back to the environments of a block; with extras where its trajectory is put together there."""
+        """Actions, back to the environments of a block; with extras if the trajectory is built there."""
         acts, rolled = self.plan.fragment(cut.source), self._rolls(cut.group)
         for block in self.blocks:
             fields = reply_fields(self.types[cut.group], len(block.envs), extras=rolled != acts.name)
-            server = server_of(acts, self.plays, block)
+            server = server_of(acts, self.players, block)
             yield StreamSpec("reply", server, block.worker, schema(fields), 2, cut.group, block.number)
 
     def _rolls(self, group: str) -> str:
-        """The fragment that puts a group's trajectories together."""
+        """The fragment that builds a group's trajectories."""
         return self.plan.home(next(n.name for n in self.graph.of_kind("rollout") if n.group == group)).name
 
     def _unrolls(self, cut: CutEdge) -> Iterator[StreamSpec]:
-        """Trajectories, block by block, from where they are put together."""
+        """Trajectories, block by block, from the workers that build them."""
         rolls, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
         slots = min(self.plan.limits[cut.group] + 1, MOST_SLOTS)
         for block in self.blocks:
-            source = block.worker if rolls is self.plays else server_of(rolls, self.plays, block)
+            source = block.worker if rolls is self.players else server_of(rolls, self.players, block)
             message = schema(unroll_fields(self.types[cut.group], self.graph.unroll, len(block.envs)))
             workers = taker.workers()
             if learns(taker, self.graph):  # learners share the columns
@@ -220,7 +220,7 @@ class _Opening:
                 )
 
     def _values(self, cut: CutEdge) -> Iterator[StreamSpec]:
-        """What other nodes give to nodes elsewhere."""
+        """Values of other nodes, for nodes of other fragments."""
         gives, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
         refs = sent(self.graph, self.graph.nodes[cut.node], taker)
         message = (ACTED, *schema_of(jax.tree.leaves([ref.type for ref in refs])))
@@ -235,7 +235,7 @@ class _Opening:
                 )  # fmt: skip
 
     def stores(self, cuts: Sequence[CutEdge]) -> Iterator[ParameterChannel]:
-        """One for each group that is learnt from elsewhere, with all workers that read it."""
+        """One for each group whose parameters are read by other fragments, with all workers that read them."""
         published = [cut for cut in cuts if cut.channel == "store"]
         for group in dict.fromkeys(cut.group for cut in published):
             own = [cut for cut in published if cut.group == group]

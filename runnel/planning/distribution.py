@@ -31,7 +31,7 @@ class Fragment:
     one XLA program or an error; others are loops of a process around compiled parts. A worker whose environments
     ask others for their actions holds them in `env_splits` blocks: while one block waits, another steps.
 
-    Replicas that play share the environments; replicas that learn are one program over all their devices; other
+    Replicas that step environments share them; replicas that learn are one program over all their devices; other
     replicas take whole iterations in turn.
     """
 

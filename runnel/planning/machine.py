@@ -1,4 +1,4 @@
-"""Machines: what there is to run on. Data, and a look at this one."""
+"""Machines: their CPUs, devices and addresses. Data, and the detection of this machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from runnel.errors import UserError
 
 HERE = "here"
-"""What a machine is called where there is no other."""
+"""The name of a machine if there is no other."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is to run on."""
+    """A machine that workers can run on."""
 
     cpus: int
     devices: tuple[str, ...]  # accelerators, or the CPU where there are none: "cpu:0", "cuda:1"
@@ -36,7 +36,7 @@ class Machine:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Machine:
-        """One that `dataclasses.asdict` has made data of."""
+        """The machine that `dataclasses.asdict` turned into this data."""
         return cls(**{**data, "devices": tuple(data["devices"])})
 
     @property
@@ -47,7 +47,7 @@ class Machine:
 def in_order(machines: Machine | Sequence[Machine]) -> tuple[Machine, ...]:
     """Machines in the order in which plans name them: that of the driver, which comes first, and the others by name.
 
-    So whoever builds the plan again, from the same machines told in another order, gets the same one.
+    Thus the plan does not depend on the order in which the other machines are given.
     """
     given = (machines,) if isinstance(machines, Machine) else tuple(machines)
     names = [machine.name for machine in given]
@@ -66,7 +66,7 @@ def _started() -> bool:
 
 
 def gpus(platforms: str) -> int:
-    """How many NVIDIA GPUs JAX would find, told `platforms` as in JAX_PLATFORMS. JAX is not imported for it."""
+    """How many NVIDIA GPUs JAX would find with JAX_PLATFORMS set to `platforms`. Does not import JAX."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     wanted = platforms.split(",")[0] in ("", "cuda", "gpu")
     if not wanted or not any(importlib.util.find_spec(name) for name in plugins):

@@ -1,7 +1,7 @@
-"""What crosses the network in an iteration, as the plan foretells it. Data only.
+"""An estimate, from the plan, of the network traffic of an iteration. Data only.
 
 Bytes are those of messages on an encrypted connection: their arrays, and a header each. What TCP adds is not counted,
-nor what compression saves. Two machines may also exchange gradients; that is JAX's own business and told apart.
+nor what compression saves. Gradients that JAX exchanges between learners are estimated separately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runnel.transport.stream import Schema, dtype_of
 from runnel.transport.wire import alone_bytes, batches_bytes
 
 HEADER_BYTES = alone_bytes()
-"""What travels with a message besides its arrays, there and back. Less where several go together."""
+"""The bytes that a message adds to its arrays, in both directions. Fewer if several messages share a batch."""
 
 FlowKind = Literal["request", "reply", "unroll", "value", "parameters"]
 
@@ -36,9 +36,9 @@ class NetworkFlow:
 
 @dataclass(frozen=True)
 class NetworkEstimate:
-    """All that crosses between machines in an iteration: every environment takes an unroll's steps in it.
+    """All traffic between machines in an iteration, in which every environment takes an unroll's steps.
 
-    Of parameters it is the most: who runs ahead may skip some.
+    For parameters it is an upper bound: asynchronous actors may skip versions.
     """
 
     flows: tuple[NetworkFlow, ...]
@@ -77,17 +77,17 @@ class NetworkEstimate:
         }
 
     def text(self) -> str:
-        """A line for people."""
-        parts = [f"{kind} {_told(count / self.steps_per_iteration)}" for kind, count in self.by_kind().items()]
-        told = f"{_told(self.bytes_per_step)} per environment step ({', '.join(parts)})" if parts else "nothing"
+        """One line for the user."""
+        parts = [f"{kind} {_bytes_text(count / self.steps_per_iteration)}" for kind, count in self.by_kind().items()]
+        text = f"{_bytes_text(self.bytes_per_step)} per environment step ({', '.join(parts)})" if parts else "nothing"
         if self.gradient_bytes:
             more = f"gradients of {human_bytes(self.gradient_bytes)} each gradient step, by JAX itself"
-            told = f"{told}, and {more}" if parts else more
-        return f"across machines: {told}"
+            text = f"{text}, and {more}" if parts else more
+        return f"across machines: {text}"
 
 
 def estimate_network(plan: Plan, graph: Graph, topology: Topology) -> NetworkEstimate:
-    """What crosses between the machines of a plan."""
+    """The traffic between the machines of a plan."""
     totals: dict[tuple[FlowKind, str, str], tuple[float, float]] = {}
     for kind, source, target, messages, size in _flows(plan, graph, topology):
         if source != target:
@@ -98,59 +98,59 @@ def estimate_network(plan: Plan, graph: Graph, topology: Topology) -> NetworkEst
 
 
 def message_bytes(schema: Schema) -> int:
-    """What a message takes on the network."""
+    """The size of a message on the network."""
     return HEADER_BYTES + sum(math.prod(field.shape) * dtype_of(field).itemsize for field in schema)
 
 
 def _flows(plan: Plan, graph: Graph, topology: Topology) -> Iterator[tuple[FlowKind, str, str, float, float]]:
     """Kind, machine, machine, messages an iteration and bytes a message."""
-    for link in topology.links:
-        times, size = _messages(plan, graph, link), float(message_bytes(link.schema))
-        if link.kind == "reply" and link.group in plan.in_step:
-            # Who is acted for in step is answered together, by machine.
-            beside = (other for other in topology.links if (other.kind, other.source) == ("reply", link.source))
-            together = sum(plan.host(other.target) == plan.host(link.target) for other in beside)
+    for stream in topology.streams:
+        times, size = _messages(plan, graph, stream), float(message_bytes(stream.schema))
+        if stream.kind == "reply" and stream.group in plan.in_step:
+            # Replies to workers of one machine that step together share a batch.
+            beside = (other for other in topology.streams if (other.kind, other.source) == ("reply", stream.source))
+            together = sum(plan.host(other.target) == plan.host(stream.target) for other in beside)
             size -= batches_bytes() * (1 - 1 / together)
-        yield link.kind, plan.host(link.source), plan.host(link.target), times, size
-    for board in topology.boards:
-        times, size = _publications(plan, graph, topology, board), message_bytes(board.schema)
-        for host in dict.fromkeys(plan.host(name) for name in board.targets):  # once, however many read it there
-            yield "parameters", plan.host(board.source), host, times, size
+        yield stream.kind, plan.host(stream.source), plan.host(stream.target), times, size
+    for store in topology.stores:
+        times, size = _publications(plan, graph, topology, store), message_bytes(store.schema)
+        for host in dict.fromkeys(plan.host(name) for name in store.targets):  # once, however many read it there
+            yield "parameters", plan.host(store.source), host, times, size
 
 
-def _messages(plan: Plan, graph: Graph, link: StreamSpec) -> float:
-    """Messages an iteration. Replicas that take turns have their share of the iterations."""
-    if link.kind in ("request", "reply"):
+def _messages(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
+    """Messages an iteration. Replicas that take turns each handle a share of the iterations."""
+    if stream.kind in ("request", "reply"):
         return graph.unroll
-    period = math.lcm(link.turns, link.source_turns)
-    due = sum(i % link.turns == link.turn and i % link.source_turns == link.source_turn for i in range(period))
-    rounds = _rounds(plan, graph, link) if link.kind == "value" else 1.0
+    period = math.lcm(stream.turns, stream.source_turns)
+    due = sum(i % stream.turns == stream.turn and i % stream.source_turns == stream.source_turn for i in range(period))
+    rounds = _rounds(plan, graph, stream) if stream.kind == "value" else 1.0
     return rounds * due / period
 
 
-def _rounds(plan: Plan, graph: Graph, link: StreamSpec) -> float:
-    """How often in an iteration a node gives its value: once, or once for each batch of the replays before it."""
-    node = graph.nodes[link.node]
+def _rounds(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
+    """How often in an iteration a node sends its value: once, or once for each batch of the replays before it."""
+    node = graph.nodes[stream.node]
     if not node.loops:
         return 1.0
     rate = next(edge.per_iteration for edge in graph.edges if edge.source == node.name and not edge.published)
-    plays = plan.home("environment")
-    if link.source in plays.workers():  # each from its share of the environments
-        rate /= plays.replicas
-    taker = next(fragment for fragment in plan.fragments if link.target in fragment.workers())
+    players = plan.home("environment")
+    if stream.source in players.workers():  # each from its share of the environments
+        rate /= players.replicas
+    taker = next(fragment for fragment in plan.fragments if stream.target in fragment.workers())
     samples = any(replay in taker.nodes for replay in node.loops)
-    return rate if samples else max(rate, 1.0)  # an iteration without a batch is told too, but to who knows it
+    return rate if samples else max(rate, 1.0)  # an iteration without a batch sends a message, unless the taker samples
 
 
-def _publications(plan: Plan, graph: Graph, topology: Topology, board: ParameterChannel) -> float:
+def _publications(plan: Plan, graph: Graph, topology: Topology, store: ParameterChannel) -> float:
     """How often in an iteration a learner publishes: once; or for each gradient, or each mean of all workers'."""
-    given = [link for link in topology.links if link.target == board.source]
-    plays = plan.home("environment")
-    gradients = [link for link in given if link.kind == "value" and link.source in plays.workers()]
-    if plays.replicas == 1 or not gradients or any(link.kind == "unroll" for link in given):
+    given = [stream for stream in topology.streams if stream.target == store.source]
+    players = plan.home("environment")
+    gradients = [stream for stream in given if stream.kind == "value" and stream.source in players.workers()]
+    if players.replicas == 1 or not gradients or any(stream.kind == "unroll" for stream in given):
         return 1.0
     each = _messages(plan, graph, gradients[0])
-    return each * len(gradients) if plan.limits[board.group] else each
+    return each * len(gradients) if plan.limits[store.group] else each
 
 
 def _gradient_bytes(plan: Plan, graph: Graph) -> int:
@@ -162,5 +162,5 @@ def _gradient_bytes(plan: Plan, graph: Graph) -> int:
     return count
 
 
-def _told(count: float) -> str:
+def _bytes_text(count: float) -> str:
     return human_bytes(count) if count >= 10 else f"{count:.2g} B"

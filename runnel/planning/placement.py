@@ -1,8 +1,8 @@
 """Which machine every worker runs on, and which of its devices it gets. Data in, data out.
 
-What learns goes to the accelerators, spread evenly over them, or over the machines where none has any. What plays
-environments is spread over the CPUs that are left, neighbours together and near what they feed. What acts for
-players goes where they are: with as many such workers as machines, no step crosses the network.
+Learners are spread evenly over the accelerators, or over the machines if none has any. Workers that step environments
+(players) are spread over the remaining CPUs, neighbours together and near the learner that they feed. Workers that act
+for players are placed with them: with as many such workers as machines, no step crosses the network.
 """
 
 from __future__ import annotations
@@ -15,43 +15,45 @@ from typing import Any, Literal, NamedTuple
 from runnel.planning.distribution import Devices
 from runnel.planning.machine import Machine
 
-PlacementRole = Literal["learn", "play", "act", "rest"]
+PlacementRole = Literal["learner", "player", "server", "rest"]
 
 
 @dataclass(frozen=True)
 class ReplicaRequest:
-    """A fragment, as far as its place depends on it."""
+    """The facts about a fragment that its placement depends on."""
 
     replicas: int
     devices: Devices
     learns: bool = False
-    plays: bool = False
+    steps_envs: bool = False
     acts: bool = False
 
     @property
     def role(self) -> PlacementRole:
-        """What decides its place."""
-        return "learn" if self.learns else "play" if self.plays else "act" if self.acts else "rest"
+        """Which rule places it."""
+        if self.learns:
+            return "learner"
+        return "player" if self.steps_envs else "server" if self.acts else "rest"
 
 
 class Placement(NamedTuple):
-    """A worker's place."""
+    """The machine and the devices of a worker."""
 
     machine: int
     devices: tuple[str, ...]  # as its own machine calls them
 
 
 def place(wanted: Sequence[ReplicaRequest], machines: Sequence[Machine]) -> list[list[Placement]]:
-    """The seats of every fragment's replicas. A single worker runs where the driver does, on the first machine."""
+    """The placements of every fragment's replicas. A single worker runs on the driver's machine, the first."""
     if len(machines) == 1 or sum(each.replicas for each in wanted) == 1:
         hosts = [[0] * each.replicas for each in wanted]
     else:
         hosts = _Placing(wanted, machines).hosts()
     used: Counter[int] = Counter()  # by machine: accelerators that have a worker already; the next one takes the next
-    seats = []
+    placements = []
     for each, at in zip(wanted, hosts, strict=True):
-        seats.append([Placement(host, _devices(each, machines[host], used, host)) for host in at])
-    return seats
+        placements.append([Placement(host, _devices(each, machines[host], used, host)) for host in at])
+    return placements
 
 
 def _devices(wanted: ReplicaRequest, machine: Machine, used: Counter[int], host: int) -> tuple[str, ...]:
@@ -68,8 +70,8 @@ def shares(
 ) -> list[int]:
     """`count` in proportion to weights, each within one of its exact share.
 
-    Of what is left over, those `near` take their part first, then the largest remainders; among equals whoever has
-    least, then the lowest rank.
+    The remaining units go first to indices in `near`, then to the largest remainders; ties go to the smallest share,
+    then to the lowest rank.
     """
     if not sum(weights):
         weights = [1] * len(weights)
@@ -86,7 +88,7 @@ def shares(
 
 
 def served_by(player: int, players: int, servers: int) -> int:
-    """Which of the workers that act for players acts for this one: their shares are even, and in order."""
+    """The index of the server that acts for a player: servers have even shares, in order."""
     return player * servers // players
 
 
@@ -104,9 +106,9 @@ class _Placing:
         self._learners()
         for k in self._of("rest"):
             self._put(k, self._beside_learning(self.wanted[k]))
-        for k in self._of("play"):
+        for k in self._of("player"):
             self._put(k, self._players(self.wanted[k]))
-        for k in self._of("act"):
+        for k in self._of("server"):
             self._servers(k)
         return self.found
 
@@ -120,7 +122,7 @@ class _Placing:
             self.holders[host] += self.wanted[k].devices != "cpu"
 
     def _able(self, wanted: ReplicaRequest) -> list[int]:
-        """The machines that have what a worker wants. Where none has accelerators, CPUs do."""
+        """The machines that have the devices a worker wants. If none has accelerators, CPUs will do."""
         everywhere = range(len(self.machines))
         if wanted.devices == "cpu" or not any(self.accelerators):
             return list(everywhere)
@@ -132,11 +134,11 @@ class _Placing:
         counts = shares(count, weights, ranks=[-machine.cpus for machine in self.machines])
         return _filled(counts, range(len(counts)))
 
-    # What learns
+    # Learners
 
     def _learners(self) -> None:
-        """All that learn are spread together: groups of agents have each a fragment of their own."""
-        learners = self._of("learn")
+        """All learners are spread together: each group of agents has its own fragment."""
+        learners = self._of("learner")
         count = sum(self.wanted[k].replicas for k in learners)
         places = iter(self._spread(count, any(self.wanted[k].devices != "cpu" for k in learners)))
         for k in learners:
@@ -144,8 +146,8 @@ class _Placing:
 
     @property
     def _homes(self) -> list[int]:
-        """The machines of those who learn; of the fragment that has most of them."""
-        return max((self.found[k] for k in self._of("learn")), key=len, default=[0])
+        """The machines of the learners of the fragment that has most of them."""
+        return max((self.found[k] for k in self._of("learner")), key=len, default=[0])
 
     def _beside_learning(self, wanted: ReplicaRequest) -> list[int]:
         """With the first learner, unless it takes more accelerators than there are."""
@@ -155,15 +157,15 @@ class _Placing:
             return [home] * wanted.replicas
         return self._spread(wanted.replicas, accelerated=True)
 
-    # What plays
+    # Players
 
     def _players(self, wanted: ReplicaRequest) -> list[int]:
         free, count = self._free(wanted), wanted.replicas
         split = shares(count, free, near=self._homes)
-        for k in self._of("learn"):  # who acts and learns has its place already
+        for k in self._of("learner"):  # a fragment that acts and learns is placed already
             if self.wanted[k].acts and _used(split) <= set(self.found[k]):
                 return [self.found[k][served_by(i, count, self.wanted[k].replicas)] for i in range(count)]
-        # Players of one server stay together where that leaves no machine out: their steps never cross then.
+        # Players of one server stay together, so that their steps stay on the machine, unless a machine is left out.
         units = self._units(split, free)
         split = shares(units, free) if units else split
         units = units or count
@@ -172,12 +174,12 @@ class _Placing:
         return [at[served_by(i, count, units)] for i in range(count)]
 
     def _free(self, wanted: ReplicaRequest) -> list[int]:
-        """By machine: CPUs that nothing else takes.
+        """By machine: CPUs that no other worker takes.
 
-        Servers go where players are and do not count, unless they need accelerators that only some machines have.
+        Servers are placed with players and do not count, unless they need accelerators that only some machines have.
         """
         workers = Counter(self.workers)
-        for k in self._of("act"):
+        for k in self._of("server"):
             if len(self._able(self.wanted[k])) < len(self.machines):
                 workers.update(self._spread(self.wanted[k].replicas, accelerated=True))
         able = self._able(wanted)
@@ -186,19 +188,19 @@ class _Placing:
         return free if any(free) else cpus
 
     def _units(self, split: Sequence[int], free: Sequence[int]) -> int:
-        """Of how many servers machines get all players or none; 0 where steps must cross anyway."""
-        servers = [self.wanted[k] for k in self._of("act")]
+        """The number of servers whose players can be kept together; 0 if steps must cross the network anyway."""
+        servers = [self.wanted[k] for k in self._of("server")]
         fewest = min((each.replicas for each in servers), default=0)
         used = _used(split) | _used(shares(fewest, free))
         able = all(used <= set(self._able(each)) for each in servers)
         return fewest if able and len(_used(split)) <= fewest else 0
 
-    # What acts for players
+    # Servers: workers that act for players
 
     def _servers(self, k: int) -> None:
-        """Each goes where most of its players are, of the machines that have what it needs."""
+        """Each is placed with most of its players, among the machines that have the devices it needs."""
         wanted = self.wanted[k]
-        players = next(self.found[p] for p, each in enumerate(self.wanted) if each.plays)
+        players = next(self.found[p] for p, each in enumerate(self.wanted) if each.steps_envs)
         crowds = [Counter[int]() for _ in range(wanted.replicas)]
         for i, host in enumerate(players):
             crowds[served_by(i, len(players), wanted.replicas)][host] += 1
@@ -216,12 +218,12 @@ def _used(counts: Sequence[int]) -> set[int]:
 
 
 def _filled(counts: Sequence[int], order: Iterable[int]) -> list[int]:
-    """So many of each, one after the other."""
+    """Each machine, repeated as often as its count."""
     return [host for host in order for _ in range(counts[host])]
 
 
 def _near(counts: Sequence[int], feeds: Sequence[int]) -> list[int]:
-    """The order of machines that leaves most where they feed: `feeds` has, for each in turn, that machine."""
+    """The order of machines that keeps most players with what they feed; `feeds` has that machine of each player."""
     left = [host for host, count in enumerate(counts) if count]
     order, at = [], 0
     while left:

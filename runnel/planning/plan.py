@@ -72,10 +72,10 @@ class Plan:
     staleness: Mapping[str, int]  # by group: how many updates old what is learnt from may be; 0: it is synchronous
     limits: Mapping[str, int]  # by group: the same in iterations
     in_step: frozenset[str]  # the groups whose environments and actions wait for each other at every step
-    notes: tuple[str, ...] = ()  # what the user should know before it runs
+    notes: tuple[str, ...] = ()  # advisories for the user
     hosts: Mapping[str, str] = field(default_factory=dict)  # of each worker: its machine; empty where there is one
     machines: tuple[Machine, ...] = ()  # those given; empty where it is this one
-    across: NetworkEstimate | None = None  # what crosses between machines, where somebody has predicted it
+    across: NetworkEstimate | None = None  # the traffic between machines, if it was estimated
 
     def host(self, worker: str) -> str:
         """The machine that a worker runs on."""
@@ -106,7 +106,7 @@ class Plan:
         return {**asdict(self), "in_step": in_step, "across": across, "workers": self.workers}
 
     def text(self) -> str:
-        """For people."""
+        """For the user."""
         lines = [
             f"{self.algorithm} on {self.environment}, distribution {self.distribution}: {self.envs} environments, "
             f"{self.steps_per_iteration} steps an iteration, {plural(self.workers, 'worker')}",
@@ -212,7 +212,7 @@ def build_plan(
 
 
 def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
-    """What a distribution says, which may be the user's own code."""
+    """The layout that a distribution returns, which may be the user's own code."""
     try:
         layout = distribution.layout(graph)
     except UserError:
@@ -253,7 +253,7 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
     for node in graph.nodes.values():
         named = [f.name for f in layout.fragments if any(matches(pattern, node) for pattern in f.nodes)]
         if node.kind == "rollout" and not named:
-            # Trajectories are put together where actions or observations are made: steps then travel once.
+            # Trajectories are built where actions or observations are made: each step is then sent once.
             act = next(n.name for n in graph.of_kind("act") if n.group == node.group)
             near = [home for home in rest if home in (homes[act], homes["environment"])]
             homes[node.name] = near[0] if near else homes["environment"]
@@ -270,7 +270,7 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
 
 
 class NotCompiled(UserError):
-    """A host environment was to be part of an XLA program."""
+    """A host environment is in a fragment that is compiled into an XLA program."""
 
 
 def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment) -> None:
@@ -291,15 +291,15 @@ def _wanted(fragment: Fragment, nodes: tuple[str, ...], graph: Graph) -> Replica
 
 
 def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Sequence[Placement]) -> PlacedFragment:
-    plays, devices = "environment" in nodes, tuple(seat.devices for seat in seats)
+    steps, devices = "environment" in nodes, tuple(seat.devices for seat in seats)
     parts = fragment.replicas * (math.lcm(*map(len, devices)) if fragment.compiled else 1)
-    if plays and graph.envs % parts:
+    if steps and graph.envs % parts:
         below, above = graph.envs // parts * parts, -(-graph.envs // parts) * parts
         use = f"{below} or {above}" if below else str(above)
         workers = f"{fragment.name} workers" if fragment.name == "environment" else f"{fragment.name}s"
         over = f"{parts} devices" if fragment.replicas == 1 else f"{parts} {workers}"
         raise UserError(f"envs={graph.envs} does not divide over {over}; use envs={use}", keywords=("envs",))
     share = graph.envs // fragment.replicas
-    shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if plays else ()
-    splits = max(k for k in range(1, max(fragment.env_splits, 1) + 1) if share % k == 0) if plays else 1
+    shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if steps else ()
+    splits = max(k for k in range(1, max(fragment.env_splits, 1) + 1) if share % k == 0) if steps else 1
     return PlacedFragment(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, splits)

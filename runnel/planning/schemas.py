@@ -1,7 +1,7 @@
-"""What workers say to each other: the arrays of each kind of message, by name. NumPy only.
+"""The schemas of messages between workers: the arrays of each kind of message, by name. NumPy only.
 
-A message is a flat list of arrays of fixed shapes, so that whoever sends and whoever receives need no schema in
-it. Both ends compute the same fields from the same types.
+A message is a flat list of arrays of fixed shapes and carries no schema: sender and receiver compute the same fields
+from the same types.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ACTED = Field((3,), "<i8")
 
 @dataclass(frozen=True)
 class GroupTypes:
-    """What one column of a group sees, does and tells; all shapes are those of one column."""
+    """The types of a group's observations, actions, extras and memory; all shapes are those of one column."""
 
     agents: AgentSpec
     action: Field
-    extras: tuple[Field, ...]  # the leaves of what `act` tells learning
+    extras: tuple[Field, ...]  # the leaves of what `act` returns for learning
     memory: tuple[Field, ...]  # the leaves of its memory
     real: str  # the dtype of rewards
 
@@ -42,7 +42,7 @@ class GroupTypes:
 
 
 def unroll_fields(types: GroupTypes, steps: int, envs: int) -> Fields:
-    """An unroll of T steps of one group in E environments, B columns: what the rollout gives to its consumers."""
+    """An unroll of T steps of one group in E environments, B columns: the output of its rollout."""
     columns = envs * types.agents.agents
     flags = [Field((steps, envs), "|b1")]
     observation = each(types.observation, steps, columns)
@@ -57,13 +57,13 @@ def unroll_fields(types: GroupTypes, steps: int, envs: int) -> Fields:
         "first": flags,
         "memory": each(types.memory, columns),
         "discounted_sum": [Field((columns,), types.real)],
-        "episode_return": [Field((steps, envs), "<f4")],  # where an episode ended: what it brought
+        "episode_return": [Field((steps, envs), "<f4")],  # where an episode ended: its return
         "episode_length": [Field((steps, envs), "<i4")],  # where an episode ended: its steps; else 0
     }
 
 
 def request_fields(types: GroupTypes, envs: int, results: bool) -> Fields:
-    """What an environment asks an action for; with the `results` of the step before where the rollout is there too."""
+    """The observations to act on; with the `results` of the step before if the server builds the rollout, too."""
     columns = envs * types.agents.agents
     fields: Fields = {"observation": each(types.observation, columns), "first": [Field((envs,), "|b1")]}
     if results:
@@ -77,7 +77,7 @@ def request_fields(types: GroupTypes, envs: int, results: bool) -> Fields:
 
 
 def reply_fields(types: GroupTypes, envs: int, extras: bool) -> Fields:
-    """The actions; with what acting tells learning where the rollout is with the environment.
+    """The actions; with their extras, which learning uses, if the rollout is with the environment.
 
     `memory` is that before the step, and written only in the reply to an unroll's first step.
     """
@@ -102,13 +102,13 @@ def parts(fields: Fields, arrays: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def empty(fields: Sequence[Field]) -> list[np.ndarray]:
-    """Memory for one message, laid out so that programs can use it where it lies."""
+    """Memory for one message, aligned so that programs can use it without a copy."""
     needed = tuple(fields)
     return memory.arrays_at(memory.zeros(memory.arrays_bytes(needed)), needed, 0)
 
 
 def each(columns: Sequence[Field], *leading: int) -> list[Field]:
-    """So many of what one column has."""
+    """The fields of one column with leading dimensions."""
     return [Field((*leading, *field.shape), field.dtype) for field in columns]
 
 
@@ -116,7 +116,7 @@ def each(columns: Sequence[Field], *leading: int) -> list[Field]:
 
 
 def leaves(tree: PyTree) -> list[Any]:
-    """In the order in which JAX gives them."""
+    """In the order in which JAX returns them."""
     if isinstance(tree, Mapping):
         return [leaf for name in sorted(tree) for leaf in leaves(tree[name])]
     if isinstance(tree, tuple) and not isinstance(tree, Field):

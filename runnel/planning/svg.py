@@ -2,7 +2,7 @@
 
 Fragments stand in columns, in the plan's order; those with no edge between them share one. Edges between
 neighbouring columns run straight across the gap, those that pass over a column run below, and those
-between replicas of one fragment loop over its box. So no text can meet another, whatever the plan.
+between replicas of one fragment loop over its box. Thus texts never overlap.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FONT: Final = 13
 WRAP: Final = 30
 """Characters of an edge's contents on a line."""
 MANNER_WRAP: Final = 44
-"""Characters of how it synchronises, which are smaller."""
+"""Characters of an edge's synchronisation on a line, which are smaller."""
 HOSTS: Final = 4
 """How many lines of machines a box has at most."""
 NOTE: Final = "#9a5b00"
@@ -268,7 +268,7 @@ def _across(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[CutEdg
         between.setdefault((left, right), []).append(cut)
     for (left_name, right_name), group in between.items():
         left, right = boxes[left_name], boxes[right_name]
-        # Where both can be reached by a straight line; a slanted one is for plans that nobody has drawn yet.
+        # The range in which a straight line reaches both boxes; if there is none, the line is slanted.
         top, bottom = max(left.y, right.y), min(left.y + left.height - left.shadow, right.y + right.height)
         if bottom <= top:
             top, bottom = right.y, right.y + right.height
@@ -349,7 +349,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def _width(text: str, size: float = FONT, bold: bool = False) -> float:
-    """About as wide as Helvetica sets it, and rather more than less."""
+    """An upper estimate of the width in Helvetica."""
     return len(text) * size * (0.6 if bold else 0.55)
 
 

@@ -1,4 +1,4 @@
-"""What a plan must hold: said before anything starts, with what to do about it."""
+"""Checks of a plan before launch; each error says what was found, what was expected and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runnel.planning.slacks import Slacks
 
 
 def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
-    """Refuses an algorithm without the nodes that a distribution is about."""
+    """Refuses an algorithm that lacks node kinds which a distribution needs."""
     kinds = {node.kind for node in graph.nodes.values()}
     missing = [kind for kind in needs if kind not in kinds]
     if missing:
@@ -20,31 +20,31 @@ def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
         wanted = " and ".join(f"`{kind}`" for kind in missing)
         raise UserError(
             f"distribution {name} needs {wanted}, which {algorithm} does not have"
-            "; choose another distribution or algorithm: `runnel list` tells which go together"
+            "; choose another distribution or algorithm: `runnel list` shows which go together"
         )
 
 
 def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph) -> None:
-    """Steps travel between an environment and its actors, and nowhere else."""
+    """A rollout must be with the environment or with its actor: single steps are sent to no other fragment."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    plays = home["environment"]
+    players = home["environment"]
     for rollout in graph.of_kind("rollout"):
         act = next(node for node in graph.of_kind("act") if node.group == rollout.group)
         acts, rolls = home[act.name], home[rollout.name]
-        if rolls is not plays and (rolls is not acts or acts is plays):
-            where = f"'{plays.name}'" if acts is plays else f"'{plays.name}' or '{acts.name}'"
+        if rolls is not players and (rolls is not acts or acts is players):
+            where = f"'{players.name}'" if acts is players else f"'{players.name}' or '{acts.name}'"
             raise UserError(
-                f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is put together "
+                f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is built "
                 f"with the environment or with what acts: put it into {where}"
             )
-        if acts.replicas > plays.replicas:
+        if acts.replicas > players.replicas:
             raise UserError(
-                f"{acts.replicas} {acts.name} workers serve {plays.replicas} {plays.name} workers; "
-                f"use at most {plays.replicas} of them"
+                f"{acts.replicas} {acts.name} workers serve {players.replicas} {players.name} workers; "
+                f"use at most {players.replicas} of them"
             )
-        if rolls is acts and acts is not plays and plays.replicas % acts.replicas:
+        if rolls is acts and acts is not players and players.replicas % acts.replicas:
             raise UserError(
-                f"{plays.replicas} {plays.name} workers do not divide over {acts.replicas} {acts.name} workers; "
+                f"{players.replicas} {players.name} workers do not divide over {acts.replicas} {acts.name} workers; "
                 f"use a multiple of {acts.replicas}"
             )
 
@@ -74,9 +74,9 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], staleness: Mappi
 
 
 def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Mapping[str, int], graph: Graph) -> None:
-    """Refuses learners that cannot share the work, and what must not be apart."""
+    """Refuses learners that cannot share a batch, and nodes in different fragments that must be in one."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    plays = home["environment"]
+    players = home["environment"]
     for fragment in fragments:
         kinds = {graph.nodes[node].kind for node in fragment.nodes}
         if learns(fragment, graph) and fragment.replicas > 1:
@@ -91,10 +91,10 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
                     + (f", or envs= a multiple of {most}" if most % fragment.replicas == 0 else ""),
                     keywords=("envs",),
                 )
-            if plays is not fragment and plays.replicas * plays.env_splits % fragment.replicas:
+            if players is not fragment and players.replicas * players.env_splits % fragment.replicas:
                 raise UserError(
-                    f"{plays.replicas} {plays.name} workers do not divide over {fragment.replicas} {fragment.name}s; "
-                    f"use a multiple of {fragment.replicas}"
+                    f"{players.replicas} {players.name} workers do not divide over {fragment.replicas} "
+                    f"{fragment.name}s; use a multiple of {fragment.replicas}"
                 )
             outside = {"replay", "map"} & {graph.nodes[n].kind for n in home if home[n] is not fragment}
             if outside:
@@ -127,17 +127,17 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
 
 
 def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph: Graph) -> None:
-    """Refuses what cannot be synchronised differently in one worker, or cannot pause."""
+    """Refuses groups that synchronise differently in one worker, and servers that could not pause together."""
     waits = {group: "is asynchronous" if bound else "waits at a barrier" for group, bound in slacks.sums.items()}
     mixed = len({bool(limit) for limit in slacks.limits.values()}) > 1
     for fragment in fragments:
         nodes = [graph.nodes[node] for node in fragment.nodes]
         trained = dict.fromkeys(node.group for node in nodes if node.traits.trains)
         if len({waits[group] for group in trained}) > 1:
-            told = " and ".join(f"'{group}' {waits[group]}" for group in trained)
+            differ = " and ".join(f"'{group}' {waits[group]}" for group in trained)
             raise UserError(
-                f"distribution {name}: fragment '{fragment.name}' trains groups of which {told}; one worker takes the "
-                "same iterations of all its groups: put each group into its own fragment, or synchronise them alike"
+                f"distribution {name}: fragment '{fragment.name}' trains groups of which {differ}; one worker takes "
+                "the same iterations of all its groups: put each group into its own fragment, or synchronise them alike"
             )
         if mixed and trained and "environment" in fragment.nodes:
             raise UserError(

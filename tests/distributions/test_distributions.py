@@ -211,18 +211,18 @@ def shown(plan):
 def opened(built):
     """The same of the streams and stores that are opened between workers."""
     topology = derive_channels(built.plan, built.graph, host=not is_traceable(built.environment))
-    home = {worker.name: worker.fragment for worker in topology.posts}
-    streams = {(link.kind, home[link.source], home[link.target], link.node or link.group) for link in topology.links}
+    home = {worker.name: worker.fragment for worker in topology.workers}
+    streams = {(s.kind, home[s.source], home[s.target], s.node or s.group) for s in topology.streams}
     stores = {
         ("store", home[store.source], home[target], store.group)
-        for store in topology.boards
+        for store in topology.stores
         for target in store.targets
     }
     # Every worker of a fragment has an end of each of its channels.
-    ends = {(kind, at, worker.name) for kind, source, target, _ in streams | stores for worker in topology.posts
+    ends = {(kind, at, worker.name) for kind, source, target, _ in streams | stores for worker in topology.workers
             for at in (source, target) if worker.fragment == at and not (kind == "store" and at == source)}  # fmt: skip
-    held = {(link.kind, home[end], end) for link in topology.links for end in (link.source, link.target)}
-    held |= {("store", home[target], target) for store in topology.boards for target in store.targets}
+    held = {(stream.kind, home[end], end) for stream in topology.streams for end in (stream.source, stream.target)}
+    held |= {("store", home[target], target) for store in topology.stores for target in store.targets}
     assert ends == held
     return streams | stores
 

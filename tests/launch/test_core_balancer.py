@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runnel import train
 from runnel.distributions import load
 from runnel.execution.building import build
-from runnel.execution.worker_group import meeting
+from runnel.execution.worker_group import barrier_workers
 from runnel.launch import core_balancer
 from runnel.launch.core_balancer import CoreBalancer, StepProgress, core_of, move, nodes
 from runnel.planning.machine import Machine
@@ -48,13 +48,13 @@ class Cores:
         monkeypatch.setattr(core_balancer, "nodes", lambda cores: [list(range(len(self.speeds)))])
         monkeypatch.setattr(core_balancer, "core_of", self.where.get)
         monkeypatch.setattr(core_balancer, "move", self._move)
-        self.workers = CoreBalancer(self.standings)
+        self.workers = CoreBalancer(self.progress)
 
     def _move(self, pid, core):
         self.moves += 1
         self.where[pid] = core
 
-    def standings(self):
+    def progress(self):
         return {pid: StepProgress(int(done), done >= self.length) for pid, done in self.done.items()}
 
     def look(self):
@@ -115,7 +115,7 @@ def test_a_core_that_becomes_slow_is_shared_by_all(monkeypatch):
 def test_who_waits_for_something_else_is_not_moved(monkeypatch):
     cores = Cores([3.0, 3.0], 2, monkeypatch)
     told = {}
-    monkeypatch.setattr(cores.workers, "_standings", lambda: told)
+    monkeypatch.setattr(cores.workers, "_progress", lambda: told)
 
     def look(behind, ahead, waits):
         told.update({1000: StepProgress(behind, waits), 1001: StepProgress(ahead)})
@@ -141,7 +141,7 @@ def test_who_is_replaced_begins_anew_and_does_not_fall_behind_for_that(monkeypat
 def test_nobody_is_moved_away_from_its_memory(monkeypatch):
     cores = Cores([3.0, 1.0], 2, monkeypatch)
     monkeypatch.setattr(core_balancer, "nodes", lambda _: [[0], [1]])
-    apart = CoreBalancer(cores.standings)
+    apart = CoreBalancer(cores.progress)
     cores.workers = apart
     cores.unroll(50)
     assert cores.moves == 0
@@ -192,14 +192,14 @@ def test_it_ends_at_once(monkeypatch):
     assert time.monotonic() < began + 60
 
 
-# Who is kept abreast
+# Which workers are balanced
 
 
 @pytest.mark.parametrize("name", ["coarse", "fine", "replicated", "environments", "async", "decoupled", "inline"])
-def test_only_workers_that_play_unrolls_and_wait_for_each_other_are_kept_abreast(name):
+def test_only_actors_that_synchronise_after_each_unroll_are_balanced(name):
     algorithm = "impala" if name in ("async", "decoupled") else "ppo"
     built = build(algorithm, "CartPole-v1", load(name)(), 8, machine=Machine(8, ("cpu:0",)))
-    assert meeting(built.plan, built.graph) == (["actor-0", "actor-1"] if name == "coarse" else [])
+    assert barrier_workers(built.plan, built.graph) == (["actor-0", "actor-1"] if name == "coarse" else [])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Mine(Distribution):
 
 def test_a_distribution_of_ones_own_has_it_too():
     built = build("ppo", "CartPole-v1", Mine(), 6, machine=Machine(8, ("cpu:0",)))
-    assert meeting(built.plan, built.graph) == ["hand-0", "hand-1", "hand-2"]
+    assert barrier_workers(built.plan, built.graph) == ["hand-0", "hand-1", "hand-2"]
 
 
 @pytest.mark.parametrize("cpus", [2, pytest.param(1, marks=pytest.mark.slow)])
@@ -226,7 +226,7 @@ def test_a_run_looks_after_its_actors_where_there_is_a_core_for_each(tmp_path, m
 
     class Watched(CoreBalancer):
         def look(self):
-            seen.update({pid: standing.steps for pid, standing in self._standings().items()})
+            seen.update({pid: worker.steps for pid, worker in self._progress().items()})
             super().look()
 
     monkeypatch.setattr("runnel.launch.host.CoreBalancer", Watched)
@@ -238,4 +238,4 @@ def test_a_run_looks_after_its_actors_where_there_is_a_core_for_each(tmp_path, m
         assert all(0 < steps <= run.result["env_steps"] // 8 for steps in seen.values())  # of each environment
     else:
         assert not seen
-    assert "runnel-abreast" not in [thread.name for thread in threading.enumerate()]
+    assert "runnel-core-balancer" not in [thread.name for thread in threading.enumerate()]

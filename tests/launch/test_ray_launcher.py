@@ -109,7 +109,7 @@ def test_agents_end_with_a_driver_that_is_killed(cluster):  # noqa: F811
         assert driver.ready["address"] == cluster.address
         driver.start()
         for pid in cluster.network.processes_on(cluster.head):
-            if b"raylink" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"ray_link" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGTERM)  # which is for the driver to act on
         assert driver.ask("poll") == {"lost": {}, "free": []}
         driver.machine.signal(driver.process, signal.SIGKILL)
@@ -137,7 +137,7 @@ def test_what_others_hold_is_not_taken(cluster):  # noqa: F811
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
-        ((STUB, "--fail"), "ended before it greeted; status 1, it said: this agent was told to fail"),
+        ((STUB, "--fail"), "ended before its greeting; status 1, it said: this agent was told to fail"),
         ((STUB, "--other"), "found Runnel 99.0, wanted "),
     ],
 )

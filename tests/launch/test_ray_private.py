@@ -81,7 +81,7 @@ def test_a_private_cluster_is_closed_to_others_and_leaves_nothing_when_its_link_
         asked = subprocess.run(probe, input=hosts.address, capture_output=True, text=True, timeout=60)
         assert asked.stdout == "refused\n"
         (folder,) = Path("/tmp").glob(f"runnel-ray-{guard}-*")
-        (link,) = [pid for pid in pids if "raylink" in command(pid)]
+        (link,) = [pid for pid in pids if "ray_link" in command(pid)]
         os.kill(link, signal.SIGKILL)
         wait(lambda: not any(map(alive, [guard, *pids])))
         with pytest.raises(RunFailed, match="the connection to Ray was lost"):
@@ -108,7 +108,7 @@ def test_later_ones_are_not(found: str) -> None:
 
 
 @needs_ray
-@pytest.mark.parametrize(("says", "told"), [("admitted", r"\(admitted\)"), ("", r"\(it ended without a word\)")])
+@pytest.mark.parametrize(("says", "told"), [("admitted", r"\(admitted\)"), ("", r"\(it ended without an answer\)")])
 def test_a_cluster_that_admits_a_stranger_is_given_up(says: str, told: str) -> None:
     from runnel.launch import ray_private
 

@@ -124,12 +124,12 @@ def test_a_replay_elsewhere_sends_as_many_batches_as_it_may():
     (rate,) = {edge.per_iteration for edge in graph.edges if edge.what == "batch"}
     batches = next(flow for flow in crossing.flows if flow.kind == "value" and flow.source == "a")
     assert batches.messages == max(rate, 1)
-    links = [
-        link
-        for link in derive_channels(plan, graph, host=True).links
-        if link.kind == "value" and link.target == "learner"
+    streams = [
+        stream
+        for stream in derive_channels(plan, graph, host=True).streams
+        if stream.kind == "value" and stream.target == "learner"
     ]
-    assert batches.bytes == sum(batches.messages * message_bytes(link.schema) for link in links)
+    assert batches.bytes == sum(batches.messages * message_bytes(stream.schema) for stream in streams)
 
 
 @pytest.mark.parametrize("name", distributions.names())

@@ -31,7 +31,7 @@ def clusters(accelerators=4):
 
 
 def players(count, **more):
-    return ReplicaRequest(count, "cpu", plays=True, acts=True, **more)
+    return ReplicaRequest(count, "cpu", steps_envs=True, acts=True, **more)
 
 
 def learners(count):
@@ -47,7 +47,7 @@ def with_servers(draw):
     servers = draw(st.integers(1, count))
     devices = draw(st.sampled_from(["cpu", "one"]))
     return [
-        ReplicaRequest(count, "cpu", plays=True),
+        ReplicaRequest(count, "cpu", steps_envs=True),
         ReplicaRequest(servers, devices, acts=True),
         ReplicaRequest(draw(st.integers(1, 3)), "cpu"),
         learners(draw(st.integers(1, 4))),
@@ -57,11 +57,11 @@ def with_servers(draw):
 layouts = st.one_of(
     actors_and_learners,
     with_servers(),
-    st.builds(lambda n: [ReplicaRequest(n, "one", learns=True, plays=True, acts=True)], st.integers(1, 16)),
-    st.builds(lambda n, g: [ReplicaRequest(n, "cpu", plays=True)]
+    st.builds(lambda n: [ReplicaRequest(n, "one", learns=True, steps_envs=True, acts=True)], st.integers(1, 16)),
+    st.builds(lambda n, g: [ReplicaRequest(n, "cpu", steps_envs=True)]
               + [ReplicaRequest(1, "one", learns=True, acts=True)] * g,
               st.integers(1, 20), st.integers(1, 4)),
-    st.builds(lambda n, m: [ReplicaRequest(n, "cpu", plays=True),
+    st.builds(lambda n, m: [ReplicaRequest(n, "cpu", steps_envs=True),
                             ReplicaRequest(min(m, n), "one", learns=True, acts=True)],
               st.integers(1, 20), st.integers(1, 4)),
 )  # fmt: skip
@@ -151,7 +151,8 @@ def test_what_runs_after_the_rollout_is_with_the_learner():
 
 def test_a_single_worker_runs_where_the_driver_does():
     (seats,) = place(
-        [ReplicaRequest(1, "one", learns=True, plays=True, acts=True)], [machine("a", 2), machine("b", 64, 8)]
+        [ReplicaRequest(1, "one", learns=True, steps_envs=True, acts=True)],
+        [machine("a", 2), machine("b", 64, 8)],
     )
     assert seats == [(0, CPU)]
 
@@ -179,7 +180,7 @@ def test_a_server_is_where_most_of_its_players_are_that_could_be(wanted, machine
 
 
 def test_servers_that_need_accelerators_leave_fewer_cpus_to_players():
-    wanted = [ReplicaRequest(7, "cpu", plays=True), ReplicaRequest(4, "one", acts=True), learners(1)]
+    wanted = [ReplicaRequest(7, "cpu", steps_envs=True), ReplicaRequest(4, "one", acts=True), learners(1)]
     at, serving, learning = map(hosts, place(wanted, [machine("a", 6, 2), machine("b", 6)]))
     assert (serving, learning) == ([0] * 4, [0])
     assert at == [0] + [1] * 6
@@ -188,7 +189,7 @@ def test_servers_that_need_accelerators_leave_fewer_cpus_to_players():
 def test_learners_that_act_keep_their_players_with_them():
     at, learning = map(
         hosts,
-        place([ReplicaRequest(8, "cpu", plays=True), ReplicaRequest(2, "one", learns=True, acts=True)],
+        place([ReplicaRequest(8, "cpu", steps_envs=True), ReplicaRequest(2, "one", learns=True, acts=True)],
               [machine("a", 16), machine("b", 8)]),
     )  # fmt: skip
     assert learning == [0, 1]
@@ -225,11 +226,11 @@ def test_a_plan_serves_as_the_topology_does(distribution, inference):
     graph = trace(Reinforce(), Corridor.spec, 30)
     plan = build_plan(distribution(actors=5, inference=inference), graph, Corridor(), HOMES)
     topology = derive_channels(plan, graph, host=True)
-    plays, acts = plan.home("environment"), plan.home("act")
+    players, acts = plan.home("environment"), plan.home("act")
     for block in topology.blocks:
-        number = plays.workers().index(block.worker)
-        assert server_of(acts, plays, block) == acts.workers()[served_by(number, 5, inference)]
-    steps = [link for link in topology.links if link.kind == "request"]
-    crossing = [link for link in steps if plan.host(link.source) != plan.host(link.target)]
+        number = players.workers().index(block.worker)
+        assert server_of(acts, players, block) == acts.workers()[served_by(number, 5, inference)]
+    steps = [stream for stream in topology.streams if stream.kind == "request"]
+    crossing = [stream for stream in steps if plan.host(stream.source) != plan.host(stream.target)]
     assert bool(crossing) == (inference == 1)
     assert any("crosses the network" in note for note in plan.notes) == bool(crossing)

@@ -393,7 +393,7 @@ def test_machines_that_are_not_used_or_crowded_are_told():
     (note,) = plan(distributions.load("coarse")(actors=1), machine=CLUSTER).notes
     assert note.startswith("head and z are not used: 2 workers went to others")
     (note,) = plan(distributions.load("replicated")(), machine=CLUSTER).notes
-    assert note == "head is not used: all that runs takes accelerators, which others have"
+    assert note == "head is not used: all workers take accelerators, which other machines have"
     small = [replace(machine, cpus=2) for machine in CLUSTER]
     (note,) = plan(distributions.load("coarse")(actors=8), machine=small).notes
     wanted = "there are more workers than CPUs on head (3 on 2), k (3 on 2) and z (3 on 2): fewer would not be slower"
@@ -408,7 +408,7 @@ def test_steps_that_cross_are_told_with_a_remedy():
         return [note for note in notes if "crosses" in note]
 
     (told,) = note("decoupled", actors=4)
-    assert "every step of 2 of 4 workers that play crosses the network to inference" in told
+    assert "every step of 2 of 4 workers that step environments crosses the network to inference" in told
     assert told.endswith("--inference 3 keeps them where they are")
     assert not note("decoupled", actors=4, inference=3)
     (told,) = note("fine", actors=4)

@@ -34,19 +34,19 @@ from runnel.types import PyTree
 class StreamEnds:
     """A worker's ends of streams and stores."""
 
-    links: dict[StreamSpec, InPort | OutPort]
+    streams: dict[StreamSpec, InPort | OutPort]
     readers: dict[str, tuple[ParameterChannel, StoreReader]]  # by group
     writers: dict[str, tuple[ParameterChannel, StoreWriter]]
 
     def outs(self, kind: str, **wanted: Any) -> list[OutPort]:
-        return [port for link, port in self.links.items() if isinstance(port, OutPort) and _is(link, kind, wanted)]
+        return [port for spec, port in self.streams.items() if isinstance(port, OutPort) and _is(spec, kind, wanted)]
 
     def ins(self, kind: str, **wanted: Any) -> list[InPort]:
-        return [port for link, port in self.links.items() if isinstance(port, InPort) and _is(link, kind, wanted)]
+        return [port for spec, port in self.streams.items() if isinstance(port, InPort) and _is(spec, kind, wanted)]
 
 
-def _is(link: StreamSpec, kind: str, wanted: dict[str, Any]) -> bool:
-    return link.kind == kind and all(getattr(link, name) == value for name, value in wanted.items())
+def _is(stream: StreamSpec, kind: str, wanted: dict[str, Any]) -> bool:
+    return stream.kind == kind and all(getattr(stream, name) == value for name, value in wanted.items())
 
 
 class PublishedParameters(NamedTuple):

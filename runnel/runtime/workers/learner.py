@@ -53,7 +53,7 @@ class Learner:
         """Empties its streams in a pause, so that other workers come to the end of their iteration."""
         self.worker.held.release()
         collector = self.worker.work.collector
-        values = [p for link, p in self.a.ends.links.items() if isinstance(p, InPort) and link.kind == "value"]
+        values = [p for stream, p in self.a.ends.streams.items() if isinstance(p, InPort) and stream.kind == "value"]
         found = [source.drain() for source in (*((collector,) if collector is not None else ()), *values)]
         return any(found)
 

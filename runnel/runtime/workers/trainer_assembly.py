@@ -86,15 +86,15 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
 
 
 def _value_ports(a: Assignment) -> tuple[list[ValuePort], list[ValuePort]]:
-    """Values that come from nodes elsewhere, and those that go there."""
+    """The ports of values that come from remote nodes, and of those that go to them."""
     homes = {name: fragment for fragment in a.plan.fragments for name in fragment.workers()}
     incoming: dict[str, list[InPort]] = {}
     outgoing: dict[tuple[str, str], list[OutPort]] = {}
-    for link, port in a.ends.links.items():
-        if link.kind == "value" and isinstance(port, InPort):
-            incoming.setdefault(link.node, []).append(port)
-        elif link.kind == "value" and isinstance(port, OutPort):
-            outgoing.setdefault((link.node, homes[link.target].name), []).append(port)
+    for stream, port in a.ends.streams.items():
+        if stream.kind == "value" and isinstance(port, InPort):
+            incoming.setdefault(stream.node, []).append(port)
+        elif stream.kind == "value" and isinstance(port, OutPort):
+            outgoing.setdefault((stream.node, homes[stream.target].name), []).append(port)
     by_name = {fragment.name: fragment for fragment in a.plan.fragments}
     return (
         [ValuePort(a.graph.nodes[node], a.fragment, ports) for node, ports in incoming.items()],
@@ -103,7 +103,7 @@ def _value_ports(a: Assignment) -> tuple[list[ValuePort], list[ValuePort]]:
 
 
 def make_unroll_collector(a: Assignment) -> tuple[BatchCollector | None, list[EnvBlock]]:
-    """A collector of the unrolls of other workers, and the block of each of its sources; None where none come."""
+    """A collector of the unrolls of other workers, and the block of each of its sources; None if there are none."""
     sources, places = [], []
     for place in a.topology.blocks:
         ports = [port for group in a.consumed_groups for port in a.ends.ins("unroll", group=group, block=place.number)]
@@ -116,11 +116,12 @@ def make_unroll_collector(a: Assignment) -> tuple[BatchCollector | None, list[En
 
 def make_gradient_collector(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
     """A collector of the values of workers that each compute from their own environments, and the node of each source;
-    None where none come. The values are taken one at a time, or at a barrier all together."""
-    plays = a.plan.home("environment")
+    None if there are none. The values are taken one at a time, or at a barrier all together."""
+    players = a.plan.home("environment")
     found = [
-        (link.node, port) for link, port in a.ends.links.items()
-        if link.kind == "value" and isinstance(port, InPort) and link.source in plays.workers() and gathers(plays)
+        (stream.node, port) for stream, port in a.ends.streams.items()
+        if stream.kind == "value" and isinstance(port, InPort) and stream.source in players.workers()
+        and gathers(players)
     ]  # fmt: skip
     if not found or a.consumed_groups:
         return None, []

@@ -113,7 +113,7 @@ def test_a_role_follows_from_the_nodes_of_a_fragment(case, context):
                 BlockStart(),
             )
         ).__name__
-        for spec in topology.posts
-        if not spec.light
+        for spec in topology.workers
+        if not spec.env_only
     }
     assert found == expected
