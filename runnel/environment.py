@@ -87,7 +87,7 @@ class HostVector(Protocol):
 
     watch: Callable[[int], None] | None
     """Where set, it is called with the row of each environment just before that is stepped, reset or replayed, and with
-    -1 when all are done; so whoever finds this process dead or stuck knows which one it was."""
+    -1 when all are done; if this process dies or hangs, the supervisor knows which one it was."""
 
     def reset(self, observation: dict[str, PyTree]) -> None:
         """Starts episode 0 of every environment (a later one where that failed) and writes the first observations."""

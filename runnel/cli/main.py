@@ -96,7 +96,7 @@ def _complain(text: str) -> None:
 
 
 def _let_go() -> None:
-    """Whoever read the output may have gone (`runnel list | head`, a closed terminal); Python must not end by that."""
+    """The reader of the output may be gone (`runnel list | head`, a closed terminal), which must not be an error."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()

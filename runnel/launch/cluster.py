@@ -390,7 +390,7 @@ class Cluster:
         return agent.pulse.beats.get(name)
 
     def ring(self, name: str) -> None:
-        """Whoever passes a message on does that."""
+        """Does nothing: the agent rings a worker's bell when it forwards a message."""
 
     def oom_kills(self) -> int | None:
         return sum(agent.ooms or 0 for agent in self.agents.values())

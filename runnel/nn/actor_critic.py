@@ -1,7 +1,7 @@
 """A policy and the value of following it, with or without memory.
 
 An `ActorCritic` is a pytree: its parameters are the leaves, and how they are applied is part of its
-structure, which is what lets `act` and `learn` use it without being told the spaces again.
+structure, so that `act` and `learn` use it without the spaces.
 
     actor_critic = ActorCritic.create(key, network, head_for(spec.action), zeros(spec.observation))
     distribution, value, memory = actor_critic.step(observation, memory)

@@ -5,7 +5,7 @@ Acting needs the policy alone; the value, which looks at the state of the whole 
     distribution, memory = policy.step(observation, memory, agent)
     value = critic(observation, agent)
 
-An `agent` is told by its number in the group, for which a column's index will do.
+An `agent` is identified by its number in the group, for which a column's index will do.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class LSTMParams(NamedTuple):
 
 
 class LSTMMemory(NamedTuple):
-    """What is told, and what is kept."""
+    """The hidden state, which is the output, and the cell state."""
 
     hidden: Array  # [size]
     cell: Array  # [size]

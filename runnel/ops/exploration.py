@@ -42,8 +42,8 @@ def spread(epsilon: Array, index: Array | int, reach: float) -> Array:
     """An epsilon for each column, from `epsilon` down to `epsilon ** (1 + reach)`, as in Ape-X (Horgan et al., 2018).
 
     There, column i of N has the exponent `1 + reach * i / (N - 1)`. Here i times the golden ratio, less its whole part,
-    stands for i / (N - 1). Such numbers are spread evenly for any N, so whoever plays a few of the columns need not
-    know how many there are.
+    stands for i / (N - 1). Such numbers are spread evenly for any N, so a worker that steps a few of the columns need
+    not know how many there are.
     """
     fraction = (jnp.asarray(index).astype(jnp.uint32) * jnp.uint32(GOLDEN)).astype(epsilon.dtype) / 2.0**32
     return epsilon ** (1 + reach * fraction)
@@ -60,8 +60,8 @@ def with_noise(key: Array, action: Array, deviation: float) -> Array:
 def warmed_up(key: Array, action: Array, updates: Array) -> Array:
     """The action, or any other with equal probability while the policy has learnt nothing: before its first update.
 
-    How long that is, the replay's `min_size` says. So nobody counts steps: the number of updates is part of the
-    parameters, which whoever acts has under every distribution, and `key` is that of the step and the column.
+    The replay's `min_size` determines how long that is. Steps need not be counted: the number of updates is part of the
+    parameters, which every worker that acts has, and `key` is that of the step and the column.
     """
     anything = jax.random.uniform(key, action.shape, action.dtype, -1.0, 1.0)
     return jnp.where(updates == 0, anything, action)

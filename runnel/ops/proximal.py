@@ -56,9 +56,9 @@ def epochs(
 ) -> tuple[CarryT, PyTree]:  # fmt: skip
     """Steps through a batch `[T, B, ...]` `count` times, each time cut anew into so many `parts` (`minibatches.cut`).
 
-    Gives what the last step did, and the mean of what all told. With `unroll`, so many are compiled side by side.
+    Returns the last carry, and the means of all steps' metrics. `unroll`: how many steps each compiled iteration has.
     """
     cut = minibatches.cut(batch, parts, sequences)
     orders = jnp.concatenate([cut.orders(epoch_key) for epoch_key in jax.random.split(key, count)])
-    carry, told = jax.lax.scan(lambda carry, order: step(carry, cut.take(order)), carry, orders, unroll=unroll)
-    return carry, jax.tree.map(jnp.mean, told)
+    carry, metrics = jax.lax.scan(lambda carry, order: step(carry, cut.take(order)), carry, orders, unroll=unroll)
+    return carry, jax.tree.map(jnp.mean, metrics)
