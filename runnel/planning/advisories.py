@@ -10,6 +10,7 @@ from runnel.planning.cuts import PlacedFragment
 from runnel.planning.distribution import Distribution
 from runnel.planning.machine import Machine
 from runnel.planning.placement import served_by
+from runnel.planning.slacks import Slacks, updates_per_iteration
 
 SHOWN = 4
 """How many machines a note names."""
@@ -20,13 +21,13 @@ def plural(count: int, noun: str) -> str:
 
 
 def notes(
-    distribution: Distribution, fragments: Sequence[PlacedFragment], asynchronous: bool, staleness: Mapping[str, int],
+    distribution: Distribution, fragments: Sequence[PlacedFragment], asynchronous: bool, slacks: Slacks,
     graph: Graph, machines: Sequence[Machine], hosts: Mapping[str, str],
 ) -> tuple[str, ...]:  # fmt: skip
     found = []
     workers = sum(fragment.replicas for fragment in fragments)
     if workers > 1 and asynchronous:
-        found.append(_staleness(staleness, graph))
+        found.append(_staleness(slacks, graph))
     if len(machines) == 1:
         if workers > machines[0].cpus and workers > 1:
             found.append(f"{workers} workers share {plural(machines[0].cpus, 'CPU')}: fewer would not be slower")
@@ -35,14 +36,20 @@ def notes(
             *_crossing(distribution, fragments, graph, machines, hosts))  # fmt: skip
 
 
-def _staleness(staleness: Mapping[str, int], graph: Graph) -> str:
+def _staleness(slacks: Slacks, graph: Graph) -> str:
     algorithm, declared = type(graph.algorithm).__name__, graph.algorithm.max_staleness
-    said = f"{algorithm} declares max_staleness {declared}"
+    said, staleness = f"{algorithm} declares max_staleness {declared}", slacks.staleness
     if len(set(staleness.values())) > 1:
         bounds = ", ".join(f"{group} {bound}" for group, bound in staleness.items())
         return f"{said}, the distribution allows {bounds}: actors wait before they exceed it"
-    (bound,) = set(staleness.values())
+    bound = max(slacks.sums.values())
     less = "" if bound == declared else f", the distribution allows {bound}"
+    if bound and not any(staleness.values()):
+        updates = max(updates_per_iteration(graph, group) for group in staleness)
+        return (
+            f"{said}{less}, but an iteration makes up to {updates} updates: actors wait for the learner at every "
+            "unroll; a higher staleness would let them run ahead"
+        )
     wait = "actors wait before they exceed it" if bound else "actors wait for the learner at every unroll"
     return f"{said}{less}: {wait}"
 

@@ -205,7 +205,7 @@ def build_plan(
         staleness=found.staleness,
         limits=found.limits,
         in_step=found.in_step,
-        notes=notes(distribution, placed, layout.asynchronous, found.staleness, graph, ordered, hosts),
+        notes=notes(distribution, placed, layout.asynchronous, found, graph, ordered, hosts),
         hosts=hosts if len(ordered) > 1 else {},
         machines=() if [machine.name for machine in ordered] == [HERE] else ordered,
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from runnel.errors import UserError, nearest
 from runnel.graph.nodes import Edge, Graph, Node
 from runnel.planning.distribution import REST, Layout
-from runnel.planning.synchronisation import Barrier, Synchronisation
+from runnel.planning.synchronisation import Barrier, Synchronisation, is_whole
 
 EXCHANGED = frozenset({"observation", "step", "action", "act", "memory"})
 """Values that go between environments and what acts for them. Environments step only once their actions have come."""
@@ -57,7 +57,7 @@ def slacks(name: str, layout: Layout, homes: Mapping[str, str], graph: Graph) ->
     found: dict[int, int | None] = {k: _named_slack(name, graph.edges[k], named[k]) for k in cut if k in named}
     sums = {}
     for group in graph.spec.groups:
-        found |= _first_unnamed(group, cut, found, layout.synchronisation.slack, graph)
+        found |= _first_unnamed(group, cut, found, _whole_slack(name, layout.synchronisation), graph)
         sums[group] = min(_longest(group, cut, found, graph), graph.algorithm.max_staleness)
     for group in graph.spec.groups:
         if not graph.learners(group):  # nobody learns from it: it never waits
@@ -86,9 +86,12 @@ def limits_in_iterations(sums: Mapping[str, int], homes: Mapping[str, str], grap
         # The last update from the unrolls themselves, not from a replay, comes after the others of its iteration.
         last = max(0, sum(not node.loops for node in learners) - 1)
         limits[group] = max(0, (bound - last) // updates_per_iteration(graph, group))
-    for fragment in dict.fromkeys(homes.values()):
-        trained = {node.group for node in graph.after_rollout() if homes[node.name] == fragment}
-        limits |= dict.fromkeys(trained, min((limits[group] for group in trained), default=0))
+    shared = [
+        {n.group for n in graph.after_rollout() if homes[n.name] == each} for each in dict.fromkeys(homes.values())
+    ]
+    for _ in limits:  # a group may share with another, which shares with a third
+        for trained in shared:
+            limits |= dict.fromkeys(trained, min((limits[group] for group in trained), default=0))
     return limits
 
 
@@ -173,6 +176,16 @@ def _named_slack(name: str, edge: Edge, synchronisation: Synchronisation) -> int
         raise UserError(f"{called}; priorities follow the batches that they belong to: leave it out")
     if synchronisation.every_step:
         raise UserError(f"{called}, but it carries {edge.what}, which is made once an unroll: use Barrier('unroll')")
+    return _whole_slack(name, synchronisation)
+
+
+def _whole_slack(name: str, synchronisation: Synchronisation) -> int:
+    """A slack may come from a user's own class."""
+    if not is_whole(synchronisation.slack, 0):
+        raise UserError(
+            f"distribution {name}: found slack {synchronisation.slack!r} of {type(synchronisation).__name__}, expected "
+            "a whole number of updates, 0 or more"
+        )
     return synchronisation.slack
 
 

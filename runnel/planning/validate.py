@@ -145,12 +145,22 @@ def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks
                 f"{' and '.join(trained)}, but groups synchronise differently; put the nodes that train elsewhere"
             )
     free_in_step = {group for group in slacks.in_step if slacks.limits[group]}
-    step_servers = [
-        fragment.name
+    acted_for = {
+        fragment.name: {node.group for node in graph.of_kind("act") if node.name in fragment.nodes}
         for fragment in fragments
         if "environment" not in fragment.nodes
-        and any(node.group in free_in_step for node in graph.of_kind("act") if node.name in fragment.nodes)
-    ]
+    }
+    step_servers = [server for server, groups in acted_for.items() if groups & free_in_step]
+    waiting = [group for group, limit in slacks.limits.items() if not limit]
+    for server in step_servers:
+        # Only a server that waits for the parameters of a synchronous group stops where the environments stop.
+        if waiting and not acted_for[server] & {*waiting}:
+            raise UserError(
+                f"distribution {name}: fragment '{server}' acts in step for {' and '.join(acted_for[server])}, which "
+                f"is asynchronous, while {' and '.join(waiting)} waits at a barrier; it could not pause with the "
+                "environments: let it act for all groups, put rollouts with the environments, or leave out "
+                "Barrier('step')"
+            )
     if len(step_servers) > 1:
         raise UserError(
             f"distribution {name}: fragments {' and '.join(step_servers)} act for asynchronous groups in step with the "

@@ -14,6 +14,7 @@ from runnel.graph.flow import trace
 from runnel.planning.machine import Machine
 from runnel.planning.pace import Pace, paces
 from runnel.planning.plan import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout, build_plan
+from runnel.planning.synchronisation import Synchronisation
 
 MACHINE = Machine(cpus=8, devices=("cpu:0",))
 ACTOR = Fragment("actor", ("environment", "act", "rollout"), replicas=2)
@@ -93,6 +94,30 @@ def test_an_iteration_of_more_updates_than_the_sum_waits_at_a_barrier():
     assert plan.staleness == {"agent": 0}
     assert paces(plan, graph) == {"agent": Pace(0, in_order=True)}
     assert {cut.synchronisation for cut in plan.cuts} == {"barrier every unroll"}
+    assert "the distribution allows 2, but an iteration makes up to 3 updates: actors wait" in plan.notes[0]
+
+
+class Own(Synchronisation):
+    """A user's own."""
+
+    def __init__(self, slack):
+        self._slack = slack
+
+    @property
+    def slack(self):
+        return self._slack
+
+
+def test_a_synchronisation_of_a_users_own_has_a_whole_slack():
+    fragments = (ACTOR, Fragment("learner", (REST,)))
+    plan, _ = planned(fragments, Own(3), algorithm=Ages(bound=9))
+    assert plan.staleness == {"agent": 3}
+    for wrong in (2.0, -4, True, None):
+        for synchronisation, edges in ((Own(wrong), {}), (Barrier(), {("rollout", "learn"): Own(wrong)})):
+            with pytest.raises(
+                UserError, match=r"found slack .* of Own, expected a whole number of updates, 0 or more"
+            ):
+                planned(fragments, synchronisation, edges, Ages(bound=9))
 
 
 def test_one_group_waits_and_another_does_not():
@@ -173,6 +198,17 @@ def test_a_server_acts_in_step_for_all_groups_or_for_none():
             {("runners/rollout", "runners/learn"): BoundedStaleness(4)},
             True,
             "'actor' steps environments of all groups and trains hunter, but groups synchronise differently",
+        ),
+        (
+            (
+                Fragment("environment", ("environment", "rollout", "hunter/act")),
+                Fragment("inference", ("runners/act",)),
+                *TEAMS[1:],
+            ),
+            Barrier(),
+            {("runners/rollout", "runners/learn"): BoundedStaleness(4), ("environment", "runners/act"): STEP},
+            True,
+            "'inference' acts in step for runners, which is asynchronous, while hunter waits at a barrier; it",
         ),
         (
             SERVED_APART,
