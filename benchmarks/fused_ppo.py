@@ -1,4 +1,4 @@
-"""Claim: fused PPO is faster than PureJaxRL's method at equal settings, at every size.
+"""Claim: fused PPO is faster than PureJaxRL's method at equal settings, on a GPU at every size.
 
 Both sides train from scratch, in turns, in this process: the reference written from PureJaxRL's description
 (`reference/purejaxrl_ppo.py`) and PPO under `fused`. Same network, same settings, same number of updates; a run

@@ -85,7 +85,7 @@ class PPO(Algorithm):
     anneal_steps: int | None = None  # steps of all agents over which the learning rate falls to 0
     discount: float = 0.99
     gae_lambda: float = 0.95
-    advantages: Literal["gae", "vtrace"] = "gae"  # vtrace bears actors that lag
+    advantages: Literal["gae", "vtrace"] = "gae"  # vtrace corrects for actors that lag
     unroll: int = 128  # steps of every environment per update
     epochs: int = 4
     minibatches: int = 4
