@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from runnel.algorithm import Algorithm
     from runnel.environment import HostEnvironment, JaxEnvironment, TimeStep
     from runnel.errors import UserError
+    from runnel.evaluation.loading import load, policies
     from runnel.execution.building import build
     from runnel.execution.run import Run
     from runnel.execution.training import resume, train
     from runnel.planning.distribution import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout
     from runnel.planning.plan import Plan
+    from runnel.policy import Policies, Policy
     from runnel.recording.sinks import Sink
     from runnel.replay import PrioritisedReplay, SequenceReplay, UniformReplay
     from runnel.types import Act, AgentSpec, Box, Discrete, EnvSpec, MultiDiscrete, Trajectory
@@ -29,6 +31,8 @@ _HOME = {
     "JaxEnvironment": "environment",
     "TimeStep": "environment",
     "UserError": "errors",
+    "load": "evaluation.loading",
+    "policies": "evaluation.loading",
     "build": "execution.building",
     "Run": "execution.run",
     "resume": "execution.training",
@@ -40,6 +44,8 @@ _HOME = {
     "Fragment": "planning.distribution",
     "Layout": "planning.distribution",
     "Plan": "planning.plan",
+    "Policies": "policy",
+    "Policy": "policy",
     "Sink": "recording.sinks",
     "PrioritisedReplay": "replay",
     "SequenceReplay": "replay",

@@ -74,18 +74,35 @@ def zeros(space: Space, *leading: int) -> PyTree:
     return space_map(lambda leaf: np.zeros((*leading, *leaf.shape), leaf.dtype), space)
 
 
+@dataclass(frozen=True, eq=False)
+class NativeFormat:
+    """How an environment itself writes actions and observations, where that differs from Runnel's spaces.
+
+    Runnel counts from 0 and acts in flat integers or float32; a Gymnasium space may begin at another number, have
+    another shape and another type. Training converts in the environment's adapter; a loaded policy converts by this.
+    """
+
+    action_shape: tuple[int, ...]
+    action_dtype: np.dtype
+    action_start: Array = 0  # added to whole numbers; broadcasts to `action_shape`
+    observation_starts: tuple[tuple[tuple[str | int, ...], Array], ...] = ()  # by path in the tree: subtracted
+
+
 @dataclass(frozen=True)
 class AgentSpec:
     """What one group of agents sees and does: the `spec` that `Algorithm.init` is given.
 
     `observation` is a tree of spaces; `action` a single `Discrete`, `MultiDiscrete` or `Box`. With
     `agents > 1`, the group has that many agents in each environment, all sharing one policy, and the
-    environment's arrays for the group have a leading axis of that size.
+    environment's arrays for the group have a leading axis of that size. `names` are what the environment calls these
+    agents, in the order of that axis, if it names them.
     """
 
     observation: Space
     action: Leaf
     agents: int = 1
+    names: tuple[str, ...] = ()
+    native: NativeFormat | None = None
 
 
 @dataclass(frozen=True)
@@ -97,9 +114,12 @@ class EnvSpec:
     max_episode_steps: int | None = None
 
     @classmethod
-    def single(cls, name: str, observation: Space, action: Leaf, max_episode_steps: int | None = None) -> EnvSpec:
+    def single(
+        cls, name: str, observation: Space, action: Leaf, max_episode_steps: int | None = None,
+        native: NativeFormat | None = None,
+    ) -> EnvSpec:  # fmt: skip
         """The spec of an environment with one agent."""
-        return cls(name, {DEFAULT_GROUP: AgentSpec(observation, action)}, max_episode_steps)
+        return cls(name, {DEFAULT_GROUP: AgentSpec(observation, action, native=native)}, max_episode_steps)
 
 
 class Act(NamedTuple):

@@ -82,8 +82,9 @@ class AleEnvironment:
         probe = AtariGame(self._rom, self._settings)
         self._observations = spaces.observations(probe.observation_space, self._name)
         self._actions = spaces.actions(probe.action_space, self._name)
+        native = spaces.native_format(probe.observation_space, probe.action_space, self._name)
         probe.close()
-        self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, self._limit)
+        self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, self._limit, native)
 
     @property
     def _limit(self) -> int:

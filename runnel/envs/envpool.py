@@ -37,10 +37,11 @@ class EnvPoolEnvironment:
         pool = self._make(False, [0])
         self._observations = spaces.observations(pool.observation_space, self._name)
         self._actions = spaces.actions(pool.action_space, self._name)
+        native = spaces.native_format(pool.observation_space, pool.action_space, self._name)
         limit = pool.config.get("max_episode_steps")
         pool.close()
         limit = int(limit) if limit and limit < np.iinfo(np.int32).max else None
-        self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, limit)
+        self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, limit, native)
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> EnvPoolVector:
         if render:

@@ -41,12 +41,14 @@ class GymnasiumEnvironment:
             with as_user_errors(self._name, name_or_factory, self._kwargs):
                 probe = self._make(render=False)
         try:
-            self._observations = spaces.observations(_space(probe, "observation_space", self._name), self._name)
-            self._actions = spaces.actions(_space(probe, "action_space", self._name), self._name)
+            seen, action = (_space(probe, f"{which}_space", self._name) for which in ("observation", "action"))
+            self._observations = spaces.observations(seen, self._name)
+            self._actions = spaces.actions(action, self._name)
+            native = spaces.native_format(seen, action, self._name)
             limit = _time_limit(probe)
         finally:
             probe.close()
-        self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, limit)
+        self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, limit, native)
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> GymnasiumVector:
         if render:

@@ -84,7 +84,7 @@ class JaxMarlEnvironment:
             action = dict.fromkeys(self._agents, Discrete(self._filled.actions))
         self._groups = _grouped(groups, kinds)
         specs = {
-            group: AgentSpec(observations[members[0]], action[members[0]], len(members))
+            group: AgentSpec(observations[members[0]], action[members[0]], len(members), tuple(map(str, members)))
             for group, members in self._groups.items()
         }
         self.spec = EnvSpec(self._title, specs, self._limit)

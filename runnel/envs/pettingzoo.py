@@ -64,7 +64,9 @@ class PettingZooEnvironment:
         finally:
             probe.environment.close()
         specs = {
-            group: AgentSpec(team.observations.space, team.actions.space, len(team.agents))
+            group: AgentSpec(
+                team.observations.space, team.actions.space, len(team.agents), tuple(map(str, team.agents)), team.native
+            )
             for group, team in self._teams.items()
         }
         self.spec = EnvSpec(self._name, specs, limit)

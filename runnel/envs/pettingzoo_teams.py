@@ -16,7 +16,7 @@ from runnel.envs import spaces
 from runnel.envs.pettingzoo_games import Agent, Moment
 from runnel.errors import UserError
 from runnel.observations import parted
-from runnel.types import DEFAULT_GROUP, Discrete, MultiDiscrete
+from runnel.types import DEFAULT_GROUP, Discrete, MultiDiscrete, NativeFormat
 
 MASK = "action_mask"
 
@@ -38,6 +38,7 @@ class Team:
     blank: Any  # what an agent sees that is not there
     everything: np.ndarray | None  # the mask that allows all actions, where there are masks
     active: bool  # whether observations say who acts
+    native: NativeFormat
 
     def shown(self, moment: Moment, state: np.ndarray | None) -> list[Any]:
         """What each agent is shown."""
@@ -149,7 +150,8 @@ def team_of(agents: tuple[Agent, ...], sight: Sight, active: bool, state: int, n
     )
     space = gymnasium.spaces.Dict(parts) if isinstance(parts, dict) else parts
     observations = spaces.observations(space, name)
-    return Team(agents, observations, actions, sight.split, _blank(sight.seen), everything, active)
+    native = spaces.native_format(space, sight.action, name)
+    return Team(agents, observations, actions, sight.split, _blank(sight.seen), everything, active, native)
 
 
 def _booleans(shape: tuple[int, ...]) -> gymnasium.spaces.Box:

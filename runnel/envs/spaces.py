@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from runnel.errors import UserError
-from runnel.types import Box, Discrete, Leaf, MultiDiscrete, PyTree, Space, zeros
+from runnel.types import Box, Discrete, Leaf, MultiDiscrete, NativeFormat, PyTree, Space, zeros
 
 REAL = "fiub"
 """Kinds of NumPy types that are real numbers. Casting to one of them drops the imaginary part of others, silently."""
@@ -202,6 +202,15 @@ def actions(space: spaces.Space, name: str) -> Actions:
     raise UserError(
         f"{name}: its action space is {_words(space)}; Runnel acts in one Box, Discrete, MultiDiscrete or "
         f"MultiBinary. Wrap it in gymnasium.wrappers.TransformAction{OWN}"
+    )
+
+
+def native_format(observation: spaces.Space, action: spaces.Space, name: str) -> NativeFormat:
+    """How the environment called `name` writes what `observations` and `actions` convert."""
+    starts = _parts(observation, _observation_space(observation, name))
+    shape, start = action.shape or (), np.asarray(getattr(action, "start", 0))
+    return NativeFormat(
+        tuple(shape), np.dtype(action.dtype), start, tuple((p.path, p.start) for p in starts if p.start is not None)
     )
 
 

@@ -81,7 +81,7 @@ def open_to_read(root: Path | str, name: str, most_bytes: int) -> BufferedReader
 def read(root: Path | str, name: str, most_bytes: int) -> bytes:
     """The content of a plain file of at most so many bytes."""
     with open_to_read(root, name, most_bytes) as file:
-        return file.read(most_bytes)
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 def lines(root: Path | str, name: str, most_bytes: int, longest: int = 1 << 24) -> Iterator[bytes]:

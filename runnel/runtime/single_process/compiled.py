@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.snapshots import BEGINNING, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.usage import UsageReport, single_process_usage
@@ -21,6 +22,8 @@ from runnel.types import PER_COLUMN, Array, PyTree
 CALL_S = 0.25
 """How long a call should take: long enough to hide its own cost, short enough to report and to stop."""
 
+MOST_ITERATIONS = 1 << 30
+
 CHUNK = 8
 """How many steps are compiled side by side on a GPU, at most."""
 
@@ -28,8 +31,12 @@ CHUNK = 8
 class CompiledProgram:
     """Environments, acting and learning in a single program on one or many devices."""
 
-    def __init__(self, loop: Loop, devices: Sequence[Any], seed: int, name: str = "program"):
+    def __init__(
+        self, loop: Loop, devices: Sequence[Any], seed: int, name: str = "program",
+        snapshots: SnapshotSchedule = SnapshotSchedule(),
+    ):  # fmt: skip
         self.name, self.steps = name, 0
+        self._snapshots, self._iterations = SnapshotTaker(snapshots), 0
         self.loop, self.stage, self.seed = loop, Stage(loop.graph), jnp.uint32(seed)
         self.mesh = Mesh(list(devices), ("columns",))
         self.iterations_per_call = 1
@@ -50,18 +57,34 @@ class CompiledProgram:
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         del seconds, stop  # a call cannot be interrupted; it is short instead
+        self._take_if_due()
         started = time.monotonic()
-        count = min(iterations, self.iterations_per_call)
+        count = min(iterations, self.iterations_per_call, self._until_snapshot())
         self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(target))
         # All devices, not only the one the totals are read from: a call that overtook the one before it could
         # leave too few of the host's threads for both to complete a collective.
         jax.block_until_ready(self.carry)
         progress = totals.read(int(done), total, self.carry, bool(reached))
         spent = time.monotonic() - started
+        self._iterations += progress.iterations
+        self._take_if_due()
         self._seconds += spent
         if spent < CALL_S / 2 and progress.iterations == self.iterations_per_call:
             self.iterations_per_call *= 2
         return progress
+
+    def _take_if_due(self) -> None:
+        env_steps = self._iterations * self.loop.graph.steps_per_iteration
+        self._snapshots.reached(env_steps, self.carry.states, self.carry.updates)  # type: ignore[arg-type]
+
+    def _until_snapshot(self) -> int:
+        """Iterations to the next one: a call ends there."""
+        per_iteration = self.loop.graph.steps_per_iteration
+        mark = self._snapshots.schedule.next_mark(self._iterations * per_iteration)
+        return MOST_ITERATIONS if mark is None else -(-mark // per_iteration) - self._iterations
+
+    def snapshots(self) -> list[TakenSnapshot]:
+        return self._snapshots.fetch()
 
     def measure(self) -> None:
         self._seconds = 0.0
@@ -79,6 +102,8 @@ class CompiledProgram:
         del env_steps
         assert saved is not None
         self.carry = jax.device_put(saved["carry"], self._shardings)
+        self._iterations = int(self.carry.iteration)
+        self._snapshots.env_steps = self._iterations * self.loop.graph.steps_per_iteration or BEGINNING
         return 0
 
     def rest(self) -> None:

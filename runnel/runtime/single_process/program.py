@@ -15,6 +15,7 @@ from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.snapshots import SnapshotSchedule, TakenSnapshot
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.single_process.compiled import CompiledProgram
 from runnel.runtime.single_process.stepped import SteppedProgram
@@ -56,6 +57,11 @@ class Program(Protocol):
         """
         ...
 
+    def snapshots(self) -> list[TakenSnapshot]:
+        """The snapshots that were due since the last call, oldest first. Programs of one process return from `run`
+        where one is taken."""
+        ...
+
     def rest(self) -> Progress | None:
         """The progress between the return of `run` and the pause that `save` made."""
         ...
@@ -68,18 +74,21 @@ class Program(Protocol):
 
 
 def make_program(
-    plan: Plan, graph: Graph, environment: Environment, seed: int, report_event: ReportEvent = ignore_event
-) -> Program:
+    plan: Plan, graph: Graph, environment: Environment, seed: int, report_event: ReportEvent = ignore_event,
+    snapshots: SnapshotSchedule = SnapshotSchedule(),
+) -> Program:  # fmt: skip
     """The program of a plan of one worker; `report_event` gets what fails in it."""
     fragment = plan.fragments[0]
     if isinstance(environment, JaxEnvironment):
         loop = Loop(graph, environment)
         if fragment.compiled:
             by_name = {f"{device.platform}:{device.id}": device for device in jax.devices()}
-            return CompiledProgram(loop, [by_name[name] for name in fragment.devices[0]], seed, fragment.name)
-        return SteppedProgram(loop, None, seed, fragment.name)
+            devices = [by_name[name] for name in fragment.devices[0]]
+            return CompiledProgram(loop, devices, seed, fragment.name, snapshots)
+        return SteppedProgram(loop, None, seed, fragment.name, snapshots=snapshots)
     assert isinstance(environment, HostEnvironment)
-    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed, fragment.name, report_event)
+    vector = environment.open(range(graph.envs), seed)
+    return SteppedProgram(Loop(graph), vector, seed, fragment.name, report_event, snapshots)
 
 
 def carry_types(graph: Graph, environment: Environment) -> Carry:

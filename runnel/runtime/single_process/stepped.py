@@ -18,6 +18,7 @@ from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.acting import LocalPolicies
 from runnel.runtime.programs.carry import ActorStates, Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.snapshots import BEGINNING, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.programs.unrolls import assemble_all
@@ -39,8 +40,10 @@ class SteppedProgram:
         seed: int,
         name: str = "process",
         report_event: ReportEvent = ignore_event,
+        snapshots: SnapshotSchedule = SnapshotSchedule(),
     ):
         self.name, self.report_event, self.steps = name, report_event, 0
+        self._snapshots, self._iterations = SnapshotTaker(snapshots), 0
         self.loop, self.stage = loop, Stage(loop.graph)
         self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
         self.player = self._player(vector, seed) if vector is not None else None
@@ -72,13 +75,23 @@ class SteppedProgram:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         started, done, reached, refused = time.monotonic(), 0, False, False
         total = None
+        self._take_if_due()
         while done < iterations and not reached and not refused:
             total, reached, refused = self._iterate(total, target)
             done += 1
-            if stop() or time.monotonic() - started > seconds:
+            self._iterations += 1
+            # A snapshot ends the call: what is decided by its evaluation is decided before training goes on.
+            if self._take_if_due() or stop() or time.monotonic() - started > seconds:
                 break
         assert total is not None
         return totals.read(done, total, self.carry, reached)
+
+    def _take_if_due(self) -> bool:
+        env_steps = self._iterations * self.loop.graph.steps_per_iteration
+        return self._snapshots.reached(env_steps, self.carry.states, self.carry.updates)  # type: ignore[arg-type]
+
+    def snapshots(self) -> list[TakenSnapshot]:
+        return self._snapshots.fetch()
 
     def measure(self) -> None:
         self._unroll_s, self._learn_s = 0.0, 0.0
@@ -113,6 +126,8 @@ class SteppedProgram:
         del env_steps  # computed from iterations
         assert saved is not None
         self.carry = jax.device_put(saved["carry"])
+        self._iterations = int(self.carry.iteration)
+        self._snapshots.env_steps = self._iterations * self.loop.graph.steps_per_iteration or BEGINNING
         if self.player is None:
             return 0
         (block,) = self.player.blocks

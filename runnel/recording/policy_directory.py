@@ -1,0 +1,97 @@
+"""One policy on disk: `config.json` (what it is) and `model.safetensors` (its parameters).
+
+Both may come from a stranger: they are opened without following links, and nothing in them is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from runnel.config import policy_config
+from runnel.config.policy_config import PolicyConfig
+from runnel.errors import UserError
+from runnel.recording import parameters, run_directory
+from runnel.recording.files import as_user_error, clean, one_line, read_json
+
+CONFIG: Final = "config.json"
+MODEL: Final = "model.safetensors"
+MOST_BYTES: Final = 1 << 40
+
+
+def write(root: Path, name: str, config: PolicyConfig, arrays: Mapping[str, np.ndarray]) -> PolicyConfig:
+    """Writes both files into the directory `name` below `root`, which must exist; returns what config.json says."""
+    content = parameters.pack(arrays)
+    config = replace(config, digest=_digest(content))
+    run_directory.replace(root, _below(name, MODEL), content)
+    write_config(root, name, config)
+    return config
+
+
+def write_config(root: Path, name: str, config: PolicyConfig) -> None:
+    text = json.dumps(clean(config.to_json()), indent=2, allow_nan=False) + "\n"
+    run_directory.replace(root, _below(name, CONFIG), text.encode())
+
+
+def write_new(directory: Path, config: PolicyConfig, arrays: Mapping[str, np.ndarray]) -> Path:
+    """Writes a policy into a directory of its own, which must be new or empty."""
+    with as_user_error(directory):
+        if directory.exists() and (not directory.is_dir() or os.listdir(directory)):
+            raise UserError(
+                f"{directory} is there already and not empty; nothing was written: choose another directory"
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        write(directory, "", config, arrays)
+    return directory
+
+
+def read_config(root: Path, name: str = "") -> PolicyConfig:
+    path = root / name / CONFIG
+    return policy_config.from_json(_read_json(root, _below(name, CONFIG), path), path)
+
+
+def looks_like_policy(directory: Path) -> bool:
+    """Whether a directory holds a policy rather than a run."""
+    try:
+        return policy_config.is_policy(read_json(directory, CONFIG))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def read_arrays(root: Path, name: str, config: PolicyConfig) -> dict[str, np.ndarray]:
+    """The parameters; a file that differs from the one that was written is refused."""
+    path = root / name / MODEL
+    try:
+        content = run_directory.read(root, _below(name, MODEL), MOST_BYTES)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from None
+    if config.digest != _digest(content):
+        raise UserError(f"{path} is damaged: it is not the file that {CONFIG} describes; use another snapshot")
+    try:
+        return parameters.unpack(content)
+    except parameters.DamagedParameters as error:
+        raise UserError(f"{path} is no file of parameters that Runnel writes: {error}") from None
+
+
+def _read_json(root: Path, name: str, path: Path) -> Any:
+    try:
+        return read_json(root, name)
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} holds no policy: there is no {CONFIG} in it") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=32).hexdigest()
+
+
+def _below(name: str, file: str) -> str:
+    return f"{name}/{file}" if name else file
