@@ -1,37 +1,28 @@
-"""Playing a trained run's policy without exploration, and filming it.
-
-Environment i plays episode i and only its first episode counts: taking the first n episodes to end would
-favour short ones.
-"""
+"""Playing a stored policy, without exploration by default, and filming it."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from runnel import distributions
-from runnel.algorithm import Algorithm, act_one
-from runnel.environment import Environment, HostEnvironment, HostStep, JaxEnvironment
+from runnel.algorithm import Algorithm
+from runnel.environment import Environment, HostEnvironment, JaxEnvironment
 from runnel.errors import UserError
+from runnel.evaluation import loading
 from runnel.evaluation.video import Video, recording_video
-from runnel.execution.building import rebuild
-from runnel.execution.run import Run, of_run, unsound
-from runnel.graph.nodes import Graph
-from runnel.ops import random
-from runnel.recording.checkpoint import Checkpoints
+from runnel.execution.building import BuiltRun, rebuild
+from runnel.execution.run import Run, of_run
+from runnel.policy.policy import params_of
+from runnel.reporting.statistics import evaluation_statistics
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.single_process.evaluation import HostEvaluator, PlayedEpisodes, make_evaluator, quotas
 from runnel.system import startup
 from runnel.system.exits import contained
-from runnel.types import PyTree, zeros
-
-AT_A_TIME: Final = 64
-LIMIT_STEPS: Final = 200_000
-"""An episode that goes on for longer is cut: not every environment has a time limit."""
+from runnel.types import PyTree
 
 SEED_OFFSET: Final = 10_000
 """Added to a run's seed where none is given: its own episodes are those it was trained on."""
@@ -44,155 +35,69 @@ def evaluate(
     video: Path | str | None = None,
     note: Callable[[str], None] = lambda text: None,
     *,
+    tag: str = loading.LATEST,
+    env_settings: Mapping[str, Any] | None = None,
+    explore: bool = False,
     algorithm: Algorithm | None = None,
     environment: Any = None,
     trust: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Plays `episodes` episodes with the newest checkpoint of a run; `video` films the first of them.
+    """Plays `episodes` episodes with a policy of a run; `video` films the first of them.
 
-    A run is named by its directory, or is what `train` returned; `algorithm` and `environment` are as for `resume`.
+    A run is named by its directory, by `RUN_DIR@TAG`, or is what `train` returned; `algorithm` and `environment` are as
+    for `resume`. `env_settings` change settings of the environment that the run was trained on.
 
     `note` is called with warnings for the user, such as that a damaged checkpoint was skipped. `trust`: names of code
     in the run's configuration that may be imported although no run of this user's has signed them.
     """
     if episodes < 1:
         raise UserError(f"episodes={episodes}: found {episodes}, expected 1 or more", keywords=("episodes",))
+    if not isinstance(run, Run):
+        run, tag = loading.split_name(run, tag)
     run_dir, config, given = of_run(run, algorithm, environment)
+    if env_settings:
+        kept = config["environment"]
+        config = {**config, "environment": {**kept, "settings": {**kept["settings"], **env_settings}}}
+        trust = [*trust, *(f"env.{key}={value}" for key, value in env_settings.items() if isinstance(value, str))]
     with contained():
         built = rebuild(run_dir, config, distributions.default_for("host"), trusted=trust, **given)
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
-    refuse = functools.partial(unsound, built, config["seed"])
     with contained(), recording_video(video) as film:
-        states, checkpoint = Checkpoints(run_dir).load_states(built.graph.states, note, refuse)
+        found = loading.find(run, tag, None, built.algorithm, note, built)
+        params = {group: params_of(built.graph.states[group], s.arrays(), s.where) for group, s in found.items()}
         startup.phase(f"playing {episodes} episodes")
-        player = _Player(built.graph, _as_host(built.environment), states, seed, note)
-        parts = [player.play(range(1), film)] if film is not None else []
-        start = len(parts)
-        while start < episodes:
-            # Equal parts, so that acting is compiled once.
-            size = -(-(episodes - start) // -(-(episodes - start) // AT_A_TIME))
-            parts.append(player.play(range(start, start + size)))
-            start += size
-    played = _Played(
-        {group: np.concatenate([part.returns[group] for part in parts]) for group in parts[0].returns},
-        np.concatenate([part.lengths for part in parts]),
-    )
-    endless = int((played.lengths >= LIMIT_STEPS).sum())
-    if endless:
-        note(f"{endless} episodes did not end and were cut after {LIMIT_STEPS} steps")
+        if film is not None:
+            _film(built, params, seed, film, explore)
+        played = _play(built, params, seed, episodes, explore)
+    for text in played.notes:
+        note(text)
     return {
         "run_dir": str(run_dir),
-        "checkpoint": checkpoint.name,
+        **loading.describe(found),
         "algorithm": built.plan.algorithm.lower(),
         "environment": config["environment"]["name"],
         "seed": seed,
-        **_statistics(played),
+        **evaluation_statistics(played.returns, played.lengths, played.metrics),
         "video": None if video is None else str(video),
     }
 
 
-class _Played(NamedTuple):
-    """Episodes, in order."""
-
-    returns: dict[str, np.ndarray]  # by group: [N], the mean over the group's agents
-    lengths: np.ndarray  # [N]
-
-
-def _statistics(played: _Played) -> dict[str, Any]:
-    returns = np.mean(list(played.returns.values()), axis=0)
-    groups = {group: float(values.mean()) for group, values in played.returns.items()}
-    return {
-        "episodes": len(returns),
-        "mean_return": float(returns.mean()),
-        "std_return": float(returns.std()),
-        "min_return": float(returns.min()),
-        "max_return": float(returns.max()),
-        "mean_length": float(played.lengths.mean()),
-        "returns": [float(value) for value in returns],
-        "lengths": [int(value) for value in played.lengths],
-        **({"group_returns": groups} if len(groups) > 1 else {}),
-    }
+def _play(built: BuiltRun, params: dict[str, PyTree], seed: int, episodes: int, explore: bool) -> PlayedEpisodes:
+    evaluator = make_evaluator(built.graph, built.environment, seed, dict(enumerate(quotas(episodes))), explore)
+    try:
+        return evaluator.play(params)
+    finally:
+        evaluator.close()
 
 
-class _Player:
-    """Plays first episodes of environments."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        environment: HostEnvironment,
-        states: dict[str, Any],
-        seed: int,
-        note: Callable[[str], None],
-    ):
-        self.graph, self.environment, self.seed, self.note = graph, environment, seed, note
-        self.groups = graph.spec.groups
-        self.params = {group: state.params for group, state in states.items()}
-        self._acts = {node.group: node.function for node in graph.of_kind("act")}
-        self._act = jax.jit(self._act_all)
-
-    def play(self, indices: range, film: Video | None = None) -> _Played:
-        """Episode 0 of these environments, of which the first may be filmed."""
-        count = len(indices)
-        vector = self.environment.open(indices, self.seed, render=film is not None)
-        try:
-            observation = self._each(lambda agents: zeros(agents.observation, count * agents.agents))
-            out = HostStep(
-                observation=observation,
-                reward=self._each(lambda agents: np.zeros(count * agents.agents, jnp.result_type(float))),
-                terminated=np.zeros(count, np.bool_),
-                truncated=np.zeros(count, np.bool_),
-                last_observation=self._each(lambda agents: zeros(agents.observation, count * agents.agents)),
-            )
-            memory = {group: self._memory(group, count) for group in self.groups}
-            returns = {group: np.zeros(count) for group in self.groups}
-            lengths, playing = np.zeros(count, np.int64), np.ones(count, np.bool_)
-            vector.reset(observation)
-            columns = self._each(lambda agents: np.arange(len(indices) * agents.agents, dtype=np.int32))
-            for group, agents in self.groups.items():
-                columns[group] += indices.start * agents.agents
-            for step in range(LIMIT_STEPS):
-                if film is not None:
-                    film.add(vector.render(0))
-                actions, memory = self._act(self.params, observation, memory, columns, jnp.int32(step))
-                # A copy: what JAX gives is read-only, and environments may keep what they are given.
-                vector.step({group: np.array(action) for group, action in actions.items()}, out)
-                for group, agents in self.groups.items():
-                    reward = out.reward[group].reshape(count, agents.agents).mean(1)
-                    returns[group] += np.where(playing, reward, 0.0)
-                lengths += playing
-                playing &= ~(out.terminated | out.truncated)
-                if not playing.any():
-                    break
-            failed = [failure for failure in vector.failures() if failure.episode == 0]
-            if failed:
-                cut = "1 episode was" if len(failed) == 1 else f"{len(failed)} episodes were"
-                self.note(f"{cut} cut: environment {failed[0].index}: {failed[0].what}")
-        finally:
-            vector.close()
-        return _Played(returns, lengths)
-
-    def _each(self, make: Callable[[Any], Any]) -> dict[str, Any]:
-        return {group: make(agents) for group, agents in self.groups.items()}
-
-    def _memory(self, group: str, count: int) -> PyTree:
-        agents = self.groups[group]
-        one = self.graph.algorithm.initial_memory(agents)
-        # Never reset: of each environment only the first episode counts.
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (count * agents.agents, *jnp.shape(x))), one)
-
-    def _act_all(self, params: PyTree, observation: PyTree, memory: PyTree, columns: PyTree, step: Any) -> Any:
-        actions, memories = {}, {}
-        base = random.base_key(self.seed, random.ACT)
-        for group, act in self._acts.items():
-
-            def one(o: PyTree, m: PyTree, key: Any, index: Any, act: Any = act, p: PyTree = params[group]) -> Any:
-                return act_one(act, p, o, m, key, False, index)
-
-            keys = random.column_keys(base, step, columns[group])
-            given = jax.vmap(one)(observation[group], memory[group], keys, columns[group])
-            actions[group], memories[group] = given.action, given.memory
-        return actions, memories
+def _film(built: BuiltRun, params: dict[str, PyTree], seed: int, film: Video, explore: bool) -> None:
+    """The first episode of environment 0."""
+    vector = _as_host(built.environment).open([0], seed, render=True)
+    evaluator = HostEvaluator(Loop(built.graph, None, [0]), vector, seed, {0: 1}, explore)
+    try:
+        evaluator.play_watched(params, watch=lambda vector: film.add(np.asarray(vector.render(0))))
+    finally:
+        evaluator.close()
 
 
 def _as_host(environment: Environment) -> HostEnvironment:

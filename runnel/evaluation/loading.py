@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from runnel.config.jax_config import configure_jax
 from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError, nearest
 from runnel.execution import trust as trusting
-from runnel.execution.building import rebuild
+from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.policy_snapshots import described_policies
 from runnel.execution.run import Run, of_run, unsound
 from runnel.policy import Policies, Policy
@@ -25,6 +25,7 @@ from runnel.recording import policy_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.parameters import as_numpy, parameter_leaves
 from runnel.recording.policy_store import LATEST, PolicyStore, Snapshot
+from runnel.types import PyTree
 
 Source = str | Path | Run | Snapshot | PolicyStore
 
@@ -56,7 +57,8 @@ def load(
     `Policy.save` wrote. Of several groups, all policies are loaded as `Policies`, or the one of `group`.
 
     `seed`: of the random numbers of exploring. `algorithm`: takes the place of the stored one, for a class that no
-    other process can import. `trust`: names of code that may be imported although no run of this user's has signed them.
+    other process can import. `trust`: names of code that may be imported although no run of this user's has signed
+    them.
     """
     configure_jax()
     found = find(source, tag, group, algorithm)
@@ -96,9 +98,13 @@ def split_name(name: str | Path, tag: str = LATEST) -> tuple[Path, str]:
 
 
 def find(
-    source: Source, tag: str = LATEST, group: str | None = None, algorithm: Algorithm | None = None
-) -> dict[str, StoredPolicy]:
-    """By group: the stored policies that a name stands for. Nothing is imported for it."""
+    source: Source, tag: str = LATEST, group: str | None = None, algorithm: Algorithm | None = None,
+    note: Callable[[str], None] = lambda text: None, built: BuiltRun | None = None,
+) -> dict[str, StoredPolicy]:  # fmt: skip
+    """By group: the stored policies that a name stands for. Nothing is imported for it, unless a run has stored none.
+
+    `note` is called with warnings for the user. `built`: the run, if it is built already.
+    """
     if isinstance(source, PolicyStore):
         source = source.run_dir
     if isinstance(source, Snapshot):
@@ -108,8 +114,8 @@ def find(
     if run is None and policy_directory.looks_like_policy(directory):
         return _alone(directory, tag, group, algorithm)
     store = PolicyStore(directory)
-    if tag == LATEST and not store.groups():
-        return _of_checkpoint(run or directory, group, algorithm)
+    if tag == LATEST and not store.query():
+        return _of_checkpoint(run or directory, group, algorithm, note, built)
     held = run.built.algorithm if run is not None and run.built is not None else algorithm
     return {each: _of_snapshot(snapshot, held) for each, snapshot in store.find(tag, group).items()}
 
@@ -129,18 +135,26 @@ def _of_snapshot(snapshot: Snapshot, algorithm: Algorithm | None) -> StoredPolic
     return StoredPolicy(snapshot.config, snapshot.arrays, snapshot.run_dir, str(snapshot.path), algorithm)
 
 
-def _of_checkpoint(run: Path | Run, group: str | None, algorithm: Algorithm | None) -> dict[str, StoredPolicy]:
+def _of_checkpoint(
+    run: Path | Run, group: str | None, algorithm: Algorithm | None, note: Callable[[str], None], built: BuiltRun | None
+) -> dict[str, StoredPolicy]:
     """Of a run that stored no policies: those of its newest checkpoint. The environment is made, to know its spaces."""
     directory, config, given = of_run(run, algorithm, None)
-    built = rebuild(directory, config, distributions.default_for("host"), **given)
-    refuse = functools.partial(unsound, built, config["seed"])
-    states, checkpoint = Checkpoints(directory).load_states(built.graph.states, lambda text: None, refuse)
-    described = described_policies(built, config)
+    built = built or rebuild(directory, config, distributions.default_for("host"), **given)
+    counters: dict[str, Any] = {}
+
+    def refuse(states: PyTree, found: dict[str, Any]) -> str | None:
+        counters.update(found)
+        return unsound(built, config["seed"], states, found)
+
+    states, checkpoint = Checkpoints(directory).load_states(built.graph.states, note, refuse)
     if group is not None and group not in states:
         raise UserError(f"{directory} has no policy of group '{group}'{nearest(group, states)}")
+    described = described_policies(built, config)
+    env_steps, updates = int(counters.get("env_steps", 0)), int(counters.get("updates", 0))
     return {
         each: StoredPolicy(
-            described[each],
+            replace(described[each], env_steps=env_steps, version=updates // len(states)),
             lambda state=state: {name: as_numpy(leaf) for name, leaf in parameter_leaves(state).items()},
             directory,
             str(checkpoint),

@@ -30,6 +30,7 @@ from runnel.planning.plan import Machine
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.control_messages import Go, Status, Stop
 from runnel.runtime.programs.carry import Carry
+from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery import worker_checkpoint
@@ -112,6 +113,9 @@ class DistributedProgram:
         """What workers have reported while they paused."""
         return self.progress.progress()
 
+    def snapshots(self) -> list[TakenSnapshot]:
+        return self.supervisor.snapshots.fetch()
+
     def hurry(self) -> None:
         self.supervisor.hurry()
 
@@ -149,6 +153,7 @@ class DistributedProgram:
         """Makes all workers continue from a checkpoint, or from the beginning; returns how many episodes were cut."""
         if self._loaded:
             self._checkpoints.reset()
+            self.supervisor.snapshots.clear()
             self._started = False
         self._loaded = True
         arrays: worker_checkpoint.Arrays = {}

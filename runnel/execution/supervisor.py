@@ -26,6 +26,7 @@ from runnel.execution.hang_watch import SHOWN_S
 from runnel.execution.late_workers import displayed_phase, late_workers, not_at_work
 from runnel.execution.liveness import DeadlockDetector, HeartbeatMonitor
 from runnel.execution.progress import ProgressAggregator
+from runnel.execution.snapshot_collector import SnapshotCollector
 from runnel.execution.worker_group import WorkerGroup
 from runnel.execution.worker_record import Recovery, WorkerRecord
 from runnel.recording.events import ReportEvent
@@ -41,6 +42,7 @@ from runnel.runtime.control_messages import (
     ProgressReport,
     ReadyToLoad,
     Saved,
+    SnapshotTaken,
     Status,
     parse_report,
 )
@@ -66,6 +68,7 @@ class Supervisor:
         self.budget = RestartBudget(config.restarts)
         self.heartbeats = HeartbeatMonitor(config.hang_after_s)
         self.deadlocks = DeadlockDetector(config.hang_after_s)
+        self.snapshots = SnapshotCollector(list(group.graph.states))
         self._hurried_at: float | None = None  # when the user began to wait for the end
         self._oom_kills = group.oom_kills()
 
@@ -163,6 +166,8 @@ class Supervisor:
                     record.note_pause(iteration)
                 case Saved():
                     record.state, record.saved = "saved", dict(message.arrays)
+                case SnapshotTaken() as taken:
+                    self.snapshots.add(taken, message.arrays)
                 case ReadyToLoad():
                     record.state = "ready"
                 case Event(event, details):

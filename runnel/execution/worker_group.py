@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from runnel.config import run_config
 from runnel.execution.building import BuiltRun
 from runnel.execution.fault_policy import replaceable
 from runnel.graph.nodes import Graph
@@ -107,7 +108,9 @@ class WorkerGroup:
         config = {name: self.config[name] for name in ("algorithm", "environment", "distribution", "envs")}
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
         machines = [asdict(machine) for machine in self.machines.values()]
-        return {"config": config, "machines": machines, "seed": self.config["seed"], "x64": x64}
+        periods = list(run_config.from_json(self.config).snapshots.periods)
+        common = {"config": config, "machines": machines, "seed": self.config["seed"], "x64": x64}
+        return common | {"snapshot_periods": periods}
 
     def _order(self, spec: WorkerSpec, common: dict[str, Any]) -> WorkerOrder:
         streams, stores = self.topology.of(spec.name)

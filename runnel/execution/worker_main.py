@@ -78,6 +78,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     from runnel.environment import JaxEnvironment, is_traceable
     from runnel.envs.stepped import Stepped
     from runnel.planning.channels import derive_channels
+    from runnel.runtime.programs.snapshots import SnapshotSchedule
     from runnel.runtime.programs.spmd import Spmd, join
     from runnel.runtime.workers.assembly import Assignment, StreamEnds
     from runnel.runtime.workers.compile_watch import watch_compiler
@@ -117,6 +118,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
                 bootstrap.memory,
                 start,
                 Spmd(len(spec.devices)) if job["peers"] is not None or len(spec.devices) > 1 else None,
+                SnapshotSchedule(tuple(job["snapshot_periods"])),
             )
             run_worker(assignment)
 

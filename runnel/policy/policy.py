@@ -51,7 +51,7 @@ class Policy:
         self.algorithm, self.config, self.spec, self.arrays = algorithm, config, config.spec, dict(arrays)
         self.device = find_device(device)
         state = jax.eval_shape(lambda key: algorithm.init(key, config.spec), jax.eval_shape(lambda: jax.random.key(0)))
-        self.params: PyTree = jax.device_put(_params(state, self.arrays, where), self.device)
+        self.params: PyTree = jax.device_put(params_of(state, self.arrays, where), self.device)
         self._key = random.base_key(seed, random.ACT)
         self._steps = 0
         self._memory: PyTree = None  # [B, ...] after the last call
@@ -234,8 +234,8 @@ def find_device(name: str | None) -> Any:
     return devices[index]
 
 
-def _params(state: PyTree, arrays: Mapping[str, np.ndarray], where: str) -> PyTree:
-    """A state's `params` with the values that a file has."""
+def params_of(state: PyTree, arrays: Mapping[str, np.ndarray], where: str) -> PyTree:
+    """The `params` of a state of this type, with the values that a file has."""
     wanted = params_leaves(state)
     parameters.check_fit(arrays, wanted, where)
     leaves = [parameters.as_leaf(arrays[name], leaf) for name, leaf in wanted.items()]

@@ -60,7 +60,7 @@ def stored_type(leaf: Any) -> tuple[tuple[int, ...], np.dtype]:
 def as_leaf(array: np.ndarray, like: Any) -> Any:
     """The leaf of this type that `as_numpy` made an array of."""
     if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like))
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=jax.random.key_impl(like))
     return array
 
 

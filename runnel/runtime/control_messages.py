@@ -152,6 +152,17 @@ class Saved(JsonMessage):
 
 
 @dataclass(frozen=True)
+class SnapshotTaken(JsonMessage):
+    """One group's parameters, in the arrays that come with this."""
+
+    group: str
+    mark: int
+    """The multiple of environment steps at which it was due."""
+    env_steps: int
+    version: int
+
+
+@dataclass(frozen=True)
 class ReadyToLoad(JsonMessage):
     """The worker was reset, and waits for `Load`."""
 
@@ -178,7 +189,7 @@ class Failed(JsonMessage):
     """An environment failed for good (`EnvironmentFailed`): to start again would not help."""
 
 
-Report = Phase | Status | ProgressReport | Paused | Saved | ReadyToLoad | Event | Failed
+Report = Phase | Status | ProgressReport | Paused | Saved | SnapshotTaken | ReadyToLoad | Event | Failed
 
 
 def parse_command(value: Mapping[str, Any]) -> Command:

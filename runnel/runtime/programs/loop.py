@@ -125,8 +125,8 @@ class Loop:
 
         return {group: flatten(group) for group in self.groups}
 
-    def _by_environment(self, value: dict[str, PyTree]) -> PyTree:
-        """Each group's columns [B, ...] as an environment's values [E, ...]."""
+    def environment_actions(self, value: dict[str, PyTree]) -> PyTree:
+        """Each group's actions [B, ...] as the environments take them, [E, ...]."""
 
         def unflatten(group: str) -> PyTree:
             agents = self.graph.spec.groups[group].agents
@@ -192,7 +192,7 @@ class Loop:
                 acts[group] = self.act(
                     group, params, observation[group], memory[group], began, act_keys[group], self.indices(group)
                 )
-            actions = self._by_environment({group: act.action for group, act in acts.items()})
+            actions = self.environment_actions({group: act.action for group, act in acts.items()})
             state, after, timestep = jax.vmap(partial(autoreset_step, environment))(state, actions, step_keys, fresh)
             terminated = timestep.terminated
             truncated = timestep.truncated & ~terminated

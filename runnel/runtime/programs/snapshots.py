@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from runnel.recording.parameters import as_numpy, parameter_leaves
 from runnel.types import PyTree
 
-BEGINNING = -1
+BEGINNING: Final = -1
 """Environment steps before a run has begun: it is at step 0 afterwards, which is a mark of every schedule."""
 
 
@@ -28,6 +29,9 @@ class SnapshotSchedule:
     def next_mark(self, now: int) -> int | None:
         """The first multiple after `now`."""
         return min(((now // period + 1) * period for period in self.periods), default=None)
+
+
+NO_SNAPSHOTS: Final = SnapshotSchedule()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
-from runnel.runtime.programs.snapshots import BEGINNING, SnapshotSchedule, SnapshotTaker, TakenSnapshot
+from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.usage import UsageReport, single_process_usage
@@ -33,7 +33,7 @@ class CompiledProgram:
 
     def __init__(
         self, loop: Loop, devices: Sequence[Any], seed: int, name: str = "program",
-        snapshots: SnapshotSchedule = SnapshotSchedule(),
+        snapshots: SnapshotSchedule = NO_SNAPSHOTS,
     ):  # fmt: skip
         self.name, self.steps = name, 0
         self._snapshots, self._iterations = SnapshotTaker(snapshots), 0

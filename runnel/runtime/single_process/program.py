@@ -15,7 +15,7 @@ from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
-from runnel.runtime.programs.snapshots import SnapshotSchedule, TakenSnapshot
+from runnel.runtime.programs.snapshots import NO_SNAPSHOTS, SnapshotSchedule, TakenSnapshot
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.single_process.compiled import CompiledProgram
 from runnel.runtime.single_process.stepped import SteppedProgram
@@ -75,7 +75,7 @@ class Program(Protocol):
 
 def make_program(
     plan: Plan, graph: Graph, environment: Environment, seed: int, report_event: ReportEvent = ignore_event,
-    snapshots: SnapshotSchedule = SnapshotSchedule(),
+    snapshots: SnapshotSchedule = NO_SNAPSHOTS,
 ) -> Program:  # fmt: skip
     """The program of a plan of one worker; `report_event` gets what fails in it."""
     fragment = plan.fragments[0]

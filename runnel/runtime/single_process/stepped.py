@@ -18,7 +18,7 @@ from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.acting import LocalPolicies
 from runnel.runtime.programs.carry import ActorStates, Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
-from runnel.runtime.programs.snapshots import BEGINNING, SnapshotSchedule, SnapshotTaker, TakenSnapshot
+from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.programs.unrolls import assemble_all
@@ -40,7 +40,7 @@ class SteppedProgram:
         seed: int,
         name: str = "process",
         report_event: ReportEvent = ignore_event,
-        snapshots: SnapshotSchedule = SnapshotSchedule(),
+        snapshots: SnapshotSchedule = NO_SNAPSHOTS,
     ):
         self.name, self.report_event, self.steps = name, report_event, 0
         self._snapshots, self._iterations = SnapshotTaker(snapshots), 0

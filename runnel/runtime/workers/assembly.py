@@ -16,6 +16,7 @@ from runnel.planning.pace import Pace, gathers, paces
 from runnel.planning.plan import Plan
 from runnel.runtime.programs.acting import LocalPolicies, ParameterSource
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.snapshots import NO_SNAPSHOTS, SnapshotSchedule
 from runnel.runtime.programs.spmd import Spmd
 from runnel.runtime.programs.versions import Leads, ParameterStamp
 from runnel.runtime.recovery import block_checkpoint, worker_checkpoint
@@ -71,6 +72,7 @@ class Assignment:
     memory: BlockMemory  # of its journals
     start: BlockStart
     spmd: Spmd | None = None  # where it is one of several learners
+    snapshots: SnapshotSchedule = NO_SNAPSHOTS  # of learners
 
     @cached_property
     def fragment(self) -> PlacedFragment:

@@ -9,6 +9,7 @@ from runnel.runtime.recovery.journal import Arrays
 from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.parameters import ParameterPublisher
 from runnel.runtime.workers.ports import InPort
+from runnel.runtime.workers.snapshot_sender import SnapshotSender
 from runnel.runtime.workers.trainer_worker import TrainerWorker
 
 
@@ -20,8 +21,10 @@ class Learner:
         self.worker = TrainerWorker(a)
         self.progress = self.worker.progress
         self.publisher = ParameterPublisher(a)
+        self.snapshots = SnapshotSender(a, a.snapshots, self.progress.env_steps)
         self._any = jax.jit(jnp.any)
         self.context.iteration, self.context.on_go = self.progress.iteration, self.progress.on_go
+        self.context.on_pause = self._report
         if a.free and not a.pauses:
             self.context.drain = self._drain
 
@@ -34,6 +37,7 @@ class Learner:
         # An asynchronous learner may also pause while it waits for unrolls: what it has of them is lost. Several that
         # are one program may not: they pause where they agree to.
         context.between = a.free and (a.spmd is None or a.fragment.replicas == 1)
+        self.snapshots.boundary(trainer.carry, self.progress.env_steps)
         while self._stops():
             context.pause()
         self.publisher.publish(trainer.carry, trainer.iteration)
@@ -45,6 +49,11 @@ class Learner:
         complete = self.progress.complete()
         stops = (self.context.pausing or complete) and not self.context.too_early()
         return stops if self.a.spmd is None else bool(self._any(self.a.spmd.flags(stops)))
+
+    def _report(self) -> None:
+        """Before a pause: the launcher knows all that was done."""
+        self.snapshots.flush()
+        self.progress.report()
 
     def turn(self) -> None:
         self.worker.turn()

@@ -1,0 +1,44 @@
+"""What the driver and the workers that evaluate send each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runnel.config import json_messages
+from runnel.config.json_messages import JsonMessage
+from runnel.runtime.control_messages import Failed
+
+BETWEEN = ":"
+"""Stands between the group and the name of an array."""
+
+
+@dataclass(frozen=True)
+class Evaluate(JsonMessage):
+    """Play the episodes with the parameters that come with this, named `GROUP:NAME`."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class StepsPlayed(JsonMessage):
+    """A heartbeat."""
+
+    steps: int
+
+
+@dataclass(frozen=True)
+class EpisodesPlayed(JsonMessage):
+    """All episodes: in the arrays that come with this, `return:GROUP`, `length:` and `metric:NAME`."""
+
+    number: int
+    notes: list[str]
+
+
+def parse_report(value: Mapping[str, Any]) -> StepsPlayed | EpisodesPlayed | Failed:
+    return json_messages.parse(value, StepsPlayed | EpisodesPlayed | Failed)
+
+
+def parse_command(value: Mapping[str, Any]) -> Evaluate:
+    return json_messages.parse(value, Evaluate)

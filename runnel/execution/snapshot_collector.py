@@ -1,0 +1,45 @@
+"""Puts the snapshots of a run's learners together: one of each group, taken at the same mark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from runnel.runtime.control_messages import SnapshotTaken
+from runnel.runtime.programs.snapshots import TakenSnapshot
+
+
+class SnapshotCollector:
+    """Learners of several groups send theirs one by one; those of one mark form a snapshot of the run."""
+
+    def __init__(self, groups: Sequence[str]):
+        self.groups = set(groups)
+        self._parts: dict[int, dict[str, tuple[SnapshotTaken, dict[str, np.ndarray]]]] = {}  # by mark and group
+        self._whole: list[TakenSnapshot] = []
+
+    def add(self, taken: SnapshotTaken, arrays: Mapping[str, np.ndarray]) -> None:
+        parts = self._parts.setdefault(taken.mark, {})
+        parts[taken.group] = (taken, dict(arrays))
+        if parts.keys() != self.groups:
+            return
+        del self._parts[taken.mark]
+        # A mark that one learner passed over, because a later one was due at once, will never be complete.
+        self._parts = {mark: rest for mark, rest in self._parts.items() if mark > taken.mark}
+        self._whole.append(
+            TakenSnapshot(
+                taken.mark,
+                min(header.env_steps for header, _ in parts.values()),
+                {group: header.version for group, (header, _) in parts.items()},
+                {group: own for group, (_, own) in parts.items()},
+            )
+        )
+
+    def fetch(self) -> list[TakenSnapshot]:
+        """The whole ones since the last call, oldest first."""
+        whole, self._whole = self._whole, []
+        return whole
+
+    def clear(self) -> None:
+        """All learners return to a checkpoint."""
+        self._parts, self._whole = {}, []
