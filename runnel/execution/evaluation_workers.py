@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from runnel.errors import MalformedMessage
 from runnel.execution.evaluation_messages import BETWEEN, EpisodesPlayed, Evaluate, StepsPlayed, parse_report
 from runnel.execution.evaluation_task import EvaluationTask
 from runnel.execution.evaluators import Evaluated
-from runnel.launch.local_launcher import LocalLauncher, WorkerCommand
+from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
 from runnel.recording.events import ReportEvent
 from runnel.runtime.control_messages import Failed
 from runnel.runtime.programs.snapshots import TakenSnapshot
@@ -105,12 +105,11 @@ class EvaluationWorkers:
 
     def _send(self, share: _Share) -> None:
         assert self._now is not None
-        if share.process is None:
-            self._start(share)
+        process = share.process or self._start(share)
         arrays = {f"{g}{BETWEEN}{name}": a for g, own in self._now.arrays.items() for name, a in own.items()}
         share.working, share.heard = self._number, time.monotonic()
         with contextlib.suppress(BrokenPipeError, TimeoutError):  # `_look_at` notices that it has ended
-            share.process.control.send_arrays(Evaluate(self._number).to_json(), arrays)
+            process.control.send_arrays(Evaluate(self._number).to_json(), arrays)
 
     def _look_at(self, share: _Share) -> None:
         if share.working is None:
@@ -184,7 +183,7 @@ class EvaluationWorkers:
             tuple(note for share in self._shares for note in (share.played.notes if share.played else ())),
         )  # fmt: skip
 
-    def _start(self, share: _Share) -> None:
+    def _start(self, share: _Share) -> LocalProcess:
         if self._launcher is None:
             self._launcher = self._make_launcher()
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
@@ -194,7 +193,9 @@ class EvaluationWorkers:
             share.name, "runnel.execution.evaluation_worker:main", job, environ=environ,
             log=self.logs / f"{share.name}.log",
         )  # fmt: skip
-        share.process, share.warm = self._launcher.start(command), False
+        process = self._launcher.start(command)
+        share.process, share.warm = process, False
+        return process
 
 
 def _at(metrics: Mapping[str, np.ndarray], name: str, place: int) -> float:

@@ -27,6 +27,7 @@ from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFaile
 from runnel.execution.building import BuiltRun
 from runnel.execution.hang_watch import HangWatch
 from runnel.execution.machine_pool import MachinePool, SingleMachine, replanned
+from runnel.execution.policy_recorder import PolicyRecorder
 from runnel.execution.result import outcome
 from runnel.execution.run import Run
 from runnel.execution.run_stats import RunCounters, RunStats
@@ -36,7 +37,9 @@ from runnel.recording.events import EventLog
 from runnel.recording.files import as_user_error, one_line, write_json_atomically
 from runnel.recording.metrics import MetricsLog
 from runnel.recording.sinks import Sink
-from runnel.reporting.live_view import LiveView, forgiving, summary
+from runnel.reporting.live_view import LiveView, evaluation_line, forgiving, summary
+from runnel.runtime.programs import snapshots
+from runnel.runtime.programs.snapshots import SnapshotSchedule
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.recovery.nan_rollback import MAX_ROLLBACKS, NanRollback, with_other_seed
 from runnel.runtime.single_process.program import Program, carry_types, make_program, unsound
@@ -73,6 +76,7 @@ class Session:
         self._requested = built  # what was asked for; where machines come and go, `built` is what there is of it
         self._first_cpus = sum(machine.cpus for machine in self.pool.machines)
         self.checkpoints = Checkpoints(run_dir)
+        self._schedule = SnapshotSchedule(self.run_config.snapshot_periods)
         self.events = EventLog(run_dir)
         self.stats = RunStats(began)
         self.interrupted = False
@@ -89,6 +93,9 @@ class Session:
         self.rest: Progress | None = None  # what workers reported while they paused for the last checkpoint
         self._saved_at_iteration = -1
         self._nan_rollback = NanRollback()
+        self.policies = PolicyRecorder(
+            run_dir, config, self.run_config, built, self._report_event, lambda: self.interrupted
+        )  # fmt: skip
 
     @property
     def counters(self) -> RunCounters:
@@ -117,6 +124,7 @@ class Session:
 
     def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         stack.callback(self._close)
+        stack.callback(self.policies.close)
         program = self._first_program()
         tuned = ", ".join(self.built.tuned)
         notes = [f"tuned for {self.config['environment']['name']}: {tuned}"] if tuned else []
@@ -169,7 +177,8 @@ class Session:
         if plan.workers == 1:
             check_descriptors(opened() + RUN)
             startup.phase(self._at_start)
-            return make_program(plan, graph, self.built.environment, self.run_config.seed, self._report_event)
+            seed, environment = self.run_config.seed, self.built.environment
+            return make_program(plan, graph, environment, seed, self._report_event, self._schedule)
         from runnel.execution.distributed_program import DistributedProgram
 
         startup.phase(f"starting {plan.workers} workers")
@@ -261,6 +270,7 @@ class Session:
         steps, lost = self.counters.env_steps, before.updates - self.counters.updates
         self._report_event("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
         log.rewind(steps)
+        self.policies.rewind(steps if saved is not None else -1)
         self.counters.cut_episodes += program.load(saved, steps)
         self._saved_at_iteration = self.counters.iterations
 
@@ -268,10 +278,10 @@ class Session:
         wanted, per_iteration = self.run_config.steps, self.built.graph.steps_per_iteration
         target = self.run_config.stop_at_return
         target = math.inf if target is None else target
-        saved_at = time.monotonic()
+        saved_at, progress = time.monotonic(), None
         reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
         while self.counters.env_steps < wanted and not self.interrupted and not reached:
-            left = math.ceil((wanted - self.counters.env_steps) / per_iteration)
+            left = math.ceil((self._next_stop(wanted) - self.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if self.stats.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, lambda: self.interrupted)
             self.stats.add(progress, self.built.graph.steps_per_iteration)
@@ -279,8 +289,9 @@ class Session:
             if self.stats.startup_s is None and progress.updates:
                 self.stats.first_update()
                 program.measure()
+            reached |= self._evaluate(program, view)
             lately = program.report(recent=True)
-            record = self.stats.metrics(progress, lately)
+            record = {**self.stats.metrics(progress, lately), **self.policies.metrics()}
             log.write(record)
             view.update(record, lately)
             if self.stats.startup_s is not None:
@@ -298,9 +309,35 @@ class Session:
                 program = self.program or program
         self.stats.rate.stop(self.counters.env_steps)
         self._save_last(program, view)
+        self._evaluate_last(program, view)
         if self.rest is not None:  # workers have reported more since: the last line is the state at the end
             self._skip(self.rest.broken)
-            log.write(self.stats.metrics(self.rest, program.report(recent=True)))
+        last = self.rest or progress
+        if last is not None:
+            log.write({**self.stats.metrics(last, program.report(recent=True)), **self.policies.metrics()})
+
+    def _next_stop(self, wanted: int) -> int:
+        """Up to which environment step training goes on by itself."""
+        mark = self._schedule.next_mark(self.counters.env_steps)
+        return wanted if mark is None or not self.run_config.eval_wait else min(wanted, mark)
+
+    def _evaluate(self, program: Program, view: LiveView) -> bool:
+        """Hands over the snapshots that were taken; returns whether an evaluation has reached its target return."""
+        for taken in program.snapshots():
+            self.policies.take(taken)
+        for found in self.policies.wait() if self.run_config.eval_wait else self.policies.poll():
+            view.note(evaluation_line(found))
+        return self.policies.reached
+
+    def _evaluate_last(self, program: Program, view: LiveView) -> None:
+        """The evaluation at the end, of the parameters in the last checkpoint."""
+        if self.interrupted or program.carry is None:
+            return
+        self._evaluate(program, view)
+        carry = program.carry
+        last = snapshots.take(carry.states, carry.updates, self.counters.env_steps)  # type: ignore[arg-type]
+        for found in self.policies.finish(last):
+            view.note(evaluation_line(found))
 
     def _not_finite(self, broken: Mapping[str, int], program: Program, log: MetricsLog, view: LiveView) -> None:
         """Updates were refused: continues without them, returns to a checkpoint, or ends the run (`on_nan`)."""
@@ -350,6 +387,8 @@ class Session:
             return
         self._saved_at_iteration = self.counters.iterations
         view.note(f"checkpoint {path.name}")
+        carry = saved["carry"]
+        self.policies.keep(snapshots.take(carry.states, carry.updates, self.counters.env_steps))
 
     def _not_saved(self, reason: str, last: bool) -> None:
         newest = None
@@ -420,6 +459,7 @@ class Session:
             self.counters.cut_episodes += cut
             note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
         self._saved_at_iteration = self.counters.iterations
+        self.policies.rewind(taken)
         note(f"resumed at {self.counters.env_steps:,} steps")
         self.events.record("resumed", reason=f"at {self.counters.env_steps:,} steps", cut_episodes=cut)
 
@@ -462,7 +502,7 @@ class Session:
         return "making environments and compiling" if held is None else f"waits for {held}"
 
     def _steps(self) -> int:
-        return -1 if self.program is None else self.program.steps
+        return -1 if self.program is None else self.program.steps + self.policies.steps
 
     def _say(self, text: str) -> None:
         self._says(text)
@@ -519,6 +559,7 @@ class Session:
             "distribution": self.built.plan.distribution,
             "seed": self.run_config.seed,
             **self.stats.result(),
+            **self.policies.result(),
             **outcome(
                 program,
                 self.built,

@@ -69,6 +69,18 @@ def train(
     restarts: int = 10,
     hang_after_s: float = 120.0,
     on_nan: OnNan = "stop",
+    eval_every: int | None = None,
+    eval_episodes: int = 10,
+    eval_seed: int | None = None,
+    eval_env_settings: dict[str, Any] | None = None,
+    eval_workers: int | None = None,
+    eval_wait: bool = False,
+    eval_explore: bool = False,
+    eval_metric: str | None = None,
+    stop_at_eval_return: float | None = None,
+    keep_every: int | None = None,
+    keep_every_s: float | None = None,
+    keep_best: int = 1,
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
     **fields_of_distribution: Any,
@@ -83,6 +95,9 @@ def train(
     A worker that dies, raises, or gives no sign of life for `hang_after_s` is replaced, up to `restarts` times within
     ten minutes. An update that would bring NaN or infinity into the learner's state is refused; then `on_nan` ends the
     run, skips the update, or goes back to the newest checkpoint.
+
+    With `eval_every`, the greedy policy is evaluated whenever so many steps are taken, without any effect on training;
+    `runnel.load(run, "best")` is the policy that did best. The fields of `RunConfig` describe the other keywords.
 
     With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
     else one that is started on this machine.
