@@ -67,6 +67,14 @@ class RunConfig:
     """Shows the run at Weights & Biases too."""
     sinks: Sequence[Sink] = ()
     """The user's own receivers of metrics."""
+    on_update: Callable[..., Any] | None = None
+    """Called after updates, at most every `callback_every_s`."""
+    on_evaluation: Callable[..., Any] | None = None
+    """Called after each evaluation."""
+    on_checkpoint: Callable[..., Any] | None = None
+    """Called after each checkpoint."""
+    callback_every_s: float = 1.0
+    """How often `on_update` is called at most."""
     checkpoint_every_s: float = 60.0
     """Writes a checkpoint this often."""
     restarts: int = 10
@@ -132,6 +140,7 @@ _RANGES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "steps": (lambda x: 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),
     "seed": (lambda x: 0 <= x <= MOST_SEED, "a whole number from 0 to 2**32 - 1"),
     "checkpoint_every_s": (lambda x: x > 0, "more than 0 seconds"),
+    "callback_every_s": (lambda x: x >= 0, "0 seconds or more"),
     "restarts": (lambda x: x >= 0, "a whole number, 0 or more"),
     "hang_after_s": (lambda x: x > 0, "more than 0 seconds"),
     "eval_every": (lambda x: x is None or 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),

@@ -70,7 +70,12 @@ class EvaluationWorkers:
 
     def submit(self, snapshot: TakenSnapshot, must: bool = False) -> None:
         kept = [(each, needed) for each, needed in self._waiting if needed]
-        self.skipped += len(self._waiting) - len(kept)
+        passed_over = len(self._waiting) - len(kept)
+        self.skipped += passed_over
+        if passed_over:
+            reason = f"{self.skipped} snapshots were not evaluated: that takes longer than training to the next one"
+            first = self.skipped == passed_over
+            self.report_event("evaluation", reason=reason, action="the newest is evaluated", show=first)
         self._waiting = [*kept, (snapshot, must)]
         self._begin_next()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from runnel.config.run_config import RunConfig
 from runnel.errors import RunFailed, UserError, nearest
@@ -18,6 +18,7 @@ from runnel.execution.building import BuiltRun
 from runnel.execution.evaluation_task import task_of
 from runnel.execution.evaluators import Evaluated, Evaluators, InProcessEvaluators, wait_for
 from runnel.execution.policy_snapshots import described_policies
+from runnel.policy import Policies, Policy
 from runnel.recording.evaluation_log import EvaluationLog, read_evaluations
 from runnel.recording.events import ReportEvent
 from runnel.recording.policy_store import SCORE, PolicyStore, Retention
@@ -32,6 +33,13 @@ LOWEST: Final = "min:"
 """Before the name of a metric of which less is better."""
 
 
+class RecordedEvaluation(NamedTuple):
+    """An evaluation as evaluations.jsonl has it, and what was evaluated."""
+
+    found: dict[str, Any]
+    snapshot: TakenSnapshot
+
+
 class PolicyRecorder:
     """The policies of one run, and what evaluations found of them."""
 
@@ -43,7 +51,7 @@ class PolicyRecorder:
         self.asked, self._report_event, self._stop = asked, report_event, stop
         self.store, self.log = PolicyStore(run_dir), EvaluationLog(run_dir)
         self.rule = Retention(asked.keep_every, asked.keep_every_s, asked.keep_best)
-        self._described = described_policies(built, config)
+        self._described, self._algorithm = described_policies(built, config), built.algorithm
         self._evaluators = self._make_evaluators(run_dir, built)
         self._evaluated_at = -1  # environment steps of the newest snapshot that was sent to be evaluated
         self.newest: dict[str, Any] | None = None  # the newest evaluation
@@ -76,6 +84,19 @@ class PolicyRecorder:
 
     # Snapshots
 
+    def policies(self, snapshot: TakenSnapshot) -> Policy | Policies:
+        """The policies of a snapshot, to act with."""
+        made = {
+            group: Policy(
+                self._algorithm,
+                replace(self._described[group], version=snapshot.versions[group], env_steps=snapshot.env_steps),
+                arrays,
+                device="cpu",
+            )
+            for group, arrays in snapshot.arrays.items()
+        }
+        return next(iter(made.values())) if len(made) == 1 else Policies(made)
+
     def take(self, snapshot: TakenSnapshot) -> None:
         """A snapshot that was due: keeps it, and has it evaluated."""
         self.keep(snapshot)
@@ -98,7 +119,7 @@ class PolicyRecorder:
                 "policy_failed", reason=f"a policy could not be stored: {error}", action="training goes on"
             )
 
-    def finish(self, snapshot: TakenSnapshot) -> list[dict[str, Any]]:
+    def finish(self, snapshot: TakenSnapshot) -> list[RecordedEvaluation]:
         """The run has ended with these parameters: evaluates them too, and waits for all evaluations."""
         if self._evaluators is None:
             return []
@@ -123,18 +144,18 @@ class PolicyRecorder:
             self._evaluated_at = snapshot.env_steps
             self._evaluators.submit(snapshot, must)
 
-    def poll(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[RecordedEvaluation]:
         """The evaluations that are done since the last call, oldest first."""
         return [] if self._evaluators is None else list(filter(None, map(self._record, self._evaluators.poll())))
 
-    def wait(self) -> list[dict[str, Any]]:
+    def wait(self) -> list[RecordedEvaluation]:
         """Waits until nothing is left to evaluate."""
         if self._evaluators is None:
             return []
         limit_s = 3 * (self.asked.hang_after_s + 600.0)
         return list(filter(None, map(self._record, wait_for(self._evaluators, self._stop, limit_s))))
 
-    def _record(self, done: Evaluated) -> dict[str, Any] | None:
+    def _record(self, done: Evaluated) -> RecordedEvaluation | None:
         snapshot, played = done.snapshot, done.played
         if played is None:
             if self.asked.eval_wait:
@@ -155,7 +176,7 @@ class PolicyRecorder:
             self.store.annotate(group, version, summary)
         self.store.prune(self.rule)
         self._note(found)
-        return found
+        return RecordedEvaluation(found, snapshot)
 
     def _note(self, found: dict[str, Any]) -> None:
         self.newest = found
