@@ -83,6 +83,8 @@ class RunConfig:
     """Replaces a worker without a heartbeat for so long."""
     on_nan: OnNan = "stop"
     """What to do when an update is refused because something is not finite."""
+    init_from: Any = None
+    """Stored policies whose parameters training begins with."""
     eval_every: int | None = None
     """Evaluates the policy whenever so many environment steps are taken, at the beginning and at the end."""
     eval_episodes: int = 10
