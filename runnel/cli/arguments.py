@@ -213,6 +213,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[GROUP=]RUN_DIR[@TAG]",
         help="begin with the parameters of a stored policy",
     )
+    train.add_argument(
+        "--frozen",
+        action="append",
+        metavar="GROUP=RUN_DIR[@TAG]",
+        help="a stored policy acts for a group, which does not learn",
+    )
     _add_launcher(train)
     _add_on_nan(train, "end the run, skip the update, or go back to the newest checkpoint (stop)")
     train.add_argument("--wandb", action="store_true", help="show the run at Weights & Biases too")

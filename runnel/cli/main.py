@@ -135,6 +135,7 @@ def _train(args: argparse.Namespace) -> int:
         ),
         **_given(args, "keep_every", "keep_every_s", "keep_best"),
         init_from=_init_from(args),
+        frozen=_by_group("--frozen", args.frozen or []) or None,
         eval_wait=args.eval_wait,
         eval_explore=args.eval_explore,
         eval_env_settings=_eval_settings(args) or None,
@@ -335,10 +336,14 @@ def _init_from(args: argparse.Namespace) -> Any:
     given = args.init_from or []
     if len(given) == 1 and ("=" not in given[0] or Path(given[0].rpartition("@")[0] or given[0]).exists()):
         return given[0]
+    return _by_group("--init-from", given) or None
+
+
+def _by_group(flag: str, given: Sequence[str]) -> dict[str, str]:
     for text in given:
         if "=" not in text:
-            raise UserError(f"--init-from {text}: found several, expected GROUP=RUN_DIR[@TAG] for each")
-    return dict(text.split("=", 1) for text in given) or None
+            raise UserError(f"{flag} {text}: expected GROUP=RUN_DIR[@TAG]")
+    return dict(text.split("=", 1) for text in given)
 
 
 def _eval_settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def train(
     hang_after_s: float = 120.0,
     on_nan: OnNan = "stop",
     init_from: Source | Mapping[str, Source] | None = None,
+    frozen: Mapping[str, Source] | None = None,
     eval_every: int | None = None,
     eval_episodes: int = 10,
     eval_seed: int | None = None,
@@ -108,7 +109,8 @@ def train(
     `runnel.load(run, "best")` is the policy that did best. The fields of `RunConfig` describe the other keywords.
 
     `init_from`: a stored policy whose parameters training begins with, for all groups or by group: `RUN_DIR@TAG`, a
-    `Run`, a snapshot or a policy. The optimiser starts fresh.
+    `Run`, a snapshot or a policy. The optimiser starts fresh. `frozen`: by group, a stored policy of the same algorithm
+    that acts for it; the group does not learn.
 
     With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
     else one that is started on this machine.
@@ -134,16 +136,14 @@ def train(
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         built, pool = _settle(
             stack, launcher, address, transport, distribution, environment,
-            lambda: build(algorithm, environment, distribution, run.envs, settings, env_settings),
+            lambda: build(algorithm, environment, distribution, run.envs, settings, env_settings, frozen=frozen or ()),
         )  # fmt: skip
         config = run_config.to_json(replace(run, envs=built.graph.envs), described(built))
         built = _sign(config, built, run_dir)
         if built.plan.workers > 1:
             _check_portable(config, built)
-        initial = {}
-        if init_from is not None:
-            initial, notes = warm_start(built, run.seed, init_from)
-            built = _noted(built, notes)
+        initial, notes = warm_start(built, run.seed, init_from, frozen or {})
+        built = _noted(built, notes)
         directory, made = _fresh_directory(run_dir, built, run.seed)
         built = _noted(built, stack.enter_context(_alone(directory)))
         stack.enter_context(_cleared(made))

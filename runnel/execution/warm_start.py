@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from runnel.config import serialization
 from runnel.errors import UserError, nearest
 from runnel.execution.building import BuiltRun
 from runnel.execution.stored_policies import Source, StoredPolicy, find
-from runnel.recording.parameters import as_leaf, parameter_leaves, path_name, stored_type
+from runnel.recording.parameters import as_leaf, check_fit, parameter_leaves, path_name, stored_type
 from runnel.runtime.programs.loop import Loop
 from runnel.types import PyTree
 
@@ -30,19 +31,41 @@ class WarmStart(NamedTuple):
     notes: tuple[str, ...]
 
 
-def warm_start(built: BuiltRun, seed: int, init_from: Source | Mapping[str, Source]) -> WarmStart:
-    """The first states of a run. `init_from`: one source for all groups, or one for each of some groups."""
+def warm_start(
+    built: BuiltRun, seed: int, init_from: Source | Mapping[str, Source] | None, frozen: Mapping[str, Source]
+) -> WarmStart:
+    """The first states of a run. `init_from`: one source for all groups that learn, or one for each of some groups.
+
+    `frozen`: the policies of groups that do not learn, which must fit in every parameter.
+    """
     groups = list(built.graph.states)
-    sources = dict(init_from) if isinstance(init_from, Mapping) else dict.fromkeys(groups, init_from)
+    learning = [group for group in groups if group not in frozen]
+    sources: dict[str, Any] = {} if init_from is None else dict.fromkeys(learning, init_from)
+    sources = dict(init_from) if isinstance(init_from, Mapping) else sources
     states, notes = {}, []
-    for group, source in sources.items():
+    for group, source in [*sources.items(), *frozen.items()]:
         if group not in groups:
             raise UserError(f"init_from=: there is no group '{group}'{nearest(group, groups)}", keywords=("init_from",))
         stored = _of_group(find(source), group)
         fresh = Loop(built.graph).init_state(jax.numpy.uint32(seed), group)
-        states[group], said = _filled(fresh, stored)
+        states[group], said = _frozen(built, fresh, stored) if group in frozen else _filled(fresh, stored)
         notes += [f"{group}: {text}" if len(groups) > 1 else text for text in said]
     return WarmStart(states, tuple(notes))
+
+
+def _frozen(built: BuiltRun, fresh: PyTree, stored: StoredPolicy) -> tuple[PyTree, list[str]]:
+    """The state of a group that acts with a stored policy."""
+    own, found = serialization.to_json(built.algorithm), stored.config.algorithm
+    if found.get("class") != own.get("class"):
+        raise UserError(
+            f"frozen=: {stored.where} is a policy of {found.get('class')}, expected one of {own.get('class')}, as this "
+            "run trains",
+            keywords=("frozen",),
+        )
+    wanted = {name: leaf for name, leaf in parameter_leaves(fresh).items() if name.startswith("params")}
+    arrays = stored.arrays()
+    check_fit(arrays, wanted, stored.where)
+    return _replaced(fresh, {name: arrays[name] for name in wanted}), [f"acts with {stored.where} and does not learn"]
 
 
 def _of_group(found: Mapping[str, StoredPolicy], group: str) -> StoredPolicy:

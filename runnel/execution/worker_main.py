@@ -144,6 +144,7 @@ def _built(job: dict[str, Any]) -> Any:
             config["envs"],
             env_settings=config["environment"]["settings"],
             machine=machines,
+            frozen=config["frozen"],
         )
     return _CACHE[key]
 
