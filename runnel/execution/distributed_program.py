@@ -87,7 +87,8 @@ class DistributedProgram:
             self.supervisor.check_deadlock()
             self.usage.sample()
             advanced = self.progress.env_steps < self.progress.reached_env_steps()
-            if self._learners_paused() or stop() or (time.monotonic() > deadline and advanced):
+            ended = self._learners_paused() or self.progress.target_reached()
+            if ended or stop() or (time.monotonic() > deadline and advanced):
                 break
         return self.progress.progress(target)
 

@@ -56,6 +56,10 @@ class ProgressAggregator:
         """How far the slowest learner has come."""
         return min((report.env_steps for report in self._of_learners()), default=0)
 
+    def target_reached(self) -> bool:
+        """Whether a learner rests because it has reached the target return."""
+        return any(report.target_reached for report in self._of_learners())
+
     def _of_learners(self) -> list[ProgressReport]:
         return [report for name, report in self.last.items() if name in self.learners]
 
@@ -80,7 +84,7 @@ class ProgressAggregator:
             mean_length=sum(window.length for window in windows) / filled if filled else None,
             group_returns=returns,
             out=_means(sums),
-            reached=any(p.target_reached for p in learners) or bool(full and mean is not None and mean >= target),
+            reached=self.target_reached() or bool(full and mean is not None and mean >= target),
             env_steps=env_steps - self.env_steps,
             staleness=_mean_and_most(self._staleness()),
             broken=sums.broken,

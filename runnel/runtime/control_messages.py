@@ -50,7 +50,8 @@ class Pause(JsonMessage):
     """Pause between two unrolls or iterations, and report `Paused`."""
 
     at_iteration: int = 0
-    """Learners do not pause before this iteration: those in lockstep must pause at the same one."""
+    """Not before this iteration. Learners in lockstep must pause at the same one, and asynchronous workers beside them
+    catch up with them."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Paused(JsonMessage):
     """The worker has paused."""
 
     iteration: int | None
-    """Of a learner that has not reached the end; None of all others."""
+    """Of a worker that trains, unless it is a learner at the end of training; None of all others."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aging import Ages, TeamAges
+from aging import Ages, OneGroupWaits, PrioritisedAges, SlowRunners, TeamAges
 from chaos import Chaos
 from kill_runs import train
 from paths import EXAMPLES
@@ -66,8 +66,63 @@ def test_one_group_waits_for_its_learner_and_the_other_does_not(settings, exampl
     more = runnel.resume(tmp_path / "run", steps=80 * 2 * 4, quiet=True)
     assert more.result["status"] == "finished"
     assert int(more.states["hunter"].oldest) == 0
-    assert int(more.states["hunter"].updates) == 80
+    assert {int(state.updates) for state in more.states.values()} == {80}
     assert int(more.states["runners"].oldest) <= 3
+
+
+class StopAfter:
+    """A sink that interrupts the run, as Ctrl-C does, with one of its records."""
+
+    def __init__(self, records: int):
+        self.left = records
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.left -= 1
+        if not self.left:
+            signal.raise_signal(signal.SIGINT)
+
+    def close(self) -> None: ...
+
+
+LAYOUTS: dict[str, tuple[Ages, str, Distribution]] = {
+    "one asynchronous learner": (SlowRunners(), "toys:Tag", OneGroupWaits()),
+    "several": (SlowRunners(), "aging:Trio", OneGroupWaits()),
+    "of one program": (SlowRunners(), "toys:Tag", OneGroupWaits(learners=2)),
+    "behind a map": (SlowRunners(maps=1), "toys:Tag", OneGroupWaits(stages=True)),
+    "behind a replay": (SlowRunners(replayed=2), "toys:Tag", OneGroupWaits(stages=True)),
+    "with priorities": (PrioritisedAges(bound=8, work=400_000), "toys:Tag", OneGroupWaits(staleness=8, stages=True)),
+}
+FAST = ("one asynchronous learner", "several")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in FAST else pytest.mark.slow) for c in LAYOUTS])
+def test_a_mixed_run_stopped_in_its_middle_loses_no_unroll(case, tmp_path):
+    """Before a pause, asynchronous workers catch up with the synchronous learner: every group learns from every
+    iteration, however often the run is paused, stopped and resumed."""
+    algorithm, environment, distribution = LAYOUTS[case]
+    updates, run_dir = max(algorithm.replayed, 1), tmp_path / "run"
+    run = runnel.train(
+        algorithm, environment, distribution, envs=4, steps=10**8, seed=1, run_dir=run_dir, quiet=True,
+        sinks=[StopAfter(2)], checkpoint_every_s=0.3,
+    )  # fmt: skip
+    assert (run.result["status"], run.result["restarts"]) == ("interrupted", 0)
+    iterations = run.result["env_steps"] // 8
+    assert {int(state.updates) for state in run.states.values()} == {updates * iterations}
+    assert max(int(state.oldest) for state in run.states.values()) > 0, "an asynchronous learner was behind"
+    more = runnel.resume(run_dir, steps=run.result["env_steps"] + 20 * 8, quiet=True)
+    assert {int(state.updates) for state in more.states.values()} == {updates * (iterations + 20)}
+    assert int(more.states["hunter"].oldest) == max(algorithm.replayed - 1, 0)
+
+
+def test_a_mixed_run_ends_where_a_group_reaches_the_target_return(tmp_path):
+    """The asynchronous learner that has reached it rests; actors and the synchronous learner then wait for it."""
+    run = runnel.train(
+        SlowRunners(), "toys:Tag", OneGroupWaits(), envs=4, steps=10**8, seed=1, run_dir=tmp_path / "run", quiet=True,
+        stop_at_return=-1e9, hang_after_s=60.0,
+    )  # fmt: skip
+    assert run.result["status"] == "finished"
+    iterations = run.result["env_steps"] // 8
+    assert {int(state.updates) for state in run.states.values()} == {iterations}
 
 
 def test_killed_workers_of_a_mixed_run_are_replaced(tmp_path, monkeypatch):

@@ -84,10 +84,10 @@ class WorkerContext:
         self.counts: dict[str, float] = defaultdict(float)  # whatever the worker counts
         self.between = False
         self.pausing = False
-        self.pause_at = 0  # the iteration not to pause before; learners in step with each other must pause at the same
-        self.iteration: Callable[[], int | None] = lambda: None  # of a learner
+        self.pause_at = 0  # the iteration not to pause before
+        self.iteration: Callable[[], int | None] = lambda: None  # of a worker that trains
         self.save: Callable[[], dict[str, np.ndarray]] = dict
-        # In a pause: throws away what others must get rid of to pause too, and says whether there was anything.
+        # In a pause: takes in what others must get rid of to pause too, and says whether there was anything.
         self.drain: Callable[[], bool] = lambda: False
         self.on_pause: Callable[[], None] = lambda: None
         self.on_go: Callable[[Go], None] = lambda message: None
@@ -114,7 +114,7 @@ class WorkerContext:
                 if found is not None:
                     break
                 self.poll()
-                if self.pausing and self.between:
+                if self.pausing and self.between and not self.too_early():
                     self.pause()
         finally:
             self._count_wait()
@@ -154,6 +154,7 @@ class WorkerContext:
                 self.pausing, self.pause_at = False, 0
                 self.on_go(command)
             case Save():
+                self.drain()  # the last to pause may have sent something
                 self.line.send_arrays(Saved().to_json(), self.save())
             case TakeSnapshot():
                 self.snapshot_wanted = True
@@ -185,7 +186,7 @@ class WorkerContext:
         self.between = False
 
     def too_early(self) -> bool:
-        """Whether others have begun an iteration that they cannot finish without this learner."""
+        """Whether others are ahead: they cannot finish an iteration without this worker, or it is to catch up."""
         iteration = self.iteration()
         return iteration is not None and iteration < self.pause_at
 

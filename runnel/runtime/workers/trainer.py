@@ -207,6 +207,13 @@ class Trainer:
                 updates={group: np.int32(count + 1) for group, count in self.carry.updates.items()}
             )
 
+    def take_late_priorities(self) -> bool:
+        """Applies priorities that have come for earlier batches, in order; returns whether there were any."""
+        before = len(self._late)
+        while self._late and self._priorities_came(self._late[0][0]):
+            self._prioritise(*self._late.pop(0))
+        return len(self._late) < before
+
     def _learnt(self) -> set[str]:
         return {node.group for node in self.stage.nodes if node.traits.learns}
 

@@ -45,6 +45,9 @@ class TrainerWorker:
         collector, nodes = make_gradient_collector(a)
         self.work = _Iterations(self) if collector is None else _Gradients(self, collector, nodes)
         self.context.on_pause = self.progress.report
+        self.context.iteration = lambda: self.trainer.iteration
+        if a.catches_up:
+            self.context.drain = self.trainer.take_late_priorities
 
     def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
         """Acts with the states that the trainer has."""
