@@ -101,9 +101,7 @@ class AleEnvironment:
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> AleVector:
         make = partial(self._make, render)
-        return AleVector(
-            self._name, make, indices, seed, self._observations, self._actions, self._settings.life_loss
-        )
+        return AleVector(self._name, make, indices, seed, self._observations, self._actions, self._settings.life_loss)
 
     def _make(self, render: bool) -> gymnasium.Env:
         return TimeLimit(AtariGame(self._rom, self._settings, render), self._limit)

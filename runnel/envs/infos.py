@@ -26,9 +26,9 @@ def numbers(info: Any) -> dict[str, float]:
     try:
         for name, value in info.items():
             if isinstance(name, str) and METRIC_NAME.fullmatch(name) and not name.startswith(WRAPPERS):
-                number = _number(value)
-                if number is not None:
-                    found[name] = number
+                kept = number(value)
+                if kept is not None:
+                    found[name] = kept
                     if len(found) == MOST_METRICS:
                         break
     except Exception:  # no dict, or one of the user's own making: metrics are no reason to stop
@@ -36,7 +36,7 @@ def numbers(info: Any) -> dict[str, float]:
     return found
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
     """A bool, int or float, of Python's or NumPy's, as a float; None of anything else and of what is not finite."""
     if isinstance(value, np.ndarray | np.generic):
         if value.ndim or value.dtype.kind not in "biuf":
@@ -44,10 +44,10 @@ def _number(value: Any) -> float | None:
     elif not isinstance(value, bool | int | float):
         return None
     try:
-        number = float(value)
+        given = float(value)
     except Exception:  # an int too large for a float
         return None
-    return number if abs(number) <= LARGEST_METRIC else None  # also false of NaN
+    return given if abs(given) <= LARGEST_METRIC else None  # also false of NaN
 
 
 def means(infos: Iterable[Any]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.usage import UsageReport, single_process_usage
@@ -32,6 +34,7 @@ class CompiledProgram:
         self.name, self.steps = name, 0
         self.loop, self.stage, self.seed = loop, Stage(loop.graph), jnp.uint32(seed)
         self.mesh = Mesh(list(devices), ("columns",))
+        self.metric_window = MetricWindow()
         self.iterations_per_call = 1
         self._seconds = 0.0
         self._shardings = self._sharding(jax.eval_shape(loop.init, self.seed))
@@ -52,16 +55,18 @@ class CompiledProgram:
         del seconds, stop  # a call cannot be interrupted; it is short instead
         started = time.monotonic()
         count = min(iterations, self.iterations_per_call)
-        self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(target))
+        decided = target if not self.metric_window.scored else math.inf  # else here, after the call
+        self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(decided))
         # All devices, not only the one the totals are read from: a call that overtook the one before it could
         # leave too few of the host's threads for both to complete a collective.
         jax.block_until_ready(self.carry)
-        progress = totals.read(int(done), total, self.carry, bool(reached))
+        progress, ended = totals.read(int(done), total, self.carry, bool(reached))
+        self.metric_window.add(ended)
         spent = time.monotonic() - started
         self._seconds += spent
         if spent < CALL_S / 2 and progress.iterations == self.iterations_per_call:
             self.iterations_per_call *= 2
-        return progress
+        return self.metric_window.apply(progress, target)
 
     def measure(self) -> None:
         self._seconds = 0.0

@@ -8,13 +8,14 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
+from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable, reports_return
 from runnel.graph.nodes import Graph
 from runnel.planning.plan import Plan
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.single_process.compiled import CompiledProgram
 from runnel.runtime.single_process.stepped import SteppedProgram
@@ -33,6 +34,11 @@ class Program(Protocol):
     @property
     def steps(self) -> int:
         """Steps that host environments have taken in this process; another thread reads it, to detect hangs."""
+        ...
+
+    @property
+    def metric_window(self) -> MetricWindow:
+        """Metrics of the environment over the newest episodes; a checkpoint's counters have them."""
         ...
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
@@ -79,7 +85,8 @@ def make_program(
             return CompiledProgram(loop, [by_name[name] for name in fragment.devices[0]], seed, fragment.name)
         return SteppedProgram(loop, None, seed, fragment.name)
     assert isinstance(environment, HostEnvironment)
-    return SteppedProgram(Loop(graph), environment.open(range(graph.envs), seed), seed, fragment.name, report_event)
+    vector = environment.open(range(graph.envs), seed)
+    return SteppedProgram(Loop(graph), vector, seed, fragment.name, report_event, reports_return(environment))
 
 
 def carry_types(graph: Graph, environment: Environment) -> Carry:
