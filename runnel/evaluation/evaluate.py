@@ -17,7 +17,7 @@ import numpy as np
 
 from runnel import distributions
 from runnel.algorithm import Algorithm, act_one
-from runnel.environment import Environment, HostEnvironment, HostStep, JaxEnvironment
+from runnel.environment import Environment, HostEnvironment, HostStep, JaxEnvironment, ended_episodes
 from runnel.errors import UserError
 from runnel.evaluation.video import Video, recording_video
 from runnel.execution.building import rebuild
@@ -76,6 +76,8 @@ def evaluate(
     played = _Played(
         {group: np.concatenate([part.returns[group] for part in parts]) for group in parts[0].returns},
         np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.learner for part in parts]),
+        [each for part in parts for each in part.env],
     )
     endless = int((played.lengths >= LIMIT_STEPS).sum())
     if endless:
@@ -94,13 +96,17 @@ def evaluate(
 class _Played(NamedTuple):
     """Episodes, in order."""
 
-    returns: dict[str, np.ndarray]  # by group: [N], the mean over the group's agents
+    returns: dict[str, np.ndarray]  # by group: [N], the mean over the group's agents; the environment's own score
     lengths: np.ndarray  # [N]
+    learner: np.ndarray  # [N] the rewards that learning would have seen; others where the environment has its own score
+    env: list[dict[str, float]]  # [N] metrics of the environment
 
 
 def _statistics(played: _Played) -> dict[str, Any]:
     returns = np.mean(list(played.returns.values()), axis=0)
     groups = {group: float(values.mean()) for group, values in played.returns.items()}
+    env = {name: [each[name] for each in played.env if name in each] for each in played.env for name in each}
+    differs = not np.array_equal(returns, played.learner)
     return {
         "episodes": len(returns),
         "mean_return": float(returns.mean()),
@@ -111,6 +117,8 @@ def _statistics(played: _Played) -> dict[str, Any]:
         "returns": [float(value) for value in returns],
         "lengths": [int(value) for value in played.lengths],
         **({"group_returns": groups} if len(groups) > 1 else {}),
+        **({"learner_return": float(played.learner.mean())} if differs else {}),
+        **({"env": {name: float(np.mean(values)) for name, values in env.items()}} if env else {}),
     }
 
 
@@ -147,7 +155,9 @@ class _Player:
             memory = {group: self._memory(group, count) for group in self.groups}
             returns = {group: np.zeros(count) for group in self.groups}
             lengths, playing = np.zeros(count, np.int64), np.ones(count, np.bool_)
+            env: list[dict[str, float]] = [{} for _ in indices]
             vector.reset(observation)
+            begun = vector.episode_numbers()
             columns = self._each(lambda agents: np.arange(len(indices) * agents.agents, dtype=np.int32))
             for group, agents in self.groups.items():
                 columns[group] += indices.start * agents.agents
@@ -161,7 +171,13 @@ class _Player:
                     reward = out.reward[group].reshape(count, agents.agents).mean(1)
                     returns[group] += np.where(playing, reward, 0.0)
                 lengths += playing
-                playing &= ~(out.terminated | out.truncated)
+                ended = out.terminated | out.truncated
+                if (ended & playing).any():
+                    playing &= vector.episode_numbers() == begun  # a game may go on after the loss of a life
+                    for each in ended_episodes(vector):
+                        if each.episode == begun[each.row]:
+                            env[each.row] = dict(each.values)
+                    memory = self._begun(memory, ended)
                 if not playing.any():
                     break
             failed = [failure for failure in vector.failures() if failure.episode == 0]
@@ -170,7 +186,14 @@ class _Player:
                 self.note(f"{cut} cut: environment {failed[0].index}: {failed[0].what}")
         finally:
             vector.close()
-        return _Played(returns, lengths)
+        learner = np.mean(list(returns.values()), axis=0)
+        for row, values in enumerate(env):
+            for group in returns:
+                prefix = f"{group}/" if len(returns) > 1 else ""
+                if f"{prefix}return" in values:
+                    returns[group][row] = values.pop(f"{prefix}return")
+                    values.pop(f"{prefix}length", None)  # which is the one counted
+        return _Played(returns, lengths, learner, env)
 
     def _each(self, make: Callable[[Any], Any]) -> dict[str, Any]:
         return {group: make(agents) for group, agents in self.groups.items()}
@@ -178,8 +201,21 @@ class _Player:
     def _memory(self, group: str, count: int) -> PyTree:
         agents = self.groups[group]
         one = self.graph.algorithm.initial_memory(agents)
-        # Never reset: of each environment only the first episode counts.
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (count * agents.agents, *jnp.shape(x))), one)
+
+    def _begun(self, memory: dict[str, PyTree], first: np.ndarray) -> dict[str, PyTree]:
+        """The memory to act from, that of an episode's start where one begins [n]."""
+
+        def pick(fresh: Any, old: Any, agents: int) -> Any:
+            return jnp.where(first.repeat(agents).reshape(-1, *[1] * (old.ndim - 1)), fresh, old)
+
+        count = len(first)
+        return {
+            group: jax.tree.map(
+                functools.partial(pick, agents=agents.agents), self._memory(group, count), memory[group]
+            )
+            for group, agents in self.groups.items()
+        }
 
     def _act_all(self, params: PyTree, observation: PyTree, memory: PyTree, columns: PyTree, step: Any) -> Any:
         actions, memories = {}, {}
