@@ -293,9 +293,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_launcher(plan)
     plan.add_argument("--format", choices=("text", "json", "svg"), default="text", help="(text)")
 
-    plot = command("plot", "draw the returns of runs over their steps")
+    plot = command("plot", "draw the returns of runs, or another metric, over their steps")
     plot.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR")
     plot.add_argument("--out", type=Path, required=True, metavar="FILE", help=".png, .svg or .pdf")
+    plot.add_argument("--metric", default="mean_return", metavar="NAME", help="of metrics.jsonl: env/is_success")
 
     bench = command("bench", "run benchmarks of a source checkout, or name them")
     bench.add_argument("names", nargs="*", metavar="NAME")

@@ -243,7 +243,7 @@ def _plan(args: argparse.Namespace) -> int:
 def _plot(args: argparse.Namespace) -> int:
     from runnel.reporting.plot import plot
 
-    print(plot(args.run_dirs, args.out))
+    print(plot(args.run_dirs, args.out, args.metric))
     return 0
 
 

@@ -77,7 +77,7 @@ def evaluate(
         "algorithm": built.plan.algorithm.lower(),
         "environment": config["environment"]["name"],
         "seed": seed,
-        **evaluation_statistics(played.returns, played.lengths, played.metrics),
+        **evaluation_statistics(played.returns, played.lengths, played.metrics, played.learner_returns),
         "video": None if video is None else str(video),
     }
 

@@ -16,7 +16,7 @@ from runnel.algorithm import Algorithm
 from runnel.config import run_config, serialization
 from runnel.config import settings as fields
 from runnel.config.presets import tuned
-from runnel.environment import Environment, JaxEnvironment, is_traceable
+from runnel.environment import METRIC_NAME, MOST_METRICS, Environment, JaxEnvironment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.execution import trust
 from runnel.graph.flow import trace
@@ -27,7 +27,7 @@ from runnel.planning.network_estimate import estimate_network
 from runnel.planning.plan import Distribution, Machine, NotCompiled, Plan, build_plan
 from runnel.recording.files import read_json
 from runnel.system import startup
-from runnel.types import AgentSpec
+from runnel.types import AgentSpec, EnvSpec
 
 DEFAULT_ENVS_HOST = 8
 DEFAULT_ENVS_JAX = 64
@@ -209,6 +209,26 @@ def _check_traced(environment: JaxEnvironment) -> None:
         flag = getattr(timestep, name)
         if flag.shape != () or flag.dtype != bool:
             raise UserError(f"{spec.name}: step gives {name} as {describe(flag)}, wanted a single bool")
+    _check_metrics(spec, timestep.metrics)
+
+
+def _check_metrics(spec: EnvSpec, metrics: Any) -> None:
+    """Refuses metrics that are not numbers by name, or by group and name."""
+    said = f"{spec.name}: step gives metrics"
+    if not isinstance(metrics, dict) and metrics != ():
+        raise UserError(f"{said} {describe(metrics)}, wanted a dict from name to a number, or ()")
+    grouped = bool(metrics) and all(isinstance(value, dict) for value in metrics.values())
+    if grouped and not metrics.keys() <= spec.groups.keys():
+        other, known = next(name for name in metrics if name not in spec.groups), ", ".join(spec.groups)
+        raise UserError(f"{said} of the group '{other}', wanted one of its groups: {known}")
+    for named in metrics.values() if grouped else [dict(metrics)]:
+        if len(named) > MOST_METRICS:
+            raise UserError(f"{said} of {len(named)} names, wanted {MOST_METRICS} or fewer")
+        for name, value in named.items():
+            if not isinstance(name, str) or not METRIC_NAME.fullmatch(name):
+                raise UserError(f"{said} called {name!r}, wanted letters, digits, '_', '.' and '-', at most 64")
+            if isinstance(value, dict) or getattr(value, "shape", None) != () or value.dtype.kind not in "biuf":
+                raise UserError(f"{said} whose '{name}' is {describe(value)}, wanted a single bool, int or float")
 
 
 def _agents(agents: AgentSpec) -> tuple[int, ...]:

@@ -9,18 +9,21 @@ import numpy as np
 from runnel.ops.episodes import WINDOW
 from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, StalenessSums
 from runnel.runtime.programs import totals
+from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.totals import Progress
 
 
 class ProgressAggregator:
     """The newest reports, and the part of them that `progress` has already returned.
 
-    Learners report how far training has come; workers that see episodes end report their returns. `begin` sets where
-    training starts: at the beginning of the run, or at a checkpoint.
+    Learners report how far training has come; workers that see episodes end report their returns, and workers that step
+    environments what these report of them (`metric_window`). `begin` sets where training starts: at the beginning of
+    the run, or at a checkpoint.
     """
 
-    def __init__(self, learners: set[str]):
+    def __init__(self, learners: set[str], reports_return: bool = False):
         self.learners = learners
+        self.metric_window = MetricWindow(reports_return)
         self.worked = 0  # environment steps learnt from; steps that were repeated count twice
         self.last: dict[str, ProgressReport] = {}  # by worker: its newest report
         self.staleness = StalenessSums(0, 0, 0)  # from before the last `begin`, where learners restart their counts
@@ -32,6 +35,7 @@ class ProgressAggregator:
         self.last = {}
         self.ended: dict[str, int] = {}  # by worker: episodes counted by the workers that it replaced
         self.sums = totals.Summed(0, {}, {}, {})
+        self.metric_window.clear()
 
     def add(self, name: str, report: ProgressReport) -> None:
         """Takes a worker's report."""
@@ -90,7 +94,7 @@ class ProgressAggregator:
             broken=sums.broken,
         )
         self.env_steps, self.iterations, self.episodes, self.versions = env_steps, iterations, episodes, versions
-        return progress
+        return self.metric_window.apply(progress, target)
 
     def _staleness(self) -> StalenessSums:
         """Since this process began to train."""

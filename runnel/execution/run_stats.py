@@ -49,6 +49,10 @@ class RunCounters:
     restart_reasons: dict[str, int] = field(default_factory=dict)
     environment_failures: int = 0
     skipped_updates: int = 0  # refused, because something was not finite
+    learner_return: float | None = None  # the mean return as learning sees it, where the environment reports its own
+    env: dict[str, float] = field(default_factory=dict)  # metrics of the environment: means over the newest episodes
+    env_sums: dict[str, float] = field(default_factory=dict)  # in a checkpoint: their window, see `MetricWindow`
+    env_episodes: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def problem(cls, kept: Mapping[str, Any]) -> str | None:
@@ -72,6 +76,7 @@ class RunCounters:
         self.episodes += progress.episodes
         self.mean_return, self.mean_length = progress.mean_return, progress.mean_length
         self.group_returns = progress.group_returns if len(progress.group_returns) > 1 else {}
+        self.learner_return, self.env = progress.learner_return, progress.env
 
 
 @dataclass
@@ -151,7 +156,13 @@ class RunStats:
             **lately.metrics(),
             **{f"learn/{name}": value for name, value in progress.out.items()},
             **{f"return/{group}": value for group, value in counters.group_returns.items()},
+            **self._learner_return(),
+            **{f"env/{name}": value for name, value in counters.env.items()},
         }
+
+    def _learner_return(self) -> dict[str, float]:
+        value = self.counters.learner_return
+        return {} if value is None else {"learner_return": value}
 
     def result(self) -> dict[str, Any]:
         """What result.json has of it."""
@@ -163,6 +174,8 @@ class RunStats:
             "cut_episodes": counters.cut_episodes,
             "mean_return": counters.mean_return,
             **({"group_returns": counters.group_returns} if counters.group_returns else {}),
+            **self._learner_return(),
+            **({"env": counters.env} if counters.env else {}),
             "wall_seconds": self.wall_seconds(),
             "startup_seconds": self.startup_s,
             "steps_per_second": self.rate.overall(),

@@ -287,6 +287,7 @@ class Session:
         log.rewind(steps)
         self.policies.rewind(steps if saved is not None else -1)
         self.counters.cut_episodes += program.load(saved, steps)
+        program.metric_window.load(self.counters.env_sums, self.counters.env_episodes)
         self._saved_at_iteration = self.counters.iterations
 
     def _train_on(self, program: Program, log: MetricsLog, view: LiveView) -> None:
@@ -438,7 +439,11 @@ class Session:
         self.rest = rest
         if rest is not None:
             self.stats.add(rest, self.built.graph.steps_per_iteration)
-        counters = {**asdict(self.counters), "wall_seconds": self.stats.wall_seconds()}
+        counters = {
+            **asdict(self.counters),
+            **program.metric_window.saved(),
+            "wall_seconds": self.stats.wall_seconds(),
+        }
         try:
             path = self.checkpoints.save(self.counters.iterations, saved, counters)
         except Exception as error:  # orbax and what it stands on have errors of their own for a full disk
@@ -516,6 +521,7 @@ class Session:
                 keywords=("steps",),
             )
         cut = program.load(saved, taken)
+        program.metric_window.load(self.counters.env_sums, self.counters.env_episodes)
         if cut:
             self.counters.cut_episodes += cut
             note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")

@@ -32,6 +32,7 @@ from runnel.execution.worker_record import Recovery, WorkerRecord
 from runnel.recording.events import ReportEvent
 from runnel.runtime.control_messages import (
     Command,
+    EpisodesEnded,
     Event,
     Failed,
     Load,
@@ -174,6 +175,8 @@ class Supervisor:
                     record.phase = phase
                 case ProgressReport() as report:
                     self.progress.add(name, report)
+                case EpisodesEnded(sums):
+                    self.progress.metric_window.add(sums)
                 case Paused(iteration):
                     record.note_pause(iteration)
                 case Saved():

@@ -5,6 +5,7 @@ The supervisor sends commands, a worker sends reports. Each is a JSON object ove
 
     supervisor:  Load                Go              Pause           Save           Go ...  Stop
     worker:            Status, Phase    ProgressReport      Paused          Saved
+                                        EpisodesEnded
 
 After `Reset` a worker drops what it is doing, answers `ReadyToLoad` and waits for the next `Load`. Both ends are of the
 same version. Standard library only: environment workers import this.
@@ -145,6 +146,18 @@ class ProgressReport(JsonMessage):
 
 
 @dataclass(frozen=True)
+class EpisodesEnded(JsonMessage):
+    """What environments reported of the episodes that have ended since the worker's last message of this kind.
+
+    It never has an episode that a replacement of the worker would play again: an unroll is reported once it has been
+    handed over.
+    """
+
+    sums: dict[str, tuple[float, int]]
+    """By metric: the sum over episodes, and of how many."""
+
+
+@dataclass(frozen=True)
 class Paused(JsonMessage):
     """The worker has paused."""
 
@@ -195,7 +208,7 @@ class Failed(JsonMessage):
     """An environment failed for good (`EnvironmentFailed`): to start again would not help."""
 
 
-Report = Phase | Status | ProgressReport | Paused | Saved | SnapshotTaken | ReadyToLoad | Event | Failed
+Report = Phase | Status | ProgressReport | EpisodesEnded | Paused | Saved | SnapshotTaken | ReadyToLoad | Event | Failed
 
 
 def parse_command(value: Mapping[str, Any]) -> Command:

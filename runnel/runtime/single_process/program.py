@@ -8,13 +8,14 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
+from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable, reports_return
 from runnel.graph.nodes import Graph
 from runnel.planning.plan import Plan
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import NO_SNAPSHOTS, SnapshotSchedule, TakenSnapshot
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.single_process.compiled import CompiledProgram
@@ -34,6 +35,11 @@ class Program(Protocol):
     @property
     def steps(self) -> int:
         """Steps that host environments have taken in this process; another thread reads it, to detect hangs."""
+        ...
+
+    @property
+    def metric_window(self) -> MetricWindow:
+        """Metrics of the environment over the newest episodes; a checkpoint's counters have them."""
         ...
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
@@ -100,7 +106,8 @@ def make_program(
         return SteppedProgram(loop, None, seed, fragment.name, snapshots=snapshots)
     assert isinstance(environment, HostEnvironment)
     vector = environment.open(range(graph.envs), seed)
-    return SteppedProgram(Loop(graph), vector, seed, fragment.name, report_event, snapshots)
+    scored = reports_return(environment)
+    return SteppedProgram(Loop(graph), vector, seed, fragment.name, report_event, scored, snapshots)
 
 
 def carry_types(graph: Graph, environment: Environment) -> Carry:

@@ -17,6 +17,7 @@ import numpy as np
 from runnel.config.json_messages import JsonMessage
 from runnel.runtime.control_messages import (
     Command,
+    EpisodesEnded,
     Event,
     Go,
     Load,
@@ -89,6 +90,8 @@ class WorkerContext:
         self.save: Callable[[], dict[str, np.ndarray]] = dict
         # In a pause: takes in what others must get rid of to pause too, and says whether there was anything.
         self.drain: Callable[[], bool] = lambda: False
+        # Metrics of the episodes that have ended since this was last called.
+        self.episode_sums: Callable[[], dict[str, tuple[float, int]]] = dict
         self.on_pause: Callable[[], None] = lambda: None
         self.on_go: Callable[[Go], None] = lambda message: None
         self.on_snapshot: Callable[[], None] = lambda: None  # of learners: in a pause
@@ -206,6 +209,9 @@ class WorkerContext:
 
     def report(self) -> None:
         self._count_wait()
+        sums = self.episode_sums()
+        if sums:
+            self.send(EpisodesEnded(sums))
         elapsed = time.monotonic() - self.started
         waits = None if self._waits_for is None else (self._waits_for, time.monotonic() - self._began_to_wait)
         self._reported_wait = waits is not None
