@@ -32,7 +32,7 @@ from runnel.runtime.control_messages import Go, Status, Stop, TakeSnapshot
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import TakenSnapshot
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.single_process.program import carry_types
@@ -76,7 +76,7 @@ class DistributedProgram:
             self.close()
             raise
 
-    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Lets the workers train for at most so many iterations; returns after about so many seconds."""
         if not self._loaded:
             self.load(None)
@@ -122,7 +122,7 @@ class DistributedProgram:
         for group, state in states.items():
             self._initial |= worker_checkpoint.leaf_arrays(names.initial(group), state)
 
-    def rest(self) -> Progress:
+    def rest(self) -> ProgressDelta:
         """What workers have reported while they paused."""
         return self.progress.progress()
 

@@ -10,7 +10,7 @@ from runnel.ops.episodes import WINDOW
 from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, StalenessSums
 from runnel.runtime.programs import totals
 from runnel.runtime.programs.metric_window import MetricWindow
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 
 
 class ProgressAggregator:
@@ -67,7 +67,7 @@ class ProgressAggregator:
     def _of_learners(self) -> list[ProgressReport]:
         return [report for name, report in self.last.items() if name in self.learners]
 
-    def progress(self, target: float = math.inf) -> Progress:
+    def progress(self, target: float = math.inf) -> ProgressDelta:
         """The progress since the last call."""
         learners = self._of_learners()
         env_steps = min((p.env_steps for p in learners), default=self.env_steps)
@@ -80,7 +80,7 @@ class ProgressAggregator:
         episodes = self._episodes()
         mean = float(np.mean(list(returns.values()))) if returns else None
         full = windows and all(window.filled >= WINDOW for window in windows)
-        progress = Progress(
+        progress = ProgressDelta(
             iterations=iterations - self.iterations,
             updates=versions - self.versions,
             episodes=max(0, episodes - self.episodes),

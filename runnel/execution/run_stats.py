@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.usage import UsageReport
 
 MOST = 2**62
@@ -68,7 +68,7 @@ class RunCounters:
         """As they were kept with a checkpoint."""
         return cls(**kept)
 
-    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+    def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
         self.iterations += progress.iterations
         steps = progress.iterations * steps_per_iteration if progress.env_steps is None else progress.env_steps
         self.env_steps += steps
@@ -124,7 +124,7 @@ class RunStats:
     startup_s: float | None = None  # to the first update
     staleness: tuple[float, int] = (0.0, 0)  # its mean and the highest, since this process began to train
 
-    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+    def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
         self.counters.add(progress, steps_per_iteration)
         self.staleness = progress.staleness
 
@@ -136,7 +136,7 @@ class RunStats:
     def wall_seconds(self) -> float:
         return self.counters.wall_seconds + time.monotonic() - self.began
 
-    def metrics(self, progress: Progress, lately: UsageReport) -> dict[str, Any]:
+    def metrics(self, progress: ProgressDelta, lately: UsageReport) -> dict[str, Any]:
         """A line of metrics.jsonl."""
         counters = self.counters
         return {

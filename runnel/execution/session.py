@@ -26,8 +26,7 @@ from runnel.config.jax_config import keep_off_devices
 from runnel.environment import is_traceable
 from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed, printable
 from runnel.execution.building import BuiltRun
-from runnel.execution.callbacks import Callbacks
-from runnel.execution.callbacks import Progress as RunProgress
+from runnel.execution.callbacks import Callbacks, Progress
 from runnel.execution.hang_watch import HangWatch
 from runnel.execution.machine_pool import MachinePool, SingleMachine, replanned
 from runnel.execution.policy_recorder import PolicyRecorder, RecordedEvaluation
@@ -43,7 +42,7 @@ from runnel.recording.sinks import Sink
 from runnel.reporting.live_view import LiveView, evaluation_line, forgiving, summary
 from runnel.runtime.programs import snapshots
 from runnel.runtime.programs.snapshots import SnapshotSchedule, TakenSnapshot
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.recovery.nan_rollback import MAX_ROLLBACKS, NanRollback, with_other_seed
 from runnel.runtime.single_process.program import Program, carry_types, make_program, unsound
 from runnel.system import startup
@@ -97,7 +96,7 @@ class Session:
         self._watch = self._hang_watch() if built.plan.workers == 1 else None
         self.program: Program | None = None
         self.reason: str | None = None  # why the run did not end as it should
-        self.rest: Progress | None = None  # what workers reported while they paused for the last checkpoint
+        self.rest: ProgressDelta | None = None  # what workers reported while they paused for the last checkpoint
         self._saved_at_iteration = -1
         self._nan_rollback = NanRollback()
         self._newest_checkpoint: Path | None = None
@@ -378,7 +377,7 @@ class Session:
         counters = self.counters
         self.callbacks.call(
             name,
-            RunProgress(
+            Progress(
                 self.run_dir, counters.env_steps, counters.updates, counters.episodes, counters.mean_return,
                 MappingProxyType(dict(metrics)),
                 None if self.policies.newest is None else MappingProxyType(dict(self.policies.newest)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,8 +12,10 @@ import numpy as np
 from runnel.config.run_config import check_format
 from runnel.errors import UserError, nearest, printable
 from runnel.recording import run_directory
+from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.files import read_json, write_atomically
 from runnel.recording.metrics import records
+from runnel.reporting.statistics import flat
 
 FORMATS: Final = ("png", "svg", "pdf")
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444", "#999933")
@@ -25,6 +27,9 @@ MOST_SETTINGS: Final = 4
 NOISY: Final = 8.0
 """A curve that goes up and down by this many times its own range is smoothed."""
 
+
+EVALUATION: Final = "eval/"
+"""Metrics of evaluations begin with this."""
 
 RETURN: Final = "mean_return"
 """The metric that is drawn unless another is asked for; of this one there are points between the records too."""
@@ -49,7 +54,7 @@ class Curve(NamedTuple):
 def plot(run_dirs: Sequence[Path | str], out: Path | str, metric: str = RETURN) -> Path:
     """Draws the runs into one picture and gives its path; the ending of `out` says what kind of picture.
 
-    `metric` is a name in metrics.jsonl, such as `env/is_success`.
+    `metric` is a name in metrics.jsonl, such as `env/is_success`, or one of evaluations, such as `eval/return`.
     """
     out = Path(out)
     kind = out.suffix.lower().lstrip(".")
@@ -75,7 +80,8 @@ def read_curve(run_dir: Path | str, metric: str = RETURN) -> Curve:
         raise UserError(f"{run_dir} is no run: found {found}, expected a directory that `runnel train` made")
     points: list[tuple[float, float]] = []
     known: set[str] = set()
-    for record in records(run_dir):
+    evaluated = metric.startswith(EVALUATION)
+    for record in _evaluations(run_dir) if evaluated else records(run_dir):
         if len(known) < MOST_NAMES:
             known.update(record)
         between: Any = record.get("curve") if metric == RETURN else None
@@ -93,6 +99,15 @@ def read_curve(run_dir: Path | str, metric: str = RETURN) -> Curve:
         raise UserError(f"{run_dir} has no curve yet: no episode has ended; let it train for longer")
     env_steps, values = np.array(points, np.float64).T
     return Curve(run_dir, *_configuration(run_dir), env_steps, values)
+
+
+def _evaluations(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """A record for each evaluation, at the environment steps of what was evaluated."""
+    for found in read_evaluations(run_dir):
+        try:
+            yield {"env_steps": found["env_steps"], **flat(found)}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{run_dir}/evaluations.jsonl is damaged: {type(error).__name__}: {error}") from None
 
 
 def _point(point: list[Any], run_dir: Path) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from runnel.ops.episodes import WINDOW
 from runnel.runtime.programs.episode_sums import EpisodeSums
 
 if TYPE_CHECKING:
-    from runnel.runtime.programs.totals import Progress
+    from runnel.runtime.programs.totals import ProgressDelta
 
 MOST_NAMES: Final = 1024
 """Names beyond this are ignored: an environment that makes up new ones would fill the memory and every record."""
@@ -70,8 +70,8 @@ class MetricWindow:
         full = all(self._counts[name] >= WINDOW for name in scores)
         return bool(scores) and full and _mean(scores) >= target
 
-    def apply(self, progress: Progress, target: float = math.inf) -> Progress:
-        """Progress with the metrics of the environment and, if it reports its own score, with that.
+    def apply(self, progress: ProgressDelta, target: float = math.inf) -> ProgressDelta:
+        """The progress with the metrics of the environment and, if it reports its own score, with that.
 
         `progress` has returns, lengths and ends of episodes as learning sees them.
         """

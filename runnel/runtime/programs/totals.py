@@ -17,7 +17,7 @@ from runnel.runtime.programs.finite import NonFiniteCounts
 from runnel.types import Array
 
 
-class Progress(NamedTuple):
+class ProgressDelta(NamedTuple):
     """A stretch of training, as plain numbers."""
 
     iterations: int
@@ -54,7 +54,7 @@ def window_mean_of(window: ops_episodes.Window) -> Array:
     return jnp.where(window.filled >= ops_episodes.WINDOW, ops_episodes.mean_return(window), jnp.nan)
 
 
-def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) -> tuple[Progress, EpisodeSums]:
+def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) -> tuple[ProgressDelta, EpisodeSums]:
     """Waits for the device and brings the sums to the host: the progress, and metrics of the environment."""
     total, window = jax.device_get((total, carry.window))
     filled = int(window.filled)
@@ -66,7 +66,7 @@ def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) 
         for name, value in sums.items():
             if times:
                 out[f"{prefix}/{name}" if prefix else name] = float(value) / times
-    progress = Progress(
+    progress = ProgressDelta(
         iterations=iterations,
         updates=sum(int(n) + _times(total.broken.get(node)) for node, n in total.updates.items()),
         episodes=int(total.episodes),

@@ -17,7 +17,7 @@ from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.usage import UsageReport, single_process_usage
 from runnel.types import PER_COLUMN, Array, PyTree
 
@@ -57,7 +57,7 @@ class CompiledProgram:
         with jax.default_device(self.mesh.devices.flat[0]):
             return jax.device_put(self._init(self.seed), self._shardings)
 
-    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         del seconds, stop  # a call cannot be interrupted; it is short instead
         self._take_if_due()

@@ -17,7 +17,7 @@ from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import NO_SNAPSHOTS, SnapshotSchedule, TakenSnapshot
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.single_process.compiled import CompiledProgram
 from runnel.runtime.single_process.stepped import SteppedProgram
 from runnel.runtime.usage import UsageReport
@@ -42,7 +42,7 @@ class Program(Protocol):
         """Metrics of the environment over the newest episodes; a checkpoint's counters have them."""
         ...
 
-    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         ...
 
@@ -80,7 +80,7 @@ class Program(Protocol):
         """Waits for what workers send, without letting them train further than they were asked to."""
         ...
 
-    def rest(self) -> Progress | None:
+    def rest(self) -> ProgressDelta | None:
         """The progress between the return of `run` and the pause that `save` made."""
         ...
 

@@ -21,7 +21,7 @@ from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.programs.unrolls import assemble_all
 from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.runtime.recovery import action_history
@@ -75,7 +75,7 @@ class SteppedProgram:
     def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
         return NO_STAMP, {group: state.params for group, state in self.carry.states.items()}
 
-    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         started, done, reached, refused = time.monotonic(), 0, False, False
         total = None
