@@ -20,7 +20,7 @@ from runnel.algorithm import Algorithm, act_one
 from runnel.environment import Environment, HostEnvironment, HostStep, JaxEnvironment
 from runnel.errors import UserError
 from runnel.evaluation.video import Video, recording_video
-from runnel.execution.building import rebuild
+from runnel.execution.building import fixed_envs, rebuild
 from runnel.execution.run import Run, of_run, unsound
 from runnel.graph.nodes import Graph
 from runnel.ops import random
@@ -67,10 +67,10 @@ def evaluate(
         startup.phase(f"playing {episodes} episodes")
         player = _Player(built.graph, _as_host(built.environment), states, seed, note)
         parts = [player.play(range(1), film)] if film is not None else []
-        start = len(parts)
+        start, most = len(parts), min(AT_A_TIME, fixed_envs(built.environment) or AT_A_TIME)
         while start < episodes:
             # Equal parts, so that acting is compiled once.
-            size = -(-(episodes - start) // -(-(episodes - start) // AT_A_TIME))
+            size = -(-(episodes - start) // -(-(episodes - start) // most))
             parts.append(player.play(range(start, start + size)))
             start += size
     played = _Played(

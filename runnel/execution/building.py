@@ -79,7 +79,7 @@ def build(
     )
     if is_traceable(world):
         _check_traced(cast(JaxEnvironment, world))
-    default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else DEFAULT_ENVS_HOST
+    default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else fixed_envs(world) or DEFAULT_ENVS_HOST
     count = envs if envs is not None else tuned_envs or default_envs
     expected = run_config.out_of_range("envs", count)
     if expected:
@@ -107,11 +107,33 @@ def planned(
         same = environments.in_jax(graph.spec.name)
         text = f"{error}, or use its JAX version, {same}" if same else str(error)
         raise UserError(text, keywords=error.keywords) from None
+    _check_vectors(plan, environment)
     if not plan.hosts:
         return plan
     return dataclasses.replace(
         plan, across=estimate_network(plan, graph, derive_channels(plan, graph, host=not is_traceable(environment)))
     )
+
+
+def fixed_envs(environment: Environment) -> int | None:
+    """How many environments each vector of a host environment has, where that cannot be chosen."""
+    return getattr(environment, "fixed_envs", None)
+
+
+def _check_vectors(plan: Plan, environment: Environment) -> None:
+    """Refuses a plan whose workers would need vectors of another number of environments than they have."""
+    fixed, players = fixed_envs(environment), plan.home("environment")
+    if fixed is None:
+        return
+    vectors = len(players.environments) * players.env_splits
+    total = sum(stop - start for start, stop in players.environments)
+    if any((stop - start) != fixed * players.env_splits for start, stop in players.environments):
+        have = f"has {fixed} environments" if vectors == 1 else f"has {fixed} environments, and {vectors} are needed"
+        raise UserError(
+            f"envs={total}: each vector of {environment.spec.name} {have}; found envs={total}, expected "
+            f"envs={fixed * vectors}, or a callable that takes `num_envs`",
+            keywords=("envs",),
+        )
 
 
 def rebuild(
