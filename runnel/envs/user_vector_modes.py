@@ -32,7 +32,7 @@ from gymnasium.vector import (
     VectorRewardWrapper,
     VectorWrapper,
 )
-from gymnasium.wrappers import vector as wrappers
+from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, RecordEpisodeStatistics
 
 from runnel.errors import EnvironmentFailed, UserError
 
@@ -43,10 +43,10 @@ PASS_MASKS: Final = (
     VectorActionWrapper,
     VectorObservationWrapper,
     VectorRewardWrapper,
-    wrappers.DictInfoToList,
-    wrappers.RecordEpisodeStatistics,
+    DictInfoToList,
+    RecordEpisodeStatistics,
 )
-"""Wrappers of Gymnasium's around which some of the environments can be reset."""
+"""Gymnasium's wrappers around which single environments can be reset; of these, `NormalizeObservation` refuses it."""
 
 Seeds = Callable[[int], int]
 """Of an environment of the vector: the seed with which its next episode begins."""
@@ -103,8 +103,12 @@ def resets_rows(vector: VectorEnv, name: str) -> bool:
     *around, inner = _layers(vector)
     # Without shared memory, AsyncVectorEnv resets an environment twice that was reset by a mask.
     known = type(inner) is SyncVectorEnv or (type(inner) is AsyncVectorEnv and inner.shared_memory)
-    ours = all(isinstance(each, PASS_MASKS) and type(each).__module__.startswith("gymnasium.") for each in around)
-    return known and ours
+    return known and all(map(_passes_masks, around))
+
+
+def _passes_masks(wrapper: VectorEnv) -> bool:
+    written_by_gymnasium = type(wrapper).__module__.startswith("gymnasium.")
+    return written_by_gymnasium and isinstance(wrapper, PASS_MASKS) and type(wrapper) is not NormalizeObservation
 
 
 def _layers(vector: VectorEnv) -> Iterator[VectorEnv]:
@@ -155,7 +159,8 @@ class SameStep:
         own = info_of(info, env)
         for key in LAST:
             whole = info.get(key) if isinstance(info, Mapping) else None
-            found = each(whole, self._vector.num_envs)[env] if isinstance(whole, tuple) else own.get(key)
+            batched = isinstance(whole, Mapping | tuple)
+            found = each(whole, self._vector.num_envs)[env] if batched else own.get(key)
             if found is not None:
                 return found
         raise EnvironmentFailed(

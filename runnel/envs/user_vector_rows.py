@@ -126,7 +126,7 @@ class UserVector:
                 return
             if fault.misfit and not self._proven:
                 raise UserError(f"{self._name}: {fault.what}; correct the vector's single_observation_space")
-            self._count_vector(fault)
+            self._count(0, fault)
             self._rebuild()
             self._episodes += 1
 
@@ -138,7 +138,8 @@ class UserVector:
         rewards = step.reward
         if rewards.shape != step.terminated.shape or rewards.dtype.kind not in spaces.REAL:
             found = f"{rewards.dtype} of shape {rewards.shape}"
-            return EnvironmentFault(f"step gave rewards of {found}, wanted a number for each environment", misfit=True)
+            what = f"the vector's step gave rewards of {found}, wanted a number for each environment"
+            return EnvironmentFault(what, misfit=True)
         return step
 
     def _take(self, step: VectorStep, out: HostStep) -> None:
@@ -231,7 +232,7 @@ class UserVector:
 
     def _make_anew(self, fault: EnvironmentFault, out: HostStep, stepping: bool = False) -> None:
         """The vector failed: cuts all episodes where they stand, and begins the next ones in one made anew."""
-        self._count_vector(fault, stepping)
+        self._count(0, fault, stepping)  # nobody knows whose it is
         self._cut(range(len(self._indices)), out)
         self._rebuild()
         self._begin()
@@ -247,8 +248,8 @@ class UserVector:
     def _rebuild(self) -> None:
         """Makes the vector anew."""
         self._close_vectors()
-        while problem := self._try("making it anew", self._build_again):
-            self._count_vector(problem)
+        while problem := self._try("maker", self._build_again):
+            self._count(0, problem)
 
     def _build_again(self) -> None:
         self._treated = self._build()
@@ -266,7 +267,7 @@ class UserVector:
         except (KeyboardInterrupt, EnvironmentFailed):
             raise
         except BaseException as problem:  # also `sys.exit`: an environment does not decide how a run ends
-            return raised(what, problem)
+            return raised(f"the vector's {what}", problem)
 
     def _condemnation(self) -> EnvironmentFault | None:
         """Whether one of the episodes is not to be gone on with: all of them step together. Asked once."""
@@ -294,10 +295,6 @@ class UserVector:
     def _count(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
         failure = Failure(row, self._indices[row], int(self._episodes[row]), fault.what, fault.traceback)
         self._failures.add(failure, self._clock, stepping)
-
-    def _count_vector(self, fault: EnvironmentFault, stepping: bool = False) -> None:
-        """Counts a failure of all environments together, as one of the first of them."""
-        self._count(0, fault._replace(what=f"the vector's {fault.what}"), stepping)
 
     def _tell_watch(self, row: int) -> None:
         if self.watch is not None:
