@@ -176,20 +176,20 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a run's configuration")
-    _check_config(path, config)
+    run_config.check_json(path, config)
+    check_scripts(path, config, run_dir)
     return config
 
 
-def _check_config(path: Path, config: dict[str, Any]) -> None:
-    """Refuses a configuration that no run has written, before it is used."""
-    run_config.check_json(path, config)
+def check_scripts(path: Path, config: dict[str, Any], run_dir: str | Path | None) -> None:
+    """Refuses a configuration whose scripts are not those of a run: anywhere but in its directory, by whole paths."""
     for name in _names(config):
         file, colon, _ = name.rpartition(":")
         if not colon or not file.endswith(".py"):
             continue
         if not os.path.isabs(file):
             raise UserError(f"{path} names the script '{file}'; wanted its whole path, as runs write it")
-        if Path(file).resolve().is_relative_to(path.parent.resolve()):
+        if run_dir is not None and Path(file).resolve().is_relative_to(Path(run_dir).resolve()):
             raise UserError(
                 f"{path} names the script '{file}', which lies in the run's own directory: a run is data, and nothing "
                 "in it is executed; move the script elsewhere and change its path here"
