@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from runnel import __version__
+from runnel.config import settings
 from runnel.errors import UserError
 
 if TYPE_CHECKING:
@@ -200,6 +201,9 @@ _WELL_FORMED: Final[Mapping[str, Callable[[Any], bool]]] = {
 }
 """The fields of config.json and their types. They are checked, since the file may have been edited."""
 
+KEYS: Final = ("runnel_version", "format", *_WELL_FORMED)
+"""Every key of config.json."""
+
 _REQUIRED: Final = ("algorithm", "distribution", "environment", "envs", "steps", "seed", "stop_at_return",
                     "checkpoint_every_s")  # fmt: skip
 
@@ -230,6 +234,12 @@ def check_json(path: Path | str, config: Mapping[str, Any]) -> None:
     for name, fits in _WELL_FORMED.items():
         if name in config and (not fits(config[name]) or out_of_range(name, config[name])):
             raise UserError(f"{path}: '{name}' is {str(config[name])[:60]!r}, which no run has; was the file edited?")
+
+
+def read_field(name: str, value: Any) -> tuple[Any, str | None]:
+    """A field of `RunConfig` as a user wrote it, and what it expects instead, in words; None where it fits."""
+    value, expected = settings.check_field(RunConfig, name, value)
+    return value, expected or out_of_range(name, value)
 
 
 def check_complete(path: Path | str, config: Mapping[str, Any]) -> None:

@@ -54,6 +54,14 @@ class EnvPoolEnvironment:
         limit = int(limit) if limit and limit < np.iinfo(np.int32).max else None
         self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, limit, native)
 
+    @staticmethod
+    def has_setting(name: str, setting: str) -> bool:
+        """Whether EnvPool's environment has a setting of that name: those of MuJoCo can stack frames."""
+        with _quiet_and_without_jax():
+            import envpool
+
+            return name in envpool.list_all_envs() and setting in envpool.make_spec(name).config._fields
+
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> EnvPoolVector:
         if render:
             draw_without_screen()

@@ -53,9 +53,9 @@ class PlayedEpisodes(NamedTuple):
     notes: tuple[str, ...] = ()  # for the user: episodes that were cut
 
 
-def quotas(episodes: int) -> list[int]:
-    """By environment: how many episodes it plays."""
-    rounds = -(-episodes // AT_A_TIME)
+def quotas(episodes: int, most: int | None = None) -> list[int]:
+    """By environment: how many episodes it plays. `most`: environments that there are, where that cannot be chosen."""
+    rounds = -(-episodes // min(AT_A_TIME, most or AT_A_TIME))
     envs = -(-episodes // rounds)
     return [episodes // envs + (e < episodes % envs) for e in range(envs)]
 
