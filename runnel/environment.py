@@ -99,14 +99,6 @@ class Episode(NamedTuple):
     actions: dict[str, np.ndarray]  # by group: [steps so far, (agents,) ...]
 
 
-class EpisodeMetrics(NamedTuple):
-    """What an environment measured of an episode that has ended: its metrics at the episode's last step."""
-
-    row: int  # of the vector
-    episode: int  # its number
-    values: dict[str, float]
-
-
 @dataclass(frozen=True)
 class Failure:
     """Something that went wrong in one environment of a vector; the vector went on with an environment made anew."""

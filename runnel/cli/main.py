@@ -353,7 +353,7 @@ def _settings(
 
 
 def _stored(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
-    """The policies that a run begins with, and the settings of its evaluation; those of `--config` where none are given."""
+    """The policies that a run begins with, and the settings of its evaluation, beside those of `--config`."""
     asked = {
         "init_from": _init_from(args),
         "frozen": _by_group("--frozen", args.frozen or []) or None,

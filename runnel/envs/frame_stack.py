@@ -20,14 +20,36 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from runnel.environment import Episode, EpisodeMetrics, Failure, HostEnvironment, HostStep, HostVector
+from runnel.environment import (
+    Episode,
+    EpisodeMetrics,
+    Failure,
+    HostEnvironment,
+    HostStep,
+    HostVector,
+    ended_episodes,
+    lives_of,
+    reports_return,
+)
 from runnel.errors import UserError
 from runnel.observations import is_parted
-from runnel.types import Box, Discrete, EnvSpec, Leaf, MultiDiscrete, PyTree, Space, channel_axis, space_map, zeros
+from runnel.types import (
+    Box,
+    Discrete,
+    EnvSpec,
+    Leaf,
+    MultiDiscrete,
+    NativeFormat,
+    PyTree,
+    Space,
+    channel_axis,
+    space_map,
+    zeros,
+)
 
 SETTING: Final = "frame_stack"
 """The name of the setting, of every environment that has no such setting of its own."""
@@ -107,8 +129,15 @@ def stacked_spec(spec: EnvSpec, frames: int) -> EnvSpec:
             return {**space, SEEN: stacked(space[SEEN])}
         return space_map(lambda leaf: _stacked(leaf, frames), space)
 
+    def native(format: NativeFormat | None) -> NativeFormat | None:
+        if format is None:
+            return None
+        starts = tuple((path, np.tile(start, frames) if np.ndim(start) else start)
+                       for path, start in format.observation_starts)  # fmt: skip
+        return dataclasses.replace(format, observation_starts=starts)
+
     groups = {
-        group: dataclasses.replace(agents, observation=stacked(agents.observation))
+        group: dataclasses.replace(agents, observation=stacked(agents.observation), native=native(agents.native))
         for group, agents in spec.groups.items()
     }
     return dataclasses.replace(spec, groups=groups)
@@ -135,6 +164,7 @@ class FrameStackedEnvironment:
         self.environment, self.frames = environment, frames
         self.spec = stacked_spec(environment.spec, frames)
         self.fixed_envs: int | None = getattr(environment, "fixed_envs", None)
+        self.reports_return = reports_return(environment)
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> FrameStackedVector:
         vector = self.environment.open(indices, seed, render)
@@ -153,7 +183,7 @@ class FrameStackedVector:
 
     def __init__(self, vector: HostVector, spec: EnvSpec, envs: int, frames: int):
         """`spec` is that of the vector inside."""
-        self._vector = vector
+        self._vector, self.lives = vector, lives_of(vector)
         self._agents = {group: agents.agents for group, agents in spec.groups.items()}
         self._places = places(spec)
 
@@ -214,7 +244,7 @@ class FrameStackedVector:
         return self._vector.failures()
 
     def episode_metrics(self) -> list[EpisodeMetrics]:
-        return cast(Any, self._vector).episode_metrics()
+        return ended_episodes(self._vector)
 
     def render(self, row: int) -> np.ndarray:
         return self._vector.render(row)

@@ -44,8 +44,8 @@ class UserVectorEnvironment:
         """`make` makes a vector of so many environments, to be rendered or not; `probe` is one of them."""
         self._name, self._make, self.fixed_envs = name, make, fixed_envs
         self._lent: _Lent | None = None
-        self._observations = spaces.observations(_space(probe, "single_observation_space", name), name)
-        self._actions = spaces.actions(_space(probe, "single_action_space", name), name)
+        seen, action = (_space(probe, f"single_{which}_space", name) for which in ("observation", "action"))
+        self._observations, self._actions = spaces.observations(seen, name), spaces.actions(action, name)
         self._apart = not resets_rows(probe, name)
         self._takes_seeds = _takes_seeds(probe, name)
         if self._apart and fixed_envs not in (None, 1):
@@ -55,7 +55,8 @@ class UserVectorEnvironment:
                 "expected SAME_STEP or DISABLED, or a callable that takes `num_envs`"
             )
         limit = getattr(probe.spec, "max_episode_steps", None)
-        self.spec = EnvSpec.single(name, self._observations.space, self._actions.space, limit)
+        native = spaces.native_format(seen, action, name)
+        self.spec = EnvSpec.single(name, self._observations.space, self._actions.space, limit, native)
 
     @classmethod
     def of_callable(
