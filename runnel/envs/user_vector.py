@@ -31,6 +31,10 @@ from runnel.errors import EnvironmentFailed, UserError, a
 from runnel.types import EnvSpec
 
 Maker = Callable[..., VectorEnv]
+"""The user's: called with settings."""
+
+MakeVector = Callable[[int, bool], VectorEnv]
+"""Makes a vector of so many environments, to be rendered or not."""
 
 
 class UserVectorEnvironment:
@@ -40,23 +44,22 @@ class UserVectorEnvironment:
     that is made already, has a number of its own, `fixed_envs`.
     """
 
-    def __init__(self, name: str, make: Callable[[int, bool], VectorEnv], probe: VectorEnv, fixed_envs: int | None):
-        """`make` makes a vector of so many environments, to be rendered or not; `probe` is one of them."""
+    def __init__(self, name: str, make: MakeVector, probe: VectorEnv, fixed_envs: int | None, free: bool):
+        """`probe` is a vector like those that `make` makes, in any number of environments if it is `free` to do so."""
         self._name, self._make, self.fixed_envs = name, make, fixed_envs
         self._lent: _Lent | None = None
         seen, action = (_space(probe, f"single_{which}_space", name) for which in ("observation", "action"))
         self._observations, self._actions = spaces.observations(seen, name), spaces.actions(action, name)
         self._apart = not resets_rows(probe, name)
         self._takes_seeds = _takes_seeds(probe, name)
-        if self._apart and fixed_envs not in (None, 1):
+        if self._apart and not free and fixed_envs != 1:
             raise UserError(
                 f"{name}: found a vector of {fixed_envs} environments whose autoreset_mode is {mode_of(probe, name)}: "
                 "while one of them spends a step on its reset the others go on, and training would see that step; "
                 "expected SAME_STEP or DISABLED, or a callable that takes `num_envs`"
             )
-        limit = getattr(probe.spec, "max_episode_steps", None)
         native = spaces.native_format(seen, action, name)
-        self.spec = EnvSpec.single(name, self._observations.space, self._actions.space, limit, native)
+        self.spec = EnvSpec.single(name, self._observations.space, self._actions.space, _time_limit(probe), native)
 
     @classmethod
     def of_callable(
@@ -64,33 +67,28 @@ class UserVectorEnvironment:
     ) -> UserVectorEnvironment:
         """From a callable and its settings. `probe` is what it gave for them, and is closed here."""
         free = names_parameter(makes, COUNT) and COUNT not in settings and not _is_bound(makes, COUNT)
-        number = int(probe.num_envs)
-
-        def make(count: int, render: bool) -> VectorEnv:
-            given = {**settings, COUNT: count} if free else dict(settings)
-            return _made(name, makes, given, count if free else number, render)
-
+        number = None if free else int(probe.num_envs)
         try:
-            return cls(name, make, probe, None if free else number)
+            remake = None if free else _remaker(name, probe)
+            if remake is not None:
+                return cls(name, _making(name, remake, {}, None), probe, number, free=True)
+            return cls(name, _making(name, makes, settings, number), probe, number, free)
         finally:
             _close(probe)
 
     @classmethod
     def of_object(cls, name: str, vector: VectorEnv) -> UserVectorEnvironment:
         """From a vector that is made already. It stays the user's: it is used by one run at a time, and not closed."""
-        remake = _remaker(name, vector)
-        if remake is not None and not resets_rows(vector, name):
-            # It can be made again in any number: the same environments, one in each vector.
-            found = cls.of_callable(name, remake, {}, remake(num_envs=1))
-            found.fixed_envs = int(vector.num_envs)
-            return found
+        number, remake = int(vector.num_envs), _remaker(name, vector)
+        if remake is not None:
+            return cls(name, _making(name, remake, {}, None), vector, number, free=True)
 
         def make(count: int, render: bool) -> VectorEnv:
             if render:
                 _check_pictures(name, vector)
             return vector
 
-        found = cls(name, make, vector, int(vector.num_envs))
+        found = cls(name, make, vector, number, free=False)
         found._lent = _Lent(name)
         return found
 
@@ -139,9 +137,22 @@ class _Lent:
         self._taken = False
 
 
-def _made(name: str, makes: Maker, settings: dict[str, Any], count: int, render: bool) -> VectorEnv:
-    if render and takes_keyword(makes, "render_mode"):
-        settings["render_mode"] = "rgb_array"
+def _making(name: str, makes: Maker, settings: Mapping[str, Any], number: int | None) -> MakeVector:
+    """Makes vectors with a callable: of `number` environments, or of as many as are asked for."""
+
+    def make(count: int, render: bool) -> VectorEnv:
+        given = {**settings, COUNT: count} if number is None else dict(settings)
+        if render and takes_keyword(makes, "render_mode"):
+            given["render_mode"] = "rgb_array"
+        vector = _made(name, makes, given, count if number is None else number)
+        if render:
+            _check_pictures(name, vector)
+        return vector
+
+    return make
+
+
+def _made(name: str, makes: Maker, settings: dict[str, Any], count: int) -> VectorEnv:
     try:
         vector = makes(**settings)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as problem:
@@ -156,8 +167,6 @@ def _made(name: str, makes: Maker, settings: dict[str, Any], count: int, render:
             f"{name}: found a vector of {vector.num_envs} environments, expected {count}: let it make as many as "
             "`num_envs` says, or leave that parameter out"
         )
-    if render:
-        _check_pictures(name, vector)
     return vector
 
 
@@ -174,6 +183,12 @@ def _space(vector: VectorEnv, which: str, name: str) -> gymnasium.Space:
     if space is None:
         raise UserError(f"{name} has no {which}; set one in `__init__`")
     return space
+
+
+def _time_limit(vector: VectorEnv) -> int | None:
+    """The most steps an episode can have, where `gymnasium.make_vec` has made the vector."""
+    spec = vector.spec
+    return None if spec is None else spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
 
 
 def _takes_seeds(vector: VectorEnv, name: str) -> bool:
@@ -197,9 +212,13 @@ def _is_bound(makes: Maker, parameter: str) -> bool:
 
 
 def _remaker(name: str, vector: VectorEnv) -> Maker | None:
-    """What makes the vector again in another number, if `gymnasium.make_vec` has made it and nothing wraps it."""
+    """Makes vectors of one environment like those of a vector that cannot be reset in part; None where it can be.
+
+    None also where that is not possible: `gymnasium.make_vec` must have made it, and nothing wrap it.
+    """
     spec = vector.spec
-    if spec is None or vector.unwrapped is not vector or "vectorization_mode" not in spec.kwargs:
+    made = spec is not None and vector.unwrapped is vector and "vectorization_mode" in spec.kwargs
+    if spec is None or not made or resets_rows(vector, name):
         return None
     spec = copy.deepcopy(spec)
     spec.kwargs.pop(COUNT, None)

@@ -158,6 +158,7 @@ def test_a_callable_makes_as_many_as_are_asked_for():
         (sync, {"num_envs": 2}, 2),
         (sync(5), {}, 5),
         (gymnasium.make_vec("CartPole-v1", num_envs=6), {}, 6),
+        (functools.partial(gymnasium.make_vec, "CartPole-v1", num_envs=6), {}, 6),
     ],
 )
 def test_a_number_of_its_own_is_the_number_of_environments(given, settings, number, tmp_path):
