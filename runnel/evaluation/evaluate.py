@@ -122,6 +122,13 @@ def _statistics(played: _Played) -> dict[str, Any]:
     }
 
 
+def _without_score(values: dict[str, float]) -> dict[str, float]:
+    """Metrics without scores and the lengths that belong to them: they are the returns and lengths of the episodes."""
+    scores = {name for name in values if name.rpartition("/")[2] == "return"}
+    lengths = {f"{name.removesuffix('return')}length" for name in scores}
+    return {name: value for name, value in values.items() if name not in scores | lengths}
+
+
 class _Player:
     """Plays first episodes of environments."""
 
@@ -189,11 +196,9 @@ class _Player:
         learner = np.mean(list(returns.values()), axis=0)
         for row, values in enumerate(env):
             for group in returns:
-                prefix = f"{group}/" if len(returns) > 1 else ""
-                if f"{prefix}return" in values:
-                    returns[group][row] = values.pop(f"{prefix}return")
-                    values.pop(f"{prefix}length", None)  # which is the one counted
-        return _Played(returns, lengths, learner, env)
+                prefix = f"{group}/" if f"{group}/return" in values else ""
+                returns[group][row] = values.get(f"{prefix}return", returns[group][row])
+        return _Played(returns, lengths, learner, [_without_score(values) for values in env])
 
     def _each(self, make: Callable[[Any], Any]) -> dict[str, Any]:
         return {group: make(agents) for group, agents in self.groups.items()}
