@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from paths import SUPPORT
+from reporters import SCALE
 
 from runnel.algorithm import Algorithm
 from runnel.errors import UserError
@@ -86,9 +87,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_on(f"{__name__}:Lasting", tmp_path_factory.mktemp("run"))
 
 
-def train_on(environment: str, run_dir: Path, algorithm: Any = None, envs: int = 2, steps: int = 16) -> Path:
+def train_on(
+    environment: str, run_dir: Path, algorithm: Any = None, envs: int = 2, steps: int = 16, **settings: Any
+) -> Path:
     algorithm = algorithm or Alternates()
-    return train(algorithm, environment, envs=envs, steps=steps, seed=3, run_dir=run_dir, quiet=True).run_dir
+    return train(
+        algorithm, environment, envs=envs, steps=steps, seed=3, run_dir=run_dir, quiet=True, env_settings=settings
+    ).run_dir
 
 
 def lengths_of(seed: int, count: int) -> list[int]:
@@ -170,6 +175,22 @@ def test_jax_environments_are_played_step_by_step(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="corridor gives no pictures"):
         evaluate(run, video=tmp_path / "film.mp4")
     assert not list(tmp_path.glob("*film*"))
+
+
+@pytest.mark.parametrize("environment", ["Darts", "TracedDarts"])
+def test_metrics_and_the_environments_own_score_are_reported(environment: str, tmp_path: Path) -> None:
+    played = evaluate(train_on(f"reporters:{environment}", tmp_path, scores=1), episodes=5)
+    assert played["mean_return"] == pytest.approx(SCALE * played["learner_return"])
+    assert all(value % SCALE == 0 for value in played["returns"])
+    assert played["env"]["throws"] == pytest.approx(played["mean_length"])
+    assert played["env"]["total"] == pytest.approx(played["learner_return"])
+    assert 0 <= played["env"]["is_success"] <= 1
+    assert not {"return", "length"} & played["env"].keys()
+
+
+def test_a_game_is_played_to_its_end_though_learning_sees_its_lives(tmp_path: Path) -> None:
+    played = evaluate(train_on("ALE/Breakout-v5", tmp_path, life_loss=True, max_frames=800), episodes=2)
+    assert all(length > 100 for length in played["lengths"])  # with nobody there a ball is lost in 24, and there are 5
 
 
 def test_a_script_named_from_where_one_stood_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,13 +99,15 @@ class _Tally:
 
     def add(self, row: int, returns: dict[str, float], length: int, metrics: dict[str, float]) -> None:
         if self.wants(row):
-            own = dict(metrics)
             self.learner[row].append(float(np.mean(list(returns.values()))))
-            for group in self.groups:
-                # An environment that scores otherwise than it rewards says so under this name.
-                for name in (f"{group}/return", *(["return"] if len(self.groups) == 1 else [])):
-                    returns[group] = own.pop(name, returns[group])
-            length = int(own.pop("length", length))
+            own = dict(metrics)
+            # An environment that scores otherwise than it rewards says so: for each group, or for all together.
+            scores = {group: own.pop(f"{group}/return") for group in self.groups if f"{group}/return" in own}
+            overall = own.pop("return", None)
+            if scores or overall is not None:
+                returns = returns | (scores or dict.fromkeys(self.groups, overall))
+                lengths = [own.pop(f"{group}/length", None) for group in self.groups] + [own.pop("length", None)]
+                length = int(next((each for each in lengths if each is not None), length))
             self.returns[row].append(returns)
             self.lengths[row].append(length)
             self.metrics[row].append(own)

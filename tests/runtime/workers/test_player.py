@@ -8,10 +8,11 @@ from reporters import Darts
 
 from runnel.envs.ale import AleEnvironment
 from runnel.envs.gymnasium import GymnasiumEnvironment
-from runnel.planning.schemas import GroupTypes, schema, unroll_fields
+from runnel.planning.schemas import GroupTypes, parts, schema, unroll_fields
 from runnel.runtime.programs import episode_sums
 from runnel.runtime.programs.versions import NO_STAMP
-from runnel.runtime.recovery.block_checkpoint import entry, load_host, open_journal, rejoin
+from runnel.runtime.recovery import checkpoint_names as names
+from runnel.runtime.recovery.block_checkpoint import entry, load_host, open_journal, rejoin, save_host
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.lanes import LocalPolicyLane
 from runnel.runtime.workers.player import BlockState, Player
@@ -19,7 +20,7 @@ from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
 from runnel.transport import in_process
 from runnel.transport.stream import Field
 
-STEPS, ENVS = 10, 3
+STEPS, ENVS = 4, 3
 
 
 class Died(BaseException):
@@ -64,8 +65,8 @@ class Room:
         self.memory, self.bell = BlockMemory.create(), bell
         self.sent, self.reported = [], {}
 
-    def work(self, unrolls, dies_at=-1, rejoins=False):
-        """A worker, until so many unrolls are made or it dies."""
+    def work(self, unrolls, dies_at=-1, rejoins=False, saved=None):
+        """A worker, until so many unrolls are made or it dies; gives its part of a checkpoint."""
         self.memory.rewind()
         out = OutPort(self.context, self.ring.writer(self.bell, self.bell), "unrolls")
         lane = LocalPolicyLane(self.types, "agent", STEPS, ENVS, [out])
@@ -76,7 +77,7 @@ class Room:
         if rejoins:
             rejoin(block, 0, False, partial(load_host, 0, block))
         else:
-            load_host(0, block, {})
+            load_host(0, block, saved or {})
             journal.write(block.entry())
         player = Player([block], lambda block: NO_STAMP)
         try:
@@ -88,7 +89,14 @@ class Room:
                 self.inbox.release(message)
         except Died:
             episode_sums.add(self.reported, player.episode_sums())  # a report that was just sent
+        kept = {**save_host(0, block), names.ITERATION: np.asarray(block.unrolls)}
         vector.close()
+        return kept
+
+    def ended_last(self, arrays):
+        """Whether an episode ended with the last step of an unroll."""
+        named = parts(unroll_fields(self.types, STEPS, ENVS), arrays)
+        return bool((named["terminated"][0] | named["truncated"][0])[-1].any())
 
 
 ENVIRONMENTS = {
@@ -97,20 +105,40 @@ ENVIRONMENTS = {
 }
 
 
+def assert_same_unrolls(calm, other):
+    assert len(calm.sent) == len(other.sent)
+    for one, another in zip(calm.sent, other.sent, strict=True):
+        for wanted, found in zip(one, another, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_a_replaced_worker_sends_and_reports_what_it_would_have(name):
-    unrolls = 24
+    unrolls = 60
     calm, killed = Room(ENVIRONMENTS[name]), Room(ENVIRONMENTS[name])
     calm.work(unrolls)
     killed.work(unrolls, dies_at=47)
     killed.work(unrolls, dies_at=130, rejoins=True)
     killed.work(unrolls, dies_at=131, rejoins=True)
     killed.work(unrolls, rejoins=True)
-    assert len(calm.sent) == len(killed.sent) == unrolls
-    for one, other in zip(calm.sent, killed.sent, strict=True):
-        for wanted, found in zip(one, other, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+    assert_same_unrolls(calm, killed)
     assert killed.reported.keys() == calm.reported.keys()
     for metric, wanted in calm.reported.items():  # no two episodes have the same `mark`: each was reported once
         assert killed.reported[metric] == pytest.approx(wanted), metric
     assert next(iter(calm.reported.values()))[1] > 2
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_worker_goes_on_from_a_checkpoint(name):
+    """Also where what learning saw last was the loss of a life, and the game goes on."""
+    calm, resumed = Room(ENVIRONMENTS[name]), Room(ENVIRONMENTS[name])
+    calm.work(40)
+    stops = [k + 1 for k, ended in enumerate(map(calm.ended_last, calm.sent)) if ended][:2]
+    assert len(stops) == 2
+    saved = {}
+    for unrolls in (*stops, 40):
+        saved = resumed.work(unrolls, saved=saved)
+    assert_same_unrolls(calm, resumed)
+    assert calm.reported.keys() == resumed.reported.keys()
+    for metric, wanted in calm.reported.items():
+        assert resumed.reported[metric] == pytest.approx(wanted), metric
