@@ -18,6 +18,8 @@ from runnel.config import settings
 from runnel.errors import UserError
 
 if TYPE_CHECKING:
+    from runnel.execution.callbacks import Callback
+    from runnel.execution.stored_policies import Source
     from runnel.launch.host_launcher import HostLauncher
     from runnel.recording.sinks import Sink
     from runnel.transport.interface import Transport
@@ -68,11 +70,11 @@ class RunConfig:
     """Shows the run at Weights & Biases too."""
     sinks: Sequence[Sink] = ()
     """The user's own receivers of metrics."""
-    on_update: Callable[..., Any] | None = None
+    on_update: Callback | None = None
     """Called after updates, at most every `callback_every_s`."""
-    on_evaluation: Callable[..., Any] | None = None
+    on_evaluation: Callback | None = None
     """Called after each evaluation."""
-    on_checkpoint: Callable[..., Any] | None = None
+    on_checkpoint: Callback | None = None
     """Called after each checkpoint."""
     callback_every_s: float = 1.0
     """How often `on_update` is called at most."""
@@ -84,7 +86,7 @@ class RunConfig:
     """Replaces a worker without a heartbeat for so long."""
     on_nan: OnNan = "stop"
     """What to do when an update is refused because something is not finite."""
-    init_from: Any = None
+    init_from: Source | Mapping[str, Source] | None = None
     """Stored policies whose parameters training begins with."""
     frozen: Any = None
     """By group: stored policies that act for groups which do not learn."""
