@@ -161,22 +161,28 @@ class Trio(Tag):
 class SlowRunners(TeamAges):
     """Updates of all groups but the hunter take `times` as long: their learners are as far behind as they may be."""
 
-    times: int = 20
+    times: int = 100
+
+    def init(self, key, spec):
+        state = super().init(key, spec)
+        hunter = spec.observation.shape == (3,)
+        return state if hunter else state._replace(params={**state.params, "slow": jnp.zeros(())})
 
     def learn(self, state, trajectory, key):
-        hunter = not self.replayed and trajectory.observation.shape[-1] == 3
-        slowed = self if hunter else replace(self, work=self.work * self.times)
-        return TeamAges.learn(slowed, state, trajectory, key)
+        slowed = replace(self, work=self.work * self.times) if "slow" in state.params else self
+        after, out = TeamAges.learn(slowed, state, trajectory, key)
+        return after._replace(params={**state.params, **after.params}), out
 
 
 @dataclass(frozen=True)
-class PrioritisedAges(TeamAges):
+class SlowPrioritised(SlowRunners):
     """Learns from a prioritised replay: priorities go back from the learner to where the replay is."""
 
+    bound: int = 8
     replayed: int = 2
 
     def learn(self, state, batch, key):
-        state, out = TeamAges.learn(self, state, batch.items, key)
+        state, out = super().learn(state, batch.items, key)
         return state, {**out, "priorities": jnp.ones(ITEMS)}
 
     def loop(self, flow):

@@ -106,7 +106,10 @@ class _Iterations:
             self._ahead = self._batch()
 
     def _batch(self) -> TrainerBatch | None:
-        return self.batches.make(self.worker.trainer.iteration, self.worker.acting_versions())
+        trainer = self.worker.trainer
+        if self.collector is not None:
+            trainer.await_input(lambda: self.batches.ready(trainer.iteration), "unrolls")
+        return self.batches.make(trainer.iteration, self.worker.acting_versions())
 
 
 class _Gradients:
