@@ -104,8 +104,10 @@ class _Tally:
             # An environment that scores otherwise than it rewards says so: for each group, or for all together.
             scores = {group: own.pop(f"{group}/return") for group in self.groups if f"{group}/return" in own}
             overall = own.pop("return", None)
-            if scores or overall is not None:
-                returns = returns | (scores or dict.fromkeys(self.groups, overall))
+            if not scores and overall is not None:
+                scores = dict.fromkeys(self.groups, overall)
+            if scores:
+                returns = {**returns, **scores}
                 lengths = [own.pop(f"{group}/length", None) for group in self.groups] + [own.pop("length", None)]
                 length = int(next((each for each in lengths if each is not None), length))
             self.returns[row].append(returns)
