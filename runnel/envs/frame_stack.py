@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -133,6 +133,7 @@ class FrameStackedEnvironment:
         self.environment, self.frames = environment, frames
         self.spec = stacked_spec(environment.spec, frames)
         self.fixed_envs: int | None = getattr(environment, "fixed_envs", None)
+        self.reports_return = bool(getattr(environment, "reports_return", False))
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> FrameStackedVector:
         vector = self.environment.open(indices, seed, render)
@@ -160,6 +161,11 @@ class FrameStackedVector:
 
         self._frames = deque(observations() for _ in range(frames))  # the oldest first
         self._last = observations()
+
+    @property
+    def lives(self) -> Any:
+        """That of the vector inside, where its environments go on after what ends an episode for learning."""
+        return getattr(self._vector, "lives", None)
 
     def reset(self, observation: dict[str, PyTree]) -> None:
         self._vector.watch = self.watch
@@ -198,6 +204,8 @@ class FrameStackedVector:
                     stand[row] = _without_last(Episode(number, episodes[row].actions), _length(episodes[row]))
             if back == oldest:
                 self._fill(None)
+            elif self.lives is not None:
+                self._fill(self.lives.first)  # for learning, an episode begins here
             if cut.all():  # all stand at the beginning of other episodes
                 break
         if cut.any():
@@ -212,7 +220,8 @@ class FrameStackedVector:
         return self._vector.failures()
 
     def episode_metrics(self) -> list[EpisodeMetrics]:
-        return cast(Any, self._vector).episode_metrics()
+        ask: Callable[[], list[EpisodeMetrics]] = getattr(self._vector, "episode_metrics", list)
+        return ask()
 
     def render(self, row: int) -> np.ndarray:
         return self._vector.render(row)
