@@ -350,6 +350,14 @@ def test_observations_in_parts():
     assert out.observation["agent"]["pair"][0].tolist() == [0, 3]
 
 
+def test_infos_that_are_none_stop_nothing():
+    table = Table(of_object(own_vectors.Mute, {"mode": "DISABLED"}))
+    table.play(12)
+    assert table.vector.episode_numbers().all()
+    assert not table.vector.episode_metrics()
+    assert not table.vector.failures()
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_numbers_of_info_are_metrics_of_an_episode(name):
     table = Table(of_object(MADE[name], {}))

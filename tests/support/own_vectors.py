@@ -189,6 +189,13 @@ class Silent(OwnVector):
         return (*super().step(actions)[:4], {})
 
 
+class Mute(OwnVector):
+    """Has no infos."""
+
+    def step(self, actions: Any) -> Any:
+        return (*super().step(actions)[:4], None)
+
+
 class Undeclared(OwnVector):
     """Does not say when it resets."""
 
