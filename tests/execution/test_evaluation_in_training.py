@@ -103,7 +103,7 @@ def test_training_is_bitwise_the_same_with_and_without_evaluation(
     steps = [at for at, *_ in evaluated(run)]
     assert (steps[0], steps[-1]) == (0, STEPS)
     assert not evaluated(without)
-    if more.get("eval_wait") or run.result["distribution"] in ("inline", "fused") and "eval_workers" not in more:
+    if more.get("eval_wait") or (run.result["distribution"] in ("inline", "fused") and "eval_workers" not in more):
         assert steps == MARKS
 
 
@@ -128,7 +128,7 @@ def test_it_is_evaluated_at_the_beginning_at_every_multiple_and_at_the_end(train
     # A snapshot that is due for another reason just after a mark does not hide the mark.
     both = trained(eval_every=EVERY - 1, eval_episodes=5, keep_every=EVERY)
     assert [at for at, *_ in evaluated(both)] == MARKS
-    known = dict((at, returns) for at, returns, _ in evaluated(run))
+    known = {at: returns for at, returns, _ in evaluated(run)}
     assert {at: returns for at, returns, _ in evaluated(uneven) if at in known} == {
         at: known[at] for at in (0, 128, 320)
     }
@@ -265,7 +265,7 @@ def test_metrics_that_no_evaluation_finds_are_refused() -> None:
             check_metric(wrong, spec)
     assert score_of({"return": 2.0, "length": 3.0}, None) == 2.0
     assert score_of({"return": 2.0, "length": 3.0}, "min:length") == -3.0
-    with pytest.raises(RunFailed, match="no env/is_sucess.*env/is_success"):
+    with pytest.raises(RunFailed, match=r"no env/is_sucess.*env/is_success"):
         score_of({"env/is_success": 0.5}, "env/is_sucess")
 
 
@@ -414,9 +414,9 @@ def test_an_evaluation_that_an_interruption_has_cut_off_is_made_again(tmp_path: 
     interrupted = PolicyStore(tmp_path / "run").find(LATEST)["agent"].env_steps
     assert interrupted == EVERY
     run = runnel.resume(tmp_path / "run", quiet=True)
-    found = dict((at, returns) for at, returns, _ in evaluated(run))
+    found = {at: returns for at, returns, _ in evaluated(run)}
     assert EVERY in found
-    assert found[EVERY] == dict((at, returns) for at, returns, _ in evaluated(whole))[EVERY]
+    assert found[EVERY] == {at: returns for at, returns, _ in evaluated(whole)}[EVERY]
 
 
 KILLED = ["toys:Reinforce", "evaluated:Walk", "--distribution", "coarse", "--actors", "2", "--set", "env.slow_s=0.002",
