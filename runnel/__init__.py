@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from runnel.errors import UserError
     from runnel.evaluation.loading import load, policies
     from runnel.execution.building import build
+    from runnel.execution.callbacks import Progress
     from runnel.execution.run import Run
     from runnel.execution.training import resume, train
     from runnel.planning.distribution import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout
@@ -34,6 +35,7 @@ _HOME = {
     "load": "evaluation.loading",
     "policies": "evaluation.loading",
     "build": "execution.building",
+    "Progress": "execution.callbacks",
     "Run": "execution.run",
     "resume": "execution.training",
     "train": "execution.training",

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from runnel import __version__
 from runnel.cli.catalog import FLAGS
 from runnel.config import settings
-from runnel.config.run_config import MOST_ENVS, MOST_SEED, MOST_STEPS
+from runnel.config.run_config import MOST_ENVS, MOST_EPISODES, MOST_SEED, MOST_STEPS
 from runnel.errors import UserError, did_you_mean, near, nearest, printable
 from runnel.planning.machine import Machine
 
@@ -31,7 +31,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-FLAG_OF = {"checkpoint_every_s": "--checkpoint-every", "hang_after_s": "--hang-after"}
+FLAG_OF = {
+    "checkpoint_every_s": "--checkpoint-every",
+    "hang_after_s": "--hang-after",
+    "keep_every_s": "--keep-every-seconds",
+    "eval_env_settings": "--set eval.env",
+}
 """By keyword of `train`: flags that are called otherwise."""
 
 
@@ -222,6 +227,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="replace a worker that gives no sign of life for so long; inline ends instead (120)",
     )
+    _add_evaluation(train)
     _add_running(train)
 
     resume = command("resume", "go on with a run from its newest checkpoint")
@@ -233,13 +239,36 @@ def _parser() -> argparse.ArgumentParser:
     _add_distribution(resume)
     _add_running(resume)
 
-    evaluate = command("eval", "play a run's newest checkpoint without exploration")
-    evaluate.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    evaluate = command("eval", "play a policy of a run, without exploration")
+    evaluate.add_argument("run_dir", type=Path, metavar="RUN_DIR[@TAG]", help="the newest policy, or the one of a tag")
     _add_trust(evaluate)
+    evaluate.add_argument(
+        "--set", action="append", default=[], metavar="env.key=value ...", help="other settings of the environment"
+    )
+    evaluate.add_argument("--explore", action="store_true", help="act as in training")
+    evaluate.add_argument("--out", type=Path, metavar="FILE", help="write all results there, as JSON")
     evaluate.add_argument("--episodes", type=_whole(1), default=10, metavar="N", help="how many to play (10)")
     evaluate.add_argument("--seed", type=_whole(0, MOST_SEED), metavar="N", help="of the episodes (not of training)")
     evaluate.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .mp4 or .gif")
     evaluate.add_argument("--json", action="store_true", help="every return and length, for programs")
+
+    policies = command("policies", "list, filter and tag the policies that a run has stored")
+    policies.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    policies.add_argument("--group", metavar="NAME", help="those of one group of agents")
+    policies.add_argument("--with-tag", metavar="TAG", help="those with this tag: latest, best or one of your own")
+    policies.add_argument("--version", type=_whole(0), metavar="N", help="those of this version")
+    policies.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="those with such metadata; also >=, <=, > and <",
+    )
+    policies.add_argument(
+        "--tag", metavar="TAG", help="tag the policies that are listed; of several versions, the newest"
+    )
+    policies.add_argument("--untag", metavar="TAG", help="remove a tag")
+    policies.add_argument("--json", action="store_true", help="all of it, for programs")
 
     about = "show what would run where, and what would travel"
     plan = command("plan", about, add_help=False, usage=f"runnel plan {what}")
@@ -274,7 +303,7 @@ def _add_what_to_train(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="key=value ...",
-        help="settings of the algorithm; env.key=value and distribution.key=value are of those",
+        help="settings of the algorithm; env.key=value, eval.env.key=value and distribution.key=value are of those",
     )
 
 
@@ -317,6 +346,32 @@ def _add_launcher(parser: _Parser) -> None:
         metavar="HOST:PORT",
         help="of the Ray cluster, with --launcher ray (one that is found, or a new one)",
     )
+
+
+def _add_evaluation(parser: argparse.ArgumentParser) -> None:
+    evaluation = parser.add_argument_group(
+        "evaluation", "of the policy while it is trained, without effect on training"
+    )
+    add = evaluation.add_argument
+    add("--eval-every", type=_whole(1), metavar="STEPS", help="evaluate so often, at the beginning and at the end")
+    add("--eval-episodes", type=_whole(1, MOST_EPISODES), metavar="N", help="episodes of an evaluation (10)")
+    add("--eval-seed", type=_whole(0, MOST_SEED), metavar="N", help="of all evaluations (the run's seed + 10000)")
+    add("--eval-workers", type=_whole(0, 1024), metavar="N", help="processes (1 beside several workers, else 0)")
+    add("--eval-wait", action="store_true", help="training waits for every evaluation")
+    add("--eval-explore", action="store_true", help="act as in training, not greedily")
+    add("--eval-metric", metavar="NAME", help="what makes a policy the best: return, return/GROUP, env/NAME, min:NAME")
+    add("--stop-at-eval-return", type=_number, metavar="X", help="end at this mean return of an evaluation")
+    kept = parser.add_argument_group("policies that are kept", "besides the newest and those that you tag")
+    add = kept.add_argument
+    add("--keep-every", type=_whole(1), metavar="STEPS", help="one of every so many environment steps")
+    add(
+        "--keep-every-seconds",
+        dest="keep_every_s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="one of every so many seconds",
+    )
+    add("--keep-best", type=_whole(0, 1_000_000), metavar="N", help="those evaluated best (1)")
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `runnel train`, `resume`, `eval`, `plan`, `plot`, `bench`, `list`.
+"""The command line: `runnel train`, `resume`, `eval`, `policies`, `plan`, `plot`, `bench`, `list`.
 
 Everything is imported when a command needs it, so that `runnel --help` and `runnel list` answer without JAX.
 """
@@ -130,6 +130,13 @@ def _train(args: argparse.Namespace) -> int:
         **_settings(args),
         **_given(args, "envs", "steps", "seed", "run_dir", "stop_at_return"),
         **_given(args, "checkpoint_every_s", "restarts", "hang_after_s", "on_nan"),
+        **_given(
+            args, "eval_every", "eval_episodes", "eval_seed", "eval_workers", "eval_metric", "stop_at_eval_return"
+        ),
+        **_given(args, "keep_every", "keep_every_s", "keep_best"),
+        eval_wait=args.eval_wait,
+        eval_explore=args.eval_explore,
+        eval_env_settings=_eval_settings(args) or None,
     )
     return _status(run.result)
 
@@ -156,24 +163,51 @@ def _resume(args: argparse.Namespace) -> int:
 
 def _eval(args: argparse.Namespace) -> int:
     from runnel.evaluation.evaluate import evaluate
+    from runnel.recording.files import write_json_atomically
     from runnel.reporting.live_view import short
 
     def note(text: str) -> None:
         print(printable(text), file=sys.stderr)
 
-    found = evaluate(args.run_dir, args.episodes, args.seed, args.video, note, trust=args.trust)
+    found = evaluate(
+        args.run_dir, args.episodes, args.seed, args.video, note, env_settings=_env_settings_alone(args),
+        explore=args.explore, trust=args.trust,
+    )  # fmt: skip
+    if args.out is not None:
+        write_json_atomically(args.out.absolute(), found)
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
     low, high, deviation = (short(found[f"{what}_return"]) for what in ("min", "max", "std"))
-    print(printable(f"{found['algorithm']} on {found['environment']}, checkpoint {found['checkpoint']}"))
-    print(f"  return      {short(found['mean_return'])}, mean of {found['episodes']} episodes")
+    interval = " to ".join(map(short, found["return_interval"]))
+    print(printable(f"{found['algorithm']} on {found['environment']}, {found['policy']}"))
+    print(f"  return      {short(found['mean_return'])} ({interval}, 95%), mean of {found['episodes']} episodes")
     print(f"  spread      from {low} to {high}, standard deviation {deviation}")
     for group, value in found.get("group_returns", {}).items():
         print(printable(f"    {group:<10}{short(value)}"))
     print(f"  length      {short(found['mean_length'])} steps")
+    for name, value in found["env"].items():
+        print(printable(f"  env/{name:<10}{'-' if value is None else short(value)}"))
     if found["video"]:
         print(f"  video       {found['video']}")
+    return 0
+
+
+def _policies(args: argparse.Namespace) -> int:
+    from runnel.cli import policy_table
+    from runnel.evaluation.loading import policies
+
+    store = policies(args.run_dir)
+    if args.untag is not None:
+        store.untag(args.untag)
+    where = policy_table.conditions(args.where)
+    found = store.query(args.group, args.with_tag, args.version, where)
+    if args.tag is not None:
+        found = policy_table.tag(store, found, args.tag)
+    if args.json:
+        print(json.dumps([policy_table.as_json(snapshot) for snapshot in found], indent=2))
+    else:
+        print(printable("\n".join(policy_table.lines(found, args.run_dir))))
     return 0
 
 
@@ -265,6 +299,7 @@ COMMANDS = {
     "train": _train,
     "resume": _resume,
     "eval": _eval,
+    "policies": _policies,
     "plan": _plan,
     "plot": _plot,
     "bench": _bench,
@@ -284,12 +319,37 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     others: dict[str, list[str]] = {"env": [], "distribution": []}
     for pair in args.set:
         prefix, dot, rest = pair.partition(".")
+        if prefix == "eval" and dot:
+            continue  # `_eval_settings` reads it
         others[prefix].append(rest) if dot and prefix in others else own.append(pair)
     return {
         "distribution": _distribution(args, others["distribution"]),
         "settings": settings.parse(algorithms.load(args.algorithm), own, args.algorithm),
         "env_settings": {key: settings.literal(text) for key, text in map(settings.split, others["env"])},
     }
+
+
+def _eval_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What `--set eval.env.key=value` asks for."""
+    found = {}
+    for pair in args.set:
+        if pair.startswith("eval."):
+            if not pair.startswith("eval.env."):
+                raise UserError(
+                    f"--set {pair}: expected eval.env.key=value, a setting of the environment in evaluation"
+                )
+            key, text = settings.split(pair.removeprefix("eval.env."))
+            found[key] = settings.literal(text)
+    return found
+
+
+def _env_settings_alone(args: argparse.Namespace) -> dict[str, Any]:
+    """What `runnel eval --set env.key=value` asks for."""
+    for pair in args.set:
+        if not pair.startswith("env."):
+            raise UserError(f"--set {pair}: expected env.key=value, a setting of the environment")
+    pairs = [settings.split(pair.removeprefix("env.")) for pair in args.set]
+    return {key: settings.literal(text) for key, text in pairs}
 
 
 def _point_out_own(args: argparse.Namespace) -> None:

@@ -27,12 +27,15 @@ OnNan = Literal["stop", "skip", "rollback"]
 MOST_ENVS: Final = 2**24
 MOST_STEPS: Final = 2**62
 MOST_SEED: Final = 2**32 - 1
+MOST_EPISODES: Final = 1_000_000
 
 FORMAT: Final = 1
 """Of config.json. Directories without a format were written before there was one, and are read as format 1."""
 
 STORED: Final = (
     "envs", "steps", "seed", "stop_at_return", "wandb", "checkpoint_every_s", "restarts", "hang_after_s", "on_nan",
+    "eval_every", "eval_episodes", "eval_seed", "eval_env_settings", "eval_workers", "eval_wait", "eval_explore",
+    "eval_metric", "stop_at_eval_return", "keep_every", "keep_every_s", "keep_best",
 )  # fmt: skip
 """The fields that config.json keeps. `settings` and `env_settings` are kept with the algorithm and the environment;
 the others belong to one process and its machine."""
@@ -64,6 +67,14 @@ class RunConfig:
     """Shows the run at Weights & Biases too."""
     sinks: Sequence[Sink] = ()
     """The user's own receivers of metrics."""
+    on_update: Callable[..., Any] | None = None
+    """Called after updates, at most every `callback_every_s`."""
+    on_evaluation: Callable[..., Any] | None = None
+    """Called after each evaluation."""
+    on_checkpoint: Callable[..., Any] | None = None
+    """Called after each checkpoint."""
+    callback_every_s: float = 1.0
+    """How often `on_update` is called at most."""
     checkpoint_every_s: float = 60.0
     """Writes a checkpoint this often."""
     restarts: int = 10
@@ -72,6 +83,30 @@ class RunConfig:
     """Replaces a worker without a heartbeat for so long."""
     on_nan: OnNan = "stop"
     """What to do when an update is refused because something is not finite."""
+    eval_every: int | None = None
+    """Evaluates the policy whenever so many environment steps are taken, at the beginning and at the end."""
+    eval_episodes: int = 10
+    """Episodes of an evaluation."""
+    eval_seed: int | None = None
+    """Of all evaluations. None: the run's seed and 10,000."""
+    eval_env_settings: dict[str, Any] | None = None
+    """Of the environment in evaluation, where they differ from those in training."""
+    eval_workers: int | None = None
+    """Processes that evaluate. None: one where training runs in several processes, else none: training waits."""
+    eval_wait: bool = False
+    """Training waits for each evaluation, so that what follows from it is the same in every run."""
+    eval_explore: bool = False
+    """Acts in evaluation as in training, instead of greedily."""
+    eval_metric: str | None = None
+    """What makes a policy the best: `return`, `return/GROUP`, `length` or `env/NAME`; `min:NAME` if less is better."""
+    stop_at_eval_return: float | None = None
+    """Ends the run at this mean return of an evaluation."""
+    keep_every: int | None = None
+    """Keeps a policy of every so many environment steps."""
+    keep_every_s: float | None = None
+    """Keeps a policy of every so many seconds."""
+    keep_best: int = 1
+    """Keeps so many policies that were evaluated best."""
     settings: dict[str, Any] | None = None
     """Of the algorithm."""
     env_settings: dict[str, Any] | None = None
@@ -82,6 +117,17 @@ class RunConfig:
             expected = out_of_range(name, value)
             if expected:
                 raise UserError(f"{name}={value!r}: found {value!r}, expected {expected}", keywords=(name,))
+        for name in ("stop_at_eval_return", "eval_env_settings", "eval_workers", "eval_metric"):
+            if getattr(self, name) is not None and self.eval_every is None:
+                raise UserError(
+                    f"{name}={getattr(self, name)!r}: found it without eval_every=, expected how often to evaluate",
+                    keywords=(name, "eval_every"),
+                )
+
+    @property
+    def snapshot_periods(self) -> tuple[int, ...]:
+        """Snapshots are due at multiples of these numbers of environment steps."""
+        return tuple(period for period in (self.eval_every, self.keep_every) if period is not None)
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> RunConfig:
@@ -94,8 +140,16 @@ _RANGES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "steps": (lambda x: 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),
     "seed": (lambda x: 0 <= x <= MOST_SEED, "a whole number from 0 to 2**32 - 1"),
     "checkpoint_every_s": (lambda x: x > 0, "more than 0 seconds"),
+    "callback_every_s": (lambda x: x >= 0, "0 seconds or more"),
     "restarts": (lambda x: x >= 0, "a whole number, 0 or more"),
     "hang_after_s": (lambda x: x > 0, "more than 0 seconds"),
+    "eval_every": (lambda x: x is None or 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),
+    "eval_episodes": (lambda x: 1 <= x <= MOST_EPISODES, f"a whole number from 1 to {MOST_EPISODES}"),
+    "eval_seed": (lambda x: x is None or 0 <= x <= MOST_SEED, "a whole number from 0 to 2**32 - 1"),
+    "eval_workers": (lambda x: x is None or 0 <= x <= 1024, "a whole number from 0 to 1024"),
+    "keep_every": (lambda x: x is None or 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),
+    "keep_every_s": (lambda x: x is None or x > 0, "more than 0 seconds"),
+    "keep_best": (lambda x: 0 <= x <= 1_000_000, "a whole number, 0 or more"),
 }
 
 
@@ -125,6 +179,18 @@ _WELL_FORMED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "hang_after_s": lambda x: type(x) in _NUMBER,
     "on_nan": lambda x: x in ("stop", "skip", "rollback"),
     "code": lambda x: isinstance(x, dict),
+    "eval_every": lambda x: x is None or type(x) is int,
+    "eval_episodes": lambda x: type(x) is int,
+    "eval_seed": lambda x: x is None or type(x) is int,
+    "eval_env_settings": lambda x: x is None or isinstance(x, dict),
+    "eval_workers": lambda x: x is None or type(x) is int,
+    "eval_wait": lambda x: isinstance(x, bool),
+    "eval_explore": lambda x: isinstance(x, bool),
+    "eval_metric": lambda x: x is None or isinstance(x, str),
+    "stop_at_eval_return": lambda x: x is None or type(x) in _NUMBER,
+    "keep_every": lambda x: x is None or type(x) is int,
+    "keep_every_s": lambda x: x is None or type(x) in _NUMBER,
+    "keep_best": lambda x: type(x) is int,
 }
 """The fields of config.json and their types. They are checked, since the file may have been edited."""
 

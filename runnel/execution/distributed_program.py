@@ -28,7 +28,7 @@ from runnel.planning.channels import derive_channels
 from runnel.planning.machine import HERE
 from runnel.planning.plan import Machine
 from runnel.recording.events import ReportEvent, ignore_event
-from runnel.runtime.control_messages import Go, Status, Stop
+from runnel.runtime.control_messages import Go, Status, Stop, TakeSnapshot
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.runtime.programs.totals import Progress
@@ -115,6 +115,13 @@ class DistributedProgram:
 
     def snapshots(self) -> list[TakenSnapshot]:
         return self.supervisor.snapshots.fetch()
+
+    def ask_for_snapshot(self) -> None:
+        for name in self.learners:
+            self.supervisor.send(name, TakeSnapshot())
+
+    def listen(self, seconds: float) -> None:
+        self.supervisor.listen(seconds)
 
     def hurry(self) -> None:
         self.supervisor.hurry()

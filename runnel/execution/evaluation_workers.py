@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from runnel.errors import MalformedMessage
 from runnel.execution.evaluation_messages import BETWEEN, EpisodesPlayed, Evaluate, StepsPlayed, parse_report
 from runnel.execution.evaluation_task import EvaluationTask
 from runnel.execution.evaluators import Evaluated
-from runnel.launch.local_launcher import LocalLauncher, WorkerCommand
+from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
 from runnel.recording.events import ReportEvent
 from runnel.runtime.control_messages import Failed
 from runnel.runtime.programs.snapshots import TakenSnapshot
@@ -70,7 +70,12 @@ class EvaluationWorkers:
 
     def submit(self, snapshot: TakenSnapshot, must: bool = False) -> None:
         kept = [(each, needed) for each, needed in self._waiting if needed]
-        self.skipped += len(self._waiting) - len(kept)
+        passed_over = len(self._waiting) - len(kept)
+        self.skipped += passed_over
+        if passed_over:
+            reason = f"{self.skipped} snapshots were not evaluated: that takes longer than training to the next one"
+            first = self.skipped == passed_over
+            self.report_event("evaluation", reason=reason, action="the newest is evaluated", show=first)
         self._waiting = [*kept, (snapshot, must)]
         self._begin_next()
 
@@ -105,12 +110,11 @@ class EvaluationWorkers:
 
     def _send(self, share: _Share) -> None:
         assert self._now is not None
-        if share.process is None:
-            self._start(share)
+        process = share.process or self._start(share)
         arrays = {f"{g}{BETWEEN}{name}": a for g, own in self._now.arrays.items() for name, a in own.items()}
         share.working, share.heard = self._number, time.monotonic()
         with contextlib.suppress(BrokenPipeError, TimeoutError):  # `_look_at` notices that it has ended
-            share.process.control.send_arrays(Evaluate(self._number).to_json(), arrays)
+            process.control.send_arrays(Evaluate(self._number).to_json(), arrays)
 
     def _look_at(self, share: _Share) -> None:
         if share.working is None:
@@ -184,7 +188,7 @@ class EvaluationWorkers:
             tuple(note for share in self._shares for note in (share.played.notes if share.played else ())),
         )  # fmt: skip
 
-    def _start(self, share: _Share) -> None:
+    def _start(self, share: _Share) -> LocalProcess:
         if self._launcher is None:
             self._launcher = self._make_launcher()
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
@@ -194,7 +198,9 @@ class EvaluationWorkers:
             share.name, "runnel.execution.evaluation_worker:main", job, environ=environ,
             log=self.logs / f"{share.name}.log",
         )  # fmt: skip
-        share.process, share.warm = self._launcher.start(command), False
+        process = self._launcher.start(command)
+        share.process, share.warm = process, False
+        return process
 
 
 def _at(metrics: Mapping[str, np.ndarray], name: str, place: int) -> float:

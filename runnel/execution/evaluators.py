@@ -51,11 +51,16 @@ class Evaluators(Protocol):
     def close(self) -> None: ...
 
 
+class _GivenUp(Exception):
+    """Raised inside an evaluation that nobody waits for any more."""
+
+
 class InProcessEvaluators:
     """Plays in this process, while training stands still."""
 
-    def __init__(self, task: EvaluationTask):
-        self.task = task
+    def __init__(self, task: EvaluationTask, stop: Callable[[], bool] = lambda: False):
+        """`stop`: whether the user has asked the run to end; an evaluation is then given up."""
+        self.task, self._stop = task, stop
         self.skipped, self.steps = 0, 0
         self._made: tuple[Evaluator, Graph] | None = None
         self._done: list[Evaluated] = []
@@ -65,13 +70,18 @@ class InProcessEvaluators:
 
         def beat(steps: int) -> None:
             self.steps = before + steps
+            if self._stop():
+                raise _GivenUp
 
         with _random_numbers_kept():
             if self._made is None:
                 self._made = self.task.make(self.task.quota())
             evaluator, graph = self._made
             params = {g: params_of(s, snapshot.arrays[g], f"snapshot {snapshot.mark}") for g, s in graph.states.items()}
-            played = evaluator.play(params, beat)
+            try:
+                played = evaluator.play(params, beat)
+            except _GivenUp:
+                return
         self._done.append(Evaluated(snapshot, played, time.monotonic() - began))
 
     def poll(self) -> list[Evaluated]:

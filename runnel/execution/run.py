@@ -107,6 +107,7 @@ def read_result(run_dir: Path) -> dict[str, Any] | None:
 TEXT: Final = frozenset({"status", "algorithm", "environment", "distribution", "reason", "bottleneck"})
 LISTS: Final = frozenset({"workers", "streams", "machines"})
 TABLES: Final = frozenset({"group_returns", "restart_reasons"})
+EVALUATIONS: Final = frozenset({"evaluation", "best"})
 
 
 def _proper(name: str, value: Any) -> bool:
@@ -115,6 +116,8 @@ def _proper(name: str, value: Any) -> bool:
         return name not in ("status", "env_steps")
     if name in LISTS:
         return isinstance(value, list) and all(isinstance(each, dict) for each in value) and _roles(name, value)
+    if name in EVALUATIONS:
+        return isinstance(value, dict)
     if name in TABLES:
         return isinstance(value, dict) and all(type(each) in (int, float) for each in value.values())
     return isinstance(value, str) if name in TEXT else type(value) in (int, float)

@@ -95,6 +95,12 @@ class Rate:
             self.window.pop(0)
         return _slope(self.window[0], self.window[-1])
 
+    def exclude(self, seconds: float) -> None:
+        """So many seconds were spent otherwise than in training, such as in evaluation."""
+        if self.started is not None:
+            self.started = (self.started[0] + seconds, self.started[1])
+            self.window = [(at + seconds, steps) for at, steps in self.window]
+
     def stop(self, steps: int) -> None:
         """What follows, such as the last checkpoint, is not training."""
         self.stopped = (time.monotonic(), steps)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from runnel.config import run_config, serialization
@@ -25,8 +26,11 @@ from runnel.config.jax_config import keep_off_devices
 from runnel.environment import is_traceable
 from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed, printable
 from runnel.execution.building import BuiltRun
+from runnel.execution.callbacks import Callbacks
+from runnel.execution.callbacks import Progress as RunProgress
 from runnel.execution.hang_watch import HangWatch
 from runnel.execution.machine_pool import MachinePool, SingleMachine, replanned
+from runnel.execution.policy_recorder import PolicyRecorder, RecordedEvaluation
 from runnel.execution.result import outcome
 from runnel.execution.run import Run
 from runnel.execution.run_stats import RunCounters, RunStats
@@ -36,7 +40,9 @@ from runnel.recording.events import EventLog
 from runnel.recording.files import as_user_error, one_line, write_json_atomically
 from runnel.recording.metrics import MetricsLog
 from runnel.recording.sinks import Sink
-from runnel.reporting.live_view import LiveView, forgiving, summary
+from runnel.reporting.live_view import LiveView, evaluation_line, forgiving, summary
+from runnel.runtime.programs import snapshots
+from runnel.runtime.programs.snapshots import SnapshotSchedule, TakenSnapshot
 from runnel.runtime.programs.totals import Progress
 from runnel.runtime.recovery.nan_rollback import MAX_ROLLBACKS, NanRollback, with_other_seed
 from runnel.runtime.single_process.program import Program, carry_types, make_program, unsound
@@ -64,8 +70,10 @@ class Session:
         resumed: bool = False,
         pool: MachinePool | None = None,
         sinks: Sequence[Sink] = (),
+        callbacks: Callbacks | None = None,
     ):
         """`sinks`: the user's own receivers of metrics."""
+        self.callbacks = callbacks or Callbacks()
         self.pool = pool or SingleMachine()
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
         self.run_config = run_config.from_json(config)
@@ -73,6 +81,7 @@ class Session:
         self._requested = built  # what was asked for; where machines come and go, `built` is what there is of it
         self._first_cpus = sum(machine.cpus for machine in self.pool.machines)
         self.checkpoints = Checkpoints(run_dir)
+        self._schedule = SnapshotSchedule(self.run_config.snapshot_periods)
         self.events = EventLog(run_dir)
         self.stats = RunStats(began)
         self.interrupted = False
@@ -89,6 +98,11 @@ class Session:
         self.rest: Progress | None = None  # what workers reported while they paused for the last checkpoint
         self._saved_at_iteration = -1
         self._nan_rollback = NanRollback()
+        self._newest_checkpoint: Path | None = None
+        self._asked_at = -math.inf  # when a snapshot was last asked for
+        self.policies = PolicyRecorder(
+            run_dir, config, self.run_config, built, self._report_event, lambda: self.interrupted
+        )  # fmt: skip
 
     @property
     def counters(self) -> RunCounters:
@@ -112,11 +126,14 @@ class Session:
         if not self.quiet and sys.stdout is not None:
             again = {"resumable": self.checkpoints.newest() is not None, "resume_flags": self.pool.flags}
             print(summary({**result, "run_dir": str(self.run_dir), **again}), file=forgiving(sys.stdout), flush=True)
+        if self.callbacks.error is not None:
+            raise self.callbacks.error
         carry = self.program.carry if self.program is not None else None
         return Run(result, self.run_dir, carry.states if carry is not None else {}, self.built)
 
     def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         stack.callback(self._close)
+        stack.callback(self.policies.close)
         program = self._first_program()
         tuned = ", ".join(self.built.tuned)
         notes = [f"tuned for {self.config['environment']['name']}: {tuned}"] if tuned else []
@@ -169,7 +186,8 @@ class Session:
         if plan.workers == 1:
             check_descriptors(opened() + RUN)
             startup.phase(self._at_start)
-            return make_program(plan, graph, self.built.environment, self.run_config.seed, self._report_event)
+            seed, environment = self.run_config.seed, self.built.environment
+            return make_program(plan, graph, environment, seed, self._report_event, self._schedule)
         from runnel.execution.distributed_program import DistributedProgram
 
         startup.phase(f"starting {plan.workers} workers")
@@ -261,6 +279,7 @@ class Session:
         steps, lost = self.counters.env_steps, before.updates - self.counters.updates
         self._report_event("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
         log.rewind(steps)
+        self.policies.rewind(steps if saved is not None else -1)
         self.counters.cut_episodes += program.load(saved, steps)
         self._saved_at_iteration = self.counters.iterations
 
@@ -268,10 +287,10 @@ class Session:
         wanted, per_iteration = self.run_config.steps, self.built.graph.steps_per_iteration
         target = self.run_config.stop_at_return
         target = math.inf if target is None else target
-        saved_at = time.monotonic()
+        saved_at, progress = time.monotonic(), None
         reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
-        while self.counters.env_steps < wanted and not self.interrupted and not reached:
-            left = math.ceil((wanted - self.counters.env_steps) / per_iteration)
+        while self.counters.env_steps < wanted and not self.interrupted and not reached and not self.callbacks.stopped:
+            left = math.ceil((self._next_stop(wanted) - self.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if self.stats.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, lambda: self.interrupted)
             self.stats.add(progress, self.built.graph.steps_per_iteration)
@@ -279,13 +298,17 @@ class Session:
             if self.stats.startup_s is None and progress.updates:
                 self.stats.first_update()
                 program.measure()
+            reached |= self._evaluate(program, view)
+            self._take_in_time(program)
             lately = program.report(recent=True)
-            record = self.stats.metrics(progress, lately)
+            record = {**self.stats.metrics(progress, lately), **self.policies.metrics()}
             log.write(record)
             view.update(record, lately)
             if self.stats.startup_s is not None:
                 startup.end()
             self._not_finite(progress.broken, program, log, view)
+            if progress.updates and self.callbacks.is_due():
+                self._call("on_update", record, lambda program=program: self._snapshot_now(program))
             self._report_rejections()
             grows = self.pool.grows() and not self.built.plan.synchronous
             if grows or time.monotonic() - saved_at > self.run_config.checkpoint_every_s:
@@ -298,9 +321,76 @@ class Session:
                 program = self.program or program
         self.stats.rate.stop(self.counters.env_steps)
         self._save_last(program, view)
+        self._evaluate_last(program, view)
         if self.rest is not None:  # workers have reported more since: the last line is the state at the end
             self._skip(self.rest.broken)
-            log.write(self.stats.metrics(self.rest, program.report(recent=True)))
+        last = self.rest or progress
+        if last is not None:
+            log.write({**self.stats.metrics(last, program.report(recent=True)), **self.policies.metrics()})
+
+    def _next_stop(self, wanted: int) -> int:
+        """Up to which environment step training goes on by itself."""
+        mark = self._schedule.next_mark(self.counters.env_steps)
+        return wanted if mark is None or not self.run_config.eval_wait else min(wanted, mark)
+
+    def _evaluate(self, program: Program, view: LiveView) -> bool:
+        """Hands over the snapshots that were taken; returns whether an evaluation has reached its target return."""
+        began = time.monotonic()
+        for taken in program.snapshots():
+            self.policies.take(taken)
+        self._evaluated(self.policies.wait() if self.run_config.eval_wait else self.policies.poll(), view)
+        self.stats.rate.exclude(time.monotonic() - began)
+        return self.policies.reached
+
+    def _evaluated(self, evaluations: Sequence[RecordedEvaluation], view: LiveView) -> None:
+        for found, snapshot in evaluations:
+            view.note(evaluation_line(found))
+            self._call("on_evaluation", found, lambda snapshot=snapshot: snapshot)
+
+    def _take_in_time(self, program: Program) -> None:
+        """Snapshots by the clock (`keep_every_s`)."""
+        every_s, now = self.run_config.keep_every_s, time.monotonic()
+        if every_s is not None and now >= self._asked_at + every_s:
+            self._asked_at = now
+            program.ask_for_snapshot()
+
+    def _snapshot_now(self, program: Program) -> TakenSnapshot:
+        """The newest parameters, for a callback that asks for them."""
+        program.ask_for_snapshot()
+        deadline = time.monotonic() + self.run_config.hang_after_s
+        while time.monotonic() < deadline:
+            for taken in program.snapshots():
+                if taken.mark == snapshots.ASKED:
+                    return taken
+                self.policies.take(taken)
+            program.listen(REPORT_S)
+        raise RunFailed(f"no learner has sent its parameters within {self.run_config.hang_after_s:.0f} s")
+
+    def _call(self, name: str, metrics: Mapping[str, Any], snapshot: Callable[[], TakenSnapshot]) -> None:
+        """Calls a function of the user's with what the run has done so far."""
+        counters = self.counters
+        self.callbacks.call(
+            name,
+            RunProgress(
+                self.run_dir, counters.env_steps, counters.updates, counters.episodes, counters.mean_return,
+                MappingProxyType(dict(metrics)),
+                None if self.policies.newest is None else MappingProxyType(dict(self.policies.newest)),
+                self._newest_checkpoint,
+                lambda: self.policies.policies(snapshot()),
+            ),
+        )  # fmt: skip
+        if self.callbacks.error is not None:
+            self.interrupted = True
+            self.asked = f"{name} raised {type(self.callbacks.error).__name__}"
+
+    def _evaluate_last(self, program: Program, view: LiveView) -> None:
+        """The evaluation at the end, of the parameters in the last checkpoint."""
+        if self.interrupted or program.carry is None:
+            return
+        self._evaluate(program, view)
+        carry = program.carry
+        last = snapshots.take(carry.states, carry.updates, self.counters.env_steps)  # type: ignore[arg-type]
+        self._evaluated(self.policies.finish(last), view)
 
     def _not_finite(self, broken: Mapping[str, int], program: Program, log: MetricsLog, view: LiveView) -> None:
         """Updates were refused: continues without them, returns to a checkpoint, or ends the run (`on_nan`)."""
@@ -350,6 +440,10 @@ class Session:
             return
         self._saved_at_iteration = self.counters.iterations
         view.note(f"checkpoint {path.name}")
+        taken = snapshots.take(saved["carry"].states, saved["carry"].updates, self.counters.env_steps)
+        self.policies.keep(taken)
+        self._newest_checkpoint = path
+        self._call("on_checkpoint", {}, lambda: taken)
 
     def _not_saved(self, reason: str, last: bool) -> None:
         newest = None
@@ -420,6 +514,7 @@ class Session:
             self.counters.cut_episodes += cut
             note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
         self._saved_at_iteration = self.counters.iterations
+        self.policies.rewind(taken)
         note(f"resumed at {self.counters.env_steps:,} steps")
         self.events.record("resumed", reason=f"at {self.counters.env_steps:,} steps", cut_episodes=cut)
 
@@ -462,7 +557,7 @@ class Session:
         return "making environments and compiling" if held is None else f"waits for {held}"
 
     def _steps(self) -> int:
-        return -1 if self.program is None else self.program.steps
+        return -1 if self.program is None else self.program.steps + self.policies.steps
 
     def _say(self, text: str) -> None:
         self._says(text)
@@ -519,6 +614,7 @@ class Session:
             "distribution": self.built.plan.distribution,
             "seed": self.run_config.seed,
             **self.stats.result(),
+            **self.policies.result(),
             **outcome(
                 program,
                 self.built,

@@ -27,6 +27,7 @@ from runnel.config.run_config import OnNan, RunConfig
 from runnel.envs import FAMILIES
 from runnel.errors import UserError, nearest
 from runnel.execution.building import BuiltRun, build, read_config, rebuild
+from runnel.execution.callbacks import Callback, Callbacks
 from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, on
 from runnel.execution.run import Run, finished, may_be_done, of_run, read_result
 from runnel.execution.session import Session
@@ -65,10 +66,26 @@ def train(
     quiet: bool = False,
     wandb: bool = False,
     sinks: Sequence[Sink] = (),
+    on_update: Callback | None = None,
+    on_evaluation: Callback | None = None,
+    on_checkpoint: Callback | None = None,
+    callback_every_s: float = 1.0,
     checkpoint_every_s: float = 60.0,
     restarts: int = 10,
     hang_after_s: float = 120.0,
     on_nan: OnNan = "stop",
+    eval_every: int | None = None,
+    eval_episodes: int = 10,
+    eval_seed: int | None = None,
+    eval_env_settings: dict[str, Any] | None = None,
+    eval_workers: int | None = None,
+    eval_wait: bool = False,
+    eval_explore: bool = False,
+    eval_metric: str | None = None,
+    stop_at_eval_return: float | None = None,
+    keep_every: int | None = None,
+    keep_every_s: float | None = None,
+    keep_best: int = 1,
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
     **fields_of_distribution: Any,
@@ -84,8 +101,15 @@ def train(
     ten minutes. An update that would bring NaN or infinity into the learner's state is refused; then `on_nan` ends the
     run, skips the update, or goes back to the newest checkpoint.
 
+    With `eval_every`, the greedy policy is evaluated whenever so many steps are taken, without any effect on training;
+    `runnel.load(run, "best")` is the policy that did best. The fields of `RunConfig` describe the other keywords.
+
     With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
     else one that is started on this machine.
+
+    `on_update`, `on_evaluation` and `on_checkpoint` are called with a `runnel.Progress`; one that returns False ends
+    the run, and one that raises interrupts it, with a checkpoint. `on_update` is called at most every
+    `callback_every_s`.
 
     `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`. The page
     "Extend Runnel" describes sinks, launchers and transports of your own. None of them is saved in the run's
@@ -114,7 +138,10 @@ def train(
         built = _noted(built, stack.enter_context(_alone(directory)))
         stack.enter_context(_cleared(made))
         _refuse_held(directory)  # of two that start at once, the other may have been faster
-        session = Session(directory, config, built, began=began, quiet=quiet, pool=pool, sinks=sinks)
+        callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
+        session = Session(
+            directory, config, built, began=began, quiet=quiet, pool=pool, sinks=sinks, callbacks=callbacks
+        )
         return session.run()
 
 
@@ -132,6 +159,10 @@ def resume(
     environment: Any = None,
     trust: Collection[str] = (),
     sinks: Sequence[Sink] = (),
+    on_update: Callback | None = None,
+    on_evaluation: Callback | None = None,
+    on_checkpoint: Callback | None = None,
+    callback_every_s: float = 1.0,
     **fields_of_distribution: Any,
 ) -> Run:
     """Goes on with a run, named by its directory or by what `train` returned, from its newest whole checkpoint.
@@ -174,7 +205,11 @@ def resume(
         if built.plan.workers > 1:
             _check_portable(config, built)
         built = _sign(config, built, directory)
-        session = Session(directory, config, built, began=began, quiet=quiet, resumed=True, pool=pool, sinks=sinks)
+        callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
+        session = Session(
+            directory, config, built, began=began, quiet=quiet, resumed=True, pool=pool, sinks=sinks,
+            callbacks=callbacks,
+        )  # fmt: skip
         return session.run()
 
 

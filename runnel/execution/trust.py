@@ -34,6 +34,9 @@ from runnel.user_code import named_modules, signing
 PARTS: Final = ("algorithm", "distribution", "environment")
 """The parts of a configuration that name code. They are signed, with all their settings."""
 
+EVALUATION: Final = "eval_env_settings"
+"""Settings of the environment in evaluation: they count, and are signed, with those in training."""
+
 WANDB: Final = "wandb"
 """The part that publishes a run at Weights & Biases, with the user's account."""
 
@@ -85,7 +88,8 @@ def names_in(config: Mapping[str, Any], parts: Collection[str] = (*PARTS, WANDB)
                 found[Name(own, part)] = None  # type: ignore[arg-type]
         texts = _texts(config[part].get("settings"))
         if part == "environment":
-            found |= {Name(f"env.{setting}={text}", "env"): None for setting, text in texts}
+            both = [*texts, *_texts(config.get(EVALUATION))]
+            found |= {Name(f"env.{setting}={text}", "env"): None for setting, text in both}
         else:
             found |= {Name(text, "setting"): None for _, text in texts if serialization.split(text)}
     if WANDB in parts and config.get(WANDB) is True:
@@ -188,7 +192,7 @@ class Signed(NamedTuple):
 
 def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed:
     """Signs, for this user, the names in a configuration that are not registered, with the files they came from."""
-    config = {part: clean(config[part]) for part in (*PARTS, WANDB) if part in config}  # as it will be read
+    config = {part: clean(config[part]) for part in (*PARTS, EVALUATION, WANDB) if part in config}  # as it will be read
     own = [name for name in names_in(config) if not is_registered(name)]
     if not own:
         return Signed(None)
@@ -211,6 +215,7 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed
 
 def _covered(config: Mapping[str, Any], names: Any) -> dict[str, Any]:
     shown = {WANDB: True} if config.get(WANDB) is True else {}
+    shown |= {EVALUATION: config[EVALUATION]} if config.get(EVALUATION) else {}
     return {"what": "runnel run", "names": names, **{part: config.get(part) for part in PARTS}, **shown}
 
 

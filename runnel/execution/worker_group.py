@@ -108,7 +108,7 @@ class WorkerGroup:
         config = {name: self.config[name] for name in ("algorithm", "environment", "distribution", "envs")}
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
         machines = [asdict(machine) for machine in self.machines.values()]
-        periods = list(run_config.from_json(self.config).snapshots.periods)
+        periods = list(run_config.from_json(self.config).snapshot_periods)
         common = {"config": config, "machines": machines, "seed": self.config["seed"], "x64": x64}
         return common | {"snapshot_periods": periods}
 

@@ -106,10 +106,11 @@ WRITTEN: Final = (
     "metrics.jsonl",
     "events.jsonl",
     "events.older.jsonl",
+    "evaluations.jsonl",
     ".wandb-id",
     ".lock",
 )
-HOLDS: Final = ("checkpoints", "logs", "wandb", ".wandb")
+HOLDS: Final = ("checkpoints", "policies", "logs", "wandb", ".wandb")
 
 
 def check_layout(run_dir: Path) -> None:

@@ -222,6 +222,8 @@ def numbers(record: Mapping[str, Any], losses: int = LOSSES) -> list[str]:
     words = []
     mean_return = record.get("mean_return")
     words.append("return -" if mean_return is None else f"return {short(mean_return)}")
+    if record.get("eval/return") is not None:
+        words.append(f"eval {short(record['eval/return'])}")
     groups = {name: value for name, value in record.items() if name.startswith("return/") and value is not None}
     words += [f"{name.removeprefix('return/')} {short(value)}" for name, value in groups.items()]
     if record.get("steps_per_second"):
@@ -264,6 +266,15 @@ def table(record: Mapping[str, Any], report: UsageReport) -> list[str]:
     if record.get("staleness_max"):
         lines.append(f"staleness {short(record['staleness_mean'])}, highest {record['staleness_max']}")
     return lines
+
+
+def evaluation_line(found: Mapping[str, Any]) -> str:
+    """An evaluation in one line."""
+    low, high = found["return_interval"]
+    return (
+        f"evaluated at {found['env_steps']:,} steps: return {short(found['mean_return'])} "
+        f"({short(low)} to {short(high)}), {_count(found['episodes'], 'episode')}"
+    )
 
 
 def seconds_left(record: Mapping[str, Any], total_steps: int | None) -> float | None:

@@ -59,6 +59,11 @@ class Save(JsonMessage):
 
 
 @dataclass(frozen=True)
+class TakeSnapshot(JsonMessage):
+    """Send a `SnapshotTaken` of each group at the next boundary. Only sent to learners."""
+
+
+@dataclass(frozen=True)
 class Reset(JsonMessage):
     """Drop what this worker is doing and wait for `Load`; the process and its environments stay."""
 
@@ -68,7 +73,7 @@ class Stop(JsonMessage):
     """End."""
 
 
-Command = Load | Go | Pause | Save | Reset | Stop
+Command = Load | Go | Pause | Save | TakeSnapshot | Reset | Stop
 
 
 # Reports: from a worker to the supervisor
@@ -157,7 +162,7 @@ class SnapshotTaken(JsonMessage):
 
     group: str
     mark: int
-    """The multiple of environment steps at which it was due."""
+    """The multiple of environment steps at which it was due; -1: it was asked for by `TakeSnapshot`."""
     env_steps: int
     version: int
 

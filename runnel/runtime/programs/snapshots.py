@@ -31,6 +31,9 @@ class SnapshotSchedule:
         return min(((now // period + 1) * period for period in self.periods), default=None)
 
 
+ASKED: Final = -1
+"""The mark of a snapshot that was asked for, and not due."""
+
 NO_SNAPSHOTS: Final = SnapshotSchedule()
 
 
@@ -38,13 +41,13 @@ NO_SNAPSHOTS: Final = SnapshotSchedule()
 class TakenSnapshot:
     """All groups' parameters at one moment of training."""
 
-    mark: int  # the multiple that was due; -1: asked for otherwise
+    mark: int  # the multiple that was due, or ASKED
     env_steps: int
     versions: dict[str, int]  # by group
     arrays: dict[str, dict[str, np.ndarray]]  # by group: the parameters by name
 
 
-def take(states: Mapping[str, PyTree], versions: Mapping[str, int], env_steps: int, mark: int = -1) -> TakenSnapshot:
+def take(states: Mapping[str, PyTree], versions: Mapping[str, int], env_steps: int, mark: int = ASKED) -> TakenSnapshot:
     """Copies the parameters of these states to the host."""
     arrays = {group: {n: as_numpy(leaf) for n, leaf in parameter_leaves(s).items()} for group, s in states.items()}
     return TakenSnapshot(mark, env_steps, {group: int(versions[group]) for group in states}, arrays)
@@ -65,6 +68,10 @@ class SnapshotTaker:
         if mark is not None:
             self.taken.append(take(states, versions, env_steps, mark))
         return mark is not None
+
+    def ask(self, states: Mapping[str, PyTree], versions: Mapping[str, int]) -> None:
+        """Takes one at once."""
+        self.taken.append(take(states, versions, max(0, self.env_steps)))
 
     def fetch(self) -> list[TakenSnapshot]:
         """Those taken since the last call."""

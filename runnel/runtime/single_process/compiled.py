@@ -86,6 +86,9 @@ class CompiledProgram:
     def snapshots(self) -> list[TakenSnapshot]:
         return self._snapshots.fetch()
 
+    def ask_for_snapshot(self) -> None:
+        self._snapshots.ask(self.carry.states, self.carry.updates)  # type: ignore[arg-type]
+
     def measure(self) -> None:
         self._seconds = 0.0
 
@@ -105,6 +108,9 @@ class CompiledProgram:
         self._iterations = int(self.carry.iteration)
         self._snapshots.env_steps = self._iterations * self.loop.graph.steps_per_iteration or BEGINNING
         return 0
+
+    def listen(self, seconds: float) -> None:
+        """No other process works on it."""
 
     def rest(self) -> None:
         """No other process works on it."""

@@ -62,6 +62,14 @@ class Program(Protocol):
         where one is taken."""
         ...
 
+    def ask_for_snapshot(self) -> None:
+        """Has a snapshot taken as soon as it can be; `snapshots` returns it then, with the mark `ASKED`."""
+        ...
+
+    def listen(self, seconds: float) -> None:
+        """Waits for what workers send, without letting them train further than they were asked to."""
+        ...
+
     def rest(self) -> Progress | None:
         """The progress between the return of `run` and the pause that `save` made."""
         ...

@@ -93,6 +93,9 @@ class SteppedProgram:
     def snapshots(self) -> list[TakenSnapshot]:
         return self._snapshots.fetch()
 
+    def ask_for_snapshot(self) -> None:
+        self._snapshots.ask(self.carry.states, self.carry.updates)  # type: ignore[arg-type]
+
     def measure(self) -> None:
         self._unroll_s, self._learn_s = 0.0, 0.0
         if self.player is not None:
@@ -143,6 +146,9 @@ class SteppedProgram:
         counter.length = np.array(self.carry.running.length)
         cut = block.restore(action_history.unpack(packed), cut, int(self.carry.iteration))
         return int(cut.sum())
+
+    def listen(self, seconds: float) -> None:
+        """No other process works on it."""
 
     def rest(self) -> None:
         """No other process works on it."""

@@ -24,7 +24,7 @@ class Learner:
         self.snapshots = SnapshotSender(a, a.snapshots, self.progress.env_steps)
         self._any = jax.jit(jnp.any)
         self.context.iteration, self.context.on_go = self.progress.iteration, self.progress.on_go
-        self.context.on_pause = self._report
+        self.context.on_pause, self.context.on_snapshot = self._report, self._send_snapshot
         if a.free and not a.pauses:
             self.context.drain = self._drain
 
@@ -37,7 +37,7 @@ class Learner:
         # An asynchronous learner may also pause while it waits for unrolls: what it has of them is lost. Several that
         # are one program may not: they pause where they agree to.
         context.between = a.free and (a.spmd is None or a.fragment.replicas == 1)
-        self.snapshots.boundary(trainer.carry, self.progress.env_steps)
+        self.snapshots.boundary(trainer.carry, self.progress.env_steps, self._wanted())
         while self._stops():
             context.pause()
         self.publisher.publish(trainer.carry, trainer.iteration)
@@ -49,6 +49,14 @@ class Learner:
         complete = self.progress.complete()
         stops = (self.context.pausing or complete) and not self.context.too_early()
         return stops if self.a.spmd is None else bool(self._any(self.a.spmd.flags(stops)))
+
+    def _wanted(self) -> bool:
+        wanted, self.context.snapshot_wanted = self.context.snapshot_wanted, False
+        return wanted
+
+    def _send_snapshot(self) -> None:
+        self.snapshots.boundary(self.worker.trainer.carry, self.progress.env_steps, self._wanted())
+        self.snapshots.flush()
 
     def _report(self) -> None:
         """Before a pause: the launcher knows all that was done."""

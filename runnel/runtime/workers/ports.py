@@ -29,6 +29,7 @@ from runnel.runtime.control_messages import (
     Saved,
     Status,
     Stop,
+    TakeSnapshot,
     parse_command,
 )
 from runnel.runtime.workers.stream_headers import StreamHeader
@@ -90,6 +91,8 @@ class WorkerContext:
         self.drain: Callable[[], bool] = lambda: False
         self.on_pause: Callable[[], None] = lambda: None
         self.on_go: Callable[[Go], None] = lambda message: None
+        self.on_snapshot: Callable[[], None] = lambda: None  # of learners: in a pause
+        self.snapshot_wanted = False
         self.phase: PhaseName = "starting"
         self._compiler = False  # whether the main thread compiles, as `compile_watch` sees it
         self._waits_for: str | None = None  # the cause, while it waits
@@ -152,6 +155,8 @@ class WorkerContext:
                 self.on_go(command)
             case Save():
                 self.line.send_arrays(Saved().to_json(), self.save())
+            case TakeSnapshot():
+                self.snapshot_wanted = True
             case Load():
                 raise AssertionError("a worker that was not reset was sent what to begin from")
 
@@ -170,6 +175,8 @@ class WorkerContext:
             message = self.line.receive(DRAIN_S if goes_on else SLICE_S)
             if message is not None:
                 self._take(parse_command(message.value))
+                if self.snapshot_wanted:
+                    self.on_snapshot()
             elif self.line.closed:
                 raise Stopped
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from runnel.recording.parameters import as_numpy, parameter_leaves
 from runnel.runtime.control_messages import SnapshotTaken
 from runnel.runtime.programs.carry import Carry
-from runnel.runtime.programs.snapshots import BEGINNING, SnapshotSchedule
+from runnel.runtime.programs.snapshots import ASKED, BEGINNING, SnapshotSchedule
 from runnel.runtime.workers.assembly import Assignment
 from runnel.types import Array
 
@@ -32,16 +32,17 @@ class SnapshotSender:
         self._pending: list[_Pending] = []
         self._copy = jax.jit(lambda leaves: jax.tree.map(jnp.copy, leaves))
 
-    def boundary(self, carry: Carry, env_steps: int) -> None:
-        """Between two iterations: takes a snapshot of each group if one is due, and sends those that are ready."""
+    def boundary(self, carry: Carry, env_steps: int, wanted: bool = False) -> None:
+        """Between two iterations: takes a snapshot of each group if one is due or wanted, and sends those ready."""
         mark = self.schedule.mark(self._before, env_steps)
         self._before = env_steps
-        for group in self._groups if mark is not None else ():
-            leaves = self._copy(parameter_leaves(carry.states[group]))
-            for leaf in leaves.values():
-                _fetch(leaf)
-            header = SnapshotTaken(group, mark or 0, env_steps, int(carry.updates[group]))
-            self._pending.append(_Pending(header, leaves))
+        for due in [*([mark] if mark is not None else []), *([ASKED] if wanted else [])]:
+            for group in self._groups:
+                leaves = self._copy(parameter_leaves(carry.states[group]))
+                for leaf in leaves.values():
+                    _fetch(leaf)
+                header = SnapshotTaken(group, due, env_steps, int(carry.updates[group]))
+                self._pending.append(_Pending(header, leaves))
         while self._pending and all(leaf.is_ready() for leaf in self._pending[0].leaves.values()):
             self._send(self._pending.pop(0))
 

@@ -1,0 +1,236 @@
+"""What a run does with its snapshots: it keeps them in the policy store, and has them evaluated.
+
+The session hands over the snapshots that its program takes, and the states of every checkpoint. Evaluations come back
+while training goes on, or before it does (`--eval-wait`). Their results are written to `evaluations.jsonl`, and into
+the metadata of the snapshot, whose score decides which policy is best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from runnel.config.run_config import RunConfig
+from runnel.errors import RunFailed, UserError, nearest
+from runnel.execution.building import BuiltRun
+from runnel.execution.evaluation_task import task_of
+from runnel.execution.evaluators import Evaluated, Evaluators, InProcessEvaluators, wait_for
+from runnel.execution.policy_snapshots import described_policies
+from runnel.policy import Policies, Policy
+from runnel.recording.evaluation_log import EvaluationLog, read_evaluations
+from runnel.recording.events import ReportEvent
+from runnel.recording.policy_store import SCORE, PolicyStore, Retention
+from runnel.reporting.statistics import evaluation_statistics, flat
+from runnel.runtime.programs.snapshots import TakenSnapshot
+from runnel.types import EnvSpec
+
+SEED_OFFSET: Final = 10_000
+"""Added to a run's seed where none is given for evaluation: a run's own episodes are those it was trained on."""
+
+LOWEST: Final = "min:"
+"""Before the name of a metric of which less is better."""
+
+
+class RecordedEvaluation(NamedTuple):
+    """An evaluation as evaluations.jsonl has it, and what was evaluated."""
+
+    found: dict[str, Any]
+    snapshot: TakenSnapshot
+
+
+class PolicyRecorder:
+    """The policies of one run, and what evaluations found of them."""
+
+    def __init__(
+        self, run_dir: Path, config: Mapping[str, Any], asked: RunConfig, built: BuiltRun, report_event: ReportEvent,
+        stop: Callable[[], bool],
+    ):  # fmt: skip
+        """`stop`: whether the user has asked the run to end."""
+        self.asked, self._report_event, self._stop = asked, report_event, stop
+        self.store, self.log = PolicyStore(run_dir), EvaluationLog(run_dir)
+        self.rule = Retention(asked.keep_every, asked.keep_every_s, asked.keep_best)
+        self._described, self._algorithm = described_policies(built, config), built.algorithm
+        self._evaluators = self._make_evaluators(run_dir, built)
+        self._evaluated_at = -1  # environment steps of the newest snapshot that was sent to be evaluated
+        self.newest: dict[str, Any] | None = None  # the newest evaluation
+        self.best: dict[str, Any] | None = None
+        self.reached = False  # the return that ends the run
+
+    def _make_evaluators(self, run_dir: Path, built: BuiltRun) -> Evaluators | None:
+        asked = self.asked
+        if asked.eval_every is None:
+            return None
+        check_metric(asked.eval_metric, built.graph.spec)
+        seed = asked.seed + SEED_OFFSET if asked.eval_seed is None else asked.eval_seed
+        task = task_of(built, asked.eval_env_settings or {}, asked.eval_episodes, seed, asked.eval_explore)
+        workers = asked.eval_workers
+        if workers is None:
+            workers = 1 if built.plan.workers > 1 else 0
+        if not workers:
+            return InProcessEvaluators(task, self._stop)
+        from runnel.execution.evaluation_workers import EvaluationWorkers
+        from runnel.launch.local_launcher import LocalLauncher
+
+        return EvaluationWorkers(
+            task, workers, run_dir / "logs", asked.hang_after_s, self._report_event, LocalLauncher
+        )  # fmt: skip
+
+    @property
+    def steps(self) -> int:
+        """Steps of environments that evaluation has taken in this process."""
+        return 0 if self._evaluators is None else self._evaluators.steps
+
+    # Snapshots
+
+    def policies(self, snapshot: TakenSnapshot) -> Policy | Policies:
+        """The policies of a snapshot, to act with."""
+        made = {
+            group: Policy(
+                self._algorithm,
+                replace(self._described[group], version=snapshot.versions[group], env_steps=snapshot.env_steps),
+                arrays,
+                device="cpu",
+            )
+            for group, arrays in snapshot.arrays.items()
+        }
+        return next(iter(made.values())) if len(made) == 1 else Policies(made)
+
+    def take(self, snapshot: TakenSnapshot) -> None:
+        """A snapshot that was due: keeps it, and has it evaluated."""
+        self.keep(snapshot)
+        every = self.asked.eval_every
+        if every is not None and snapshot.mark >= 0 and snapshot.mark % every == 0:
+            self._submit(snapshot, must=self.asked.eval_wait)
+
+    def keep(self, snapshot: TakenSnapshot) -> None:
+        """Stores a snapshot, unless the store has it already. A full disk does not end a run."""
+        try:
+            for group, arrays in snapshot.arrays.items():
+                version = snapshot.versions[group]
+                if not self.store.query(group, version=version):
+                    config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
+                    self.store.add(config, arrays)
+            if self._evaluators is None or snapshot.mark < 0:
+                self.store.prune(self.rule)
+        except (OSError, UserError) as error:
+            self._report_event(
+                "policy_failed", reason=f"a policy could not be stored: {error}", action="training goes on"
+            )
+
+    def finish(self, snapshot: TakenSnapshot) -> list[RecordedEvaluation]:
+        """The run has ended with these parameters: evaluates them too, and waits for all evaluations."""
+        if self._evaluators is None:
+            return []
+        if self._evaluated_at != snapshot.env_steps:
+            self._submit(snapshot, must=True)
+        return self.wait()
+
+    def rewind(self, env_steps: int) -> None:
+        """Training returns to an earlier point: what was made later will be made again."""
+        self.store.rewind(env_steps)
+        self.log.rewind(env_steps)
+        self._evaluated_at = min(self._evaluated_at, env_steps)
+        self.reached, self.newest, self.best = False, None, None
+        for found in read_evaluations(self.log.run_dir):
+            self._note(found)
+
+    # Evaluations
+
+    def _submit(self, snapshot: TakenSnapshot, must: bool) -> None:
+        assert self._evaluators is not None
+        if snapshot.env_steps != self._evaluated_at:
+            self._evaluated_at = snapshot.env_steps
+            self._evaluators.submit(snapshot, must)
+
+    def poll(self) -> list[RecordedEvaluation]:
+        """The evaluations that are done since the last call, oldest first."""
+        return [] if self._evaluators is None else list(filter(None, map(self._record, self._evaluators.poll())))
+
+    def wait(self) -> list[RecordedEvaluation]:
+        """Waits until nothing is left to evaluate."""
+        if self._evaluators is None:
+            return []
+        limit_s = 3 * (self.asked.hang_after_s + 600.0)
+        return list(filter(None, map(self._record, wait_for(self._evaluators, self._stop, limit_s))))
+
+    def _record(self, done: Evaluated) -> RecordedEvaluation | None:
+        snapshot, played = done.snapshot, done.played
+        if played is None:
+            if self.asked.eval_wait:
+                raise RunFailed(f"the evaluation at {snapshot.env_steps:,} steps failed: {done.problem}")
+            return None
+        for note in played.notes:
+            self._report_event("evaluation", reason=f"at {snapshot.env_steps:,} steps: {note}", action="counted")
+        found = {
+            "env_steps": snapshot.env_steps,
+            "versions": snapshot.versions,
+            **evaluation_statistics(played.returns, played.lengths, played.metrics),
+            "seconds": done.seconds,
+        }
+        found["score"] = score_of(flat(found, ""), self.asked.eval_metric)
+        self.log.add(found)
+        for group, version in snapshot.versions.items():
+            summary = {**flat(found), SCORE: found["score"], "episodes": found["episodes"]}
+            self.store.annotate(group, version, summary)
+        self.store.prune(self.rule)
+        self._note(found)
+        return RecordedEvaluation(found, snapshot)
+
+    def _note(self, found: dict[str, Any]) -> None:
+        self.newest = found
+        if self.best is None or (found.get("score") or 0.0) > (self.best.get("score") or 0.0):
+            self.best = found
+        target = self.asked.stop_at_eval_return
+        if target is not None and found["mean_return"] >= target:
+            self.reached = True
+
+    def metrics(self) -> dict[str, float]:
+        """What the newest evaluation found, as metrics."""
+        if self.newest is None:
+            return {}
+        return {"eval/env_steps": self.newest["env_steps"], **flat(self.newest)}
+
+    def result(self) -> dict[str, Any]:
+        """What result.json has of it."""
+        if self._evaluators is None or self.newest is None or self.best is None:
+            return {}
+        names = ("env_steps", "mean_return", "std_return", "return_interval", "episodes", "score")
+        return {
+            "evaluation": {name: self.newest[name] for name in names},
+            "best": {name: self.best[name] for name in names},
+            "evaluations_skipped": self._evaluators.skipped,
+        }
+
+    def close(self) -> None:
+        if self._evaluators is not None:
+            self._evaluators.close()
+
+
+def check_metric(metric: str | None, spec: EnvSpec) -> None:
+    """Refuses a metric that no evaluation can find, and none where it must be chosen."""
+    groups = list(spec.groups)
+    known = ["return", "length", *(f"return/{group}" for group in groups if len(groups) > 1)]
+    if metric is None:
+        if len(groups) > 1:
+            raise UserError(
+                f"eval_metric=: found none, expected the metric by which a policy of {len(groups)} groups is the best: "
+                f"{', '.join(known)} or env/NAME",
+                keywords=("eval_metric",),
+            )
+        return
+    name = metric.removeprefix(LOWEST)
+    if name not in known and not name.startswith("env/"):
+        raise UserError(
+            f"eval_metric='{metric}': no evaluation finds it{nearest(name, [*known, 'env/NAME'])}",
+            keywords=("eval_metric",),
+        )
+
+
+def score_of(numbers: Mapping[str, float], metric: str | None) -> float:
+    """The number by which policies are compared: higher is better."""
+    name = (metric or "return").removeprefix(LOWEST)
+    if name not in numbers:
+        raise RunFailed(f"eval_metric={metric}: the evaluation found no {name}{nearest(name, numbers)}")
+    return -numbers[name] if metric is not None and metric.startswith(LOWEST) else numbers[name]
