@@ -1,12 +1,13 @@
 """A traced function without what its result does not depend on: for files that are read where Runnel is not.
 
-What depends on no input is computed once, here: normalised statistics, and the random numbers that greedy acting asks
-for and does not use. Calls are written out, so that what is left are JAX's primitives alone.
+What depends on no input is computed once, here: parts of normalised statistics, and the random numbers that greedy
+acting asks for and does not use. Calls are written out, so that what is left are JAX's primitives alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,6 @@ CALLS: Final = frozenset({
 
 MOST_ELEMENTS: Final = 1 << 16
 """Larger constants are made where they are needed, unless what they are made of is as large: a file stays small."""
-
 
 Replaced = Mapping[str, Callable[..., Sequence[Array]]]
 """By name of a primitive: a function of the same inputs and parameters that returns all its outputs."""
@@ -70,7 +70,31 @@ def fold(function: Callable[..., Sequence[Array]], *inputs: Any) -> Folded:
     folding = _Folding(len(inputs))
     outputs = folding.walk(traced.jaxpr, traced.consts, [Place(k) for k in range(len(inputs))])
     steps, used = _live(folding.steps, outputs)
-    return Folded(steps, tuple(outputs), frozenset(place.number for place in used if place.number < len(inputs)))
+    return Folded(
+        tuple(step._replace(inputs=tuple(map(_value, step.inputs))) for step in steps),
+        tuple(map(_value, outputs)),
+        frozenset(place.number for place in used if place.number < len(inputs)),
+    )
+
+
+class _Computed:
+    """The outputs of a primitive that depends on no input, computed when they are first needed."""
+
+    def __init__(self, equation: Any, inputs: Sequence[Any]):
+        self._equation, self._inputs = equation, inputs
+
+    @cached_property
+    def outputs(self) -> Sequence[Any]:
+        return _bind(self._equation, list(map(_value, self._inputs)))
+
+
+class _Constant(NamedTuple):
+    of: _Computed
+    number: int
+
+
+def _value(ref: Any) -> Any:
+    return ref.of.outputs[ref.number] if isinstance(ref, _Constant) else ref
 
 
 class _Folding:
@@ -100,7 +124,8 @@ class _Folding:
         if equation.primitive.name == "select_n" and (chosen := _one_value(inputs[0])) is not None:
             return [inputs[1 + int(chosen)]]
         if not any(isinstance(each, Place) for each in inputs) and not equation.effects and _stays_small(equation):
-            return _bind(equation, inputs)
+            computed = _Computed(equation, inputs)
+            return [_Constant(computed, k) for k in range(len(equation.outvars))]
         outputs = tuple(Place(self._places + k) for k in range(len(equation.outvars)))
         self._places += len(outputs)
         self.steps.append(Step(equation, tuple(inputs), outputs))
@@ -121,10 +146,10 @@ def _called(equation: Any, inputs: list[Any]) -> tuple[Any, list[Any]] | None:
 
 def _one_value(ref: Any) -> Any:
     """The one value that all elements of a constant have; None if there is none."""
-    if isinstance(ref, Place) or np.size(ref) == 0:
+    if isinstance(ref, Place):
         return None
-    flat = np.ravel(np.asarray(ref))
-    return flat[0] if (flat == flat[0]).all() else None
+    flat = np.ravel(np.asarray(_value(ref)))
+    return flat[0] if flat.size and (flat == flat[0]).all() else None
 
 
 def _stays_small(equation: Any) -> bool:
@@ -134,12 +159,12 @@ def _stays_small(equation: Any) -> bool:
 
 def _bind(equation: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     params = equation.primitive.get_bind_params(equation.params)
-    functions, params = params if isinstance(params, tuple) else ((), params)  # JAX before 0.10 has them apart
+    functions, params = params if isinstance(params, tuple) else ((), params)  # some versions of JAX have them apart
     found = equation.primitive.bind(*functions, *inputs, **params)
     return found if equation.primitive.multiple_results else [found]
 
 
-def _live(steps: Sequence[Step], outputs: Sequence[Any]) -> tuple[tuple[Step, ...], set[Place]]:
+def _live(steps: Sequence[Step], outputs: Sequence[Any]) -> tuple[list[Step], set[Place]]:
     """The steps that the outputs depend on, and the places that they read."""
     live = {ref for ref in outputs if isinstance(ref, Place)}
     kept: list[Step] = []
@@ -147,4 +172,4 @@ def _live(steps: Sequence[Step], outputs: Sequence[Any]) -> tuple[tuple[Step, ..
         if live.intersection(step.outputs):
             kept.append(step)
             live |= {ref for ref in step.inputs if isinstance(ref, Place)}
-    return tuple(reversed(kept)), live
+    return kept[::-1], live

@@ -60,12 +60,15 @@ def to_onnx(function: ActingFunction, opset: int | None = None) -> tuple[bytes, 
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"this policy cannot be exported as ONNX: {_reason(error)}") from error
+        raise UserError(
+            f"this policy cannot be exported as ONNX: {_reason(error)}; try format='stablehlo'", keywords=("format",)
+        ) from error
     for port, wanted, found in outputs:
         if not _agree(wanted, found):
             raise UserError(
                 f"this policy cannot be exported as ONNX: '{port.name}' of what jax2onnx makes of it differs from the "
-                "policy's own; nothing was written"
+                "policy's own; try format='stablehlo'",
+                keywords=("format",),
             )
     return content, {"opset": version}
 
@@ -133,7 +136,7 @@ def _agree(wanted: np.ndarray, found: np.ndarray) -> bool:
 def _reason(error: Exception) -> str:
     lacking = re.search(r"[Nn]o plugins? (?:registered )?for (?:primitive )?'([\w.-]+)'", str(error))
     if lacking:
-        return f"jax2onnx has no conversion of JAX's primitive '{lacking[1]}'; use format='stablehlo'"
+        return f"jax2onnx cannot convert JAX's primitive '{lacking[1]}'"
     return f"{type(error).__name__}: {one_line(error)}"
 
 
