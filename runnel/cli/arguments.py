@@ -207,6 +207,18 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seed", type=_whole(0, MOST_SEED), metavar="N", help="of every random number (0)")
     train.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (a new one under runs/)")
     train.add_argument("--stop-at-return", type=_number, metavar="X", help="end at this mean of 100 episodes")
+    train.add_argument(
+        "--init-from",
+        action="append",
+        metavar="[GROUP=]RUN_DIR[@TAG]",
+        help="begin with the parameters of a stored policy",
+    )
+    train.add_argument(
+        "--frozen",
+        action="append",
+        metavar="GROUP=RUN_DIR[@TAG]",
+        help="a stored policy acts for a group, which does not learn",
+    )
     _add_launcher(train)
     _add_on_nan(train, "end the run, skip the update, or go back to the newest checkpoint (stop)")
     train.add_argument("--wandb", action="store_true", help="show the run at Weights & Biases too")

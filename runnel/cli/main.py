@@ -134,6 +134,8 @@ def _train(args: argparse.Namespace) -> int:
             args, "eval_every", "eval_episodes", "eval_seed", "eval_workers", "eval_metric", "stop_at_eval_return"
         ),
         **_given(args, "keep_every", "keep_every_s", "keep_best"),
+        init_from=_init_from(args),
+        frozen=_by_group("--frozen", args.frozen or []) or None,
         eval_wait=args.eval_wait,
         eval_explore=args.eval_explore,
         eval_env_settings=_eval_settings(args) or None,
@@ -336,6 +338,21 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         "settings": settings.parse(algorithms.load(args.algorithm), own, args.algorithm),
         "env_settings": {key: settings.literal(text) for key, text in map(settings.split, others["env"])},
     }
+
+
+def _init_from(args: argparse.Namespace) -> Any:
+    """`--init-from RUN` for all groups, or `--init-from GROUP=RUN` for each of some."""
+    given = args.init_from or []
+    if len(given) == 1 and ("=" not in given[0] or Path(given[0].rpartition("@")[0] or given[0]).exists()):
+        return given[0]
+    return _by_group("--init-from", given) or None
+
+
+def _by_group(flag: str, given: Sequence[str]) -> dict[str, str]:
+    for text in given:
+        if "=" not in text:
+            raise UserError(f"{flag} {text}: expected GROUP=RUN_DIR[@TAG]")
+    return dict(text.split("=", 1) for text in given)
 
 
 def _eval_settings(args: argparse.Namespace) -> dict[str, Any]:

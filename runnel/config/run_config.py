@@ -35,7 +35,7 @@ FORMAT: Final = 1
 STORED: Final = (
     "envs", "steps", "seed", "stop_at_return", "wandb", "checkpoint_every_s", "restarts", "hang_after_s", "on_nan",
     "eval_every", "eval_episodes", "eval_seed", "eval_env_settings", "eval_workers", "eval_wait", "eval_explore",
-    "eval_metric", "stop_at_eval_return", "keep_every", "keep_every_s", "keep_best",
+    "eval_metric", "stop_at_eval_return", "keep_every", "keep_every_s", "keep_best", "init_from", "frozen",
 )  # fmt: skip
 """The fields that config.json keeps. `settings` and `env_settings` are kept with the algorithm and the environment;
 the others belong to one process and its machine."""
@@ -83,6 +83,10 @@ class RunConfig:
     """Replaces a worker without a heartbeat for so long."""
     on_nan: OnNan = "stop"
     """What to do when an update is refused because something is not finite."""
+    init_from: Any = None
+    """Stored policies whose parameters training begins with."""
+    frozen: Any = None
+    """By group: stored policies that act for groups which do not learn."""
     eval_every: int | None = None
     """Evaluates the policy whenever so many environment steps are taken, at the beginning and at the end."""
     eval_episodes: int = 10
@@ -179,6 +183,8 @@ _WELL_FORMED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "hang_after_s": lambda x: type(x) in _NUMBER,
     "on_nan": lambda x: x in ("stop", "skip", "rollback"),
     "code": lambda x: isinstance(x, dict),
+    "init_from": lambda x: x is None or isinstance(x, str | dict),
+    "frozen": lambda x: x is None or (isinstance(x, dict) and all(isinstance(v, str) for v in x.values())),
     "eval_every": lambda x: x is None or type(x) is int,
     "eval_episodes": lambda x: type(x) is int,
     "eval_seed": lambda x: x is None or type(x) is int,
@@ -201,8 +207,16 @@ _REQUIRED: Final = ("algorithm", "distribution", "environment", "envs", "steps",
 def to_json(run: RunConfig, parts: Mapping[str, Any], code: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The whole of config.json. `parts` describe algorithm, environment and distribution; `code` is the signature."""
     stored = {name: getattr(run, name) for name in STORED}
+    stored |= {name: _named(stored[name]) for name in ("init_from", "frozen")}
     signed = {} if code is None else {"code": code}
     return {"runnel_version": __version__, "format": FORMAT, **parts, **stored, **signed}
+
+
+def _named(source: Any) -> Any:
+    """A stored policy, or several by group, as config.json names them: for people to read, and for `--config`."""
+    if isinstance(source, Mapping):
+        return {str(group): _named(each) for group, each in source.items()}
+    return None if source is None else str(source)
 
 
 def from_json(config: Mapping[str, Any]) -> RunConfig:

@@ -12,8 +12,8 @@ from runnel import distributions
 from runnel.algorithm import Algorithm
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment
 from runnel.errors import UserError
-from runnel.evaluation import loading
 from runnel.evaluation.video import Video, recording_video
+from runnel.execution import stored_policies
 from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.run import Run, of_run
 from runnel.policy.policy import params_of
@@ -35,7 +35,7 @@ def evaluate(
     video: Path | str | None = None,
     note: Callable[[str], None] = lambda text: None,
     *,
-    tag: str = loading.LATEST,
+    tag: str = stored_policies.LATEST,
     env_settings: Mapping[str, Any] | None = None,
     explore: bool = False,
     algorithm: Algorithm | None = None,
@@ -53,7 +53,7 @@ def evaluate(
     if episodes < 1:
         raise UserError(f"episodes={episodes}: found {episodes}, expected 1 or more", keywords=("episodes",))
     if not isinstance(run, Run):
-        run, tag = loading.split_name(run, tag)
+        run, tag = stored_policies.split_name(run, tag)
     run_dir, config, given = of_run(run, algorithm, environment)
     if env_settings:
         kept = config["environment"]
@@ -63,7 +63,7 @@ def evaluate(
         built = rebuild(run_dir, config, distributions.default_for("host"), trusted=trust, **given)
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
     with contained(), recording_video(video) as film:
-        found = loading.find(run, tag, None, built.algorithm, note, built)
+        found = stored_policies.find(run, tag, None, built.algorithm, note, built)
         params = {group: params_of(built.graph.states[group], s.arrays(), s.where) for group, s in found.items()}
         startup.phase(f"playing {episodes} episodes")
         if film is not None:
@@ -73,7 +73,7 @@ def evaluate(
         note(text)
     return {
         "run_dir": str(run_dir),
-        **loading.describe(found),
+        **stored_policies.describe(found),
         "algorithm": built.plan.algorithm.lower(),
         "environment": config["environment"]["name"],
         "seed": seed,

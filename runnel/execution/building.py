@@ -54,6 +54,7 @@ def build(
     settings: dict[str, Any] | None = None,
     env_settings: dict[str, Any] | None = None,
     machine: Machine | Sequence[Machine] | None = None,
+    frozen: Collection[str] = (),
     **fields_of_distribution: Any,
 ) -> BuiltRun:
     """Traces the algorithm on the environment and applies the distribution; starts nothing.
@@ -62,7 +63,7 @@ def build(
 
     A named algorithm takes the tuned settings of the environment, if there are some; `settings` override
     them. An instance is taken as it is, a class with its defaults. An environment is a name, a class, a function that
-    returns one, or an instance. Other keywords are fields of the distribution:
+    returns one, or an instance. Groups in `frozen` act and do not learn. Other keywords are fields of the distribution:
     `build("ppo", "CartPole-v1", "coarse", actors=4)`.
     """
     envs = fields.check_arguments(build, locals())["envs"]
@@ -90,7 +91,7 @@ def build(
         distribution = distributions.load(distribution)()
     fields.check_declared(type(distribution))
     startup.phase(f"tracing {type(chosen).__name__}")
-    graph = trace(chosen, world.spec, count)
+    graph = trace(chosen, world.spec, count, frozen)
     plan = planned(distribution, graph, world, machine or Machine.here())
     in_force = [f"{name}={fields.default_text(value)}" for name, value in known.items() if name not in (settings or {})]
     in_force += [f"--envs {tuned_envs}"] if tuned_envs and envs is None else []
@@ -137,8 +138,9 @@ def rebuild(
             "give it again: environment=..."
         )
     return build(
-        algorithm, environment, chosen, config["envs"], env_settings=kept["settings"], **fields_of_distribution
-    )
+        algorithm, environment, chosen, config["envs"], env_settings=kept["settings"],
+        frozen=tuple(config.get("frozen") or ()), **fields_of_distribution,
+    )  # fmt: skip
 
 
 def read_config(run_dir: str | Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Progress:
     episodes: int
     mean_return: float | None
     """Of the newest 100 episodes; None before the first ends."""
-    metrics: Mapping[str, Any] = MappingProxyType({})
+    metrics: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """The newest line of metrics.jsonl."""
     evaluation: Mapping[str, Any] | None = None
     """The newest evaluation, as in evaluations.jsonl."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class DistributedProgram:
         self.usage = _usage_meter(self.group)
         self.supervisor = Supervisor(self.group, self.progress, self.usage, self.run_config, report_event)
         self._checkpoints = CheckpointProtocol(self.supervisor)
+        self._initial: worker_checkpoint.Arrays = {}
         self._until_env_steps = 0
         self._started = self._loaded = False
         try:
@@ -108,6 +109,10 @@ class DistributedProgram:
 
     def _learners_paused(self) -> bool:
         return all(self.supervisor.records[name].paused for name in self.learners)
+
+    def begin_from(self, states: Mapping[str, PyTree]) -> None:
+        for group, state in states.items():
+            self._initial |= worker_checkpoint.leaf_arrays(names.initial(group), state)
 
     def rest(self) -> Progress:
         """What workers have reported while they paused."""
@@ -163,7 +168,7 @@ class DistributedProgram:
             self.supervisor.snapshots.clear()
             self._started = False
         self._loaded = True
-        arrays: worker_checkpoint.Arrays = {}
+        arrays: worker_checkpoint.Arrays = dict(self._initial)
         cut = 0
         self.progress.begin()
         if saved is not None:

@@ -52,6 +52,7 @@ class PolicyRecorder:
         self.store, self.log = PolicyStore(run_dir), EvaluationLog(run_dir)
         self.rule = Retention(asked.keep_every, asked.keep_every_s, asked.keep_best)
         self._described, self._algorithm = described_policies(built, config), built.algorithm
+        self._frozen = built.graph.frozen  # another run's store has them
         self._evaluators = self._make_evaluators(run_dir, built)
         self._evaluated_at = -1  # environment steps of the newest snapshot that was sent to be evaluated
         self.newest: dict[str, Any] | None = None  # the newest evaluation
@@ -109,7 +110,7 @@ class PolicyRecorder:
         try:
             for group, arrays in snapshot.arrays.items():
                 version = snapshot.versions[group]
-                if not self.store.query(group, version=version):
+                if group not in self._frozen and not self.store.query(group, version=version):
                     config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
                     self.store.add(config, arrays)
             if self._evaluators is None or snapshot.mark < 0:

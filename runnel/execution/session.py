@@ -71,8 +71,10 @@ class Session:
         pool: MachinePool | None = None,
         sinks: Sequence[Sink] = (),
         callbacks: Callbacks | None = None,
+        initial: Mapping[str, PyTree] = MappingProxyType({}),
     ):
-        """`sinks`: the user's own receivers of metrics."""
+        """`sinks`: the user's own receivers of metrics. `initial`: by group, the states to begin with."""
+        self._initial = initial
         self.callbacks = callbacks or Callbacks()
         self.pool = pool or SingleMachine()
         self.run_dir, self.config, self.built, self.quiet = run_dir, config, built, quiet
@@ -187,16 +189,20 @@ class Session:
             check_descriptors(opened() + RUN)
             startup.phase(self._at_start)
             seed, environment = self.run_config.seed, self.built.environment
-            return make_program(plan, graph, environment, seed, self._report_event, self._schedule)
+            program = make_program(plan, graph, environment, seed, self._report_event, self._schedule)
+            program.begin_from(self._initial)
+            return program
         from runnel.execution.distributed_program import DistributedProgram
 
         startup.phase(f"starting {plan.workers} workers")
         machines = self.pool.machines
         keep_off_devices(machines[0])
         config = {**self.config, "distribution": serialization.to_json(self.built.distribution)}
-        return DistributedProgram(
+        program = DistributedProgram(
             self.built, config, self.run_dir, self.pool.site(self.run_dir / "logs"), machines, self._report_event
         )
+        program.begin_from(self._initial)
+        return program
 
     def _report_event(self, event: str, **details: Any) -> None:
         """Records an event, and counts restarts, environment failures and cut episodes."""

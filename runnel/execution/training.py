@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,9 @@ from runnel.execution.callbacks import Callback, Callbacks
 from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, on
 from runnel.execution.run import Run, finished, may_be_done, of_run, read_result
 from runnel.execution.session import Session
+from runnel.execution.stored_policies import Source
 from runnel.execution.trust import WANDB, admit, sign
+from runnel.execution.warm_start import warm_start
 from runnel.planning.plan import Distribution, plural
 from runnel.recording import run_directory, run_lock
 from runnel.recording.checkpoint import Checkpoints
@@ -74,6 +76,8 @@ def train(
     restarts: int = 10,
     hang_after_s: float = 120.0,
     on_nan: OnNan = "stop",
+    init_from: Source | Mapping[str, Source] | None = None,
+    frozen: Mapping[str, Source] | None = None,
     eval_every: int | None = None,
     eval_episodes: int = 10,
     eval_seed: int | None = None,
@@ -104,6 +108,10 @@ def train(
     With `eval_every`, the greedy policy is evaluated whenever so many steps are taken, without any effect on training;
     `runnel.load(run, "best")` is the policy that did best. The fields of `RunConfig` describe the other keywords.
 
+    `init_from`: a stored policy whose parameters training begins with, for all groups or by group: `RUN_DIR@TAG`, a
+    `Run`, a snapshot or a policy. The optimiser starts fresh. `frozen`: by group, a stored policy of the same algorithm
+    that acts for it; the group does not learn.
+
     With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
     else one that is started on this machine.
 
@@ -128,20 +136,23 @@ def train(
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         built, pool = _settle(
             stack, launcher, address, transport, distribution, environment,
-            lambda: build(algorithm, environment, distribution, run.envs, settings, env_settings),
+            lambda: build(algorithm, environment, distribution, run.envs, settings, env_settings, frozen=frozen or ()),
         )  # fmt: skip
         config = run_config.to_json(replace(run, envs=built.graph.envs), described(built))
         built = _sign(config, built, run_dir)
         if built.plan.workers > 1:
             _check_portable(config, built)
+        initial, notes = warm_start(built, run.seed, init_from, frozen or {})
+        built = _noted(built, notes)
         directory, made = _fresh_directory(run_dir, built, run.seed)
         built = _noted(built, stack.enter_context(_alone(directory)))
         stack.enter_context(_cleared(made))
         _refuse_held(directory)  # of two that start at once, the other may have been faster
         callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
         session = Session(
-            directory, config, built, began=began, quiet=quiet, pool=pool, sinks=sinks, callbacks=callbacks
-        )
+            directory, config, built, began=began, quiet=quiet, pool=pool, sinks=sinks, callbacks=callbacks,
+            initial=initial,
+        )  # fmt: skip
         return session.run()
 
 

@@ -106,6 +106,7 @@ class WorkerGroup:
 
     def _common(self) -> dict[str, Any]:
         config = {name: self.config[name] for name in ("algorithm", "environment", "distribution", "envs")}
+        config["frozen"] = sorted(self.graph.frozen)
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
         machines = [asdict(machine) for machine in self.machines.values()]
         periods = list(run_config.from_json(self.config).snapshot_periods)

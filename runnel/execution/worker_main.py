@@ -14,6 +14,7 @@ from typing import Any
 from runnel import envs as environments
 from runnel.environment import HostEnvironment, HostVector
 from runnel.runtime.control_messages import Load, ReadyToLoad, Reset, Stop, parse_command
+from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.ports import InPort, OutPort, ResetRequested, Stopped, WorkerContext
@@ -143,6 +144,7 @@ def _built(job: dict[str, Any]) -> Any:
             config["envs"],
             env_settings=config["environment"]["settings"],
             machine=machines,
+            frozen=config["frozen"],
         )
     return _CACHE[key]
 
@@ -217,7 +219,9 @@ class WorkerBootstrap:
                     case Stop():
                         raise Stopped
                     case Load(rejoins, suspect):
-                        return BlockStart(dict(message.arrays), rejoins, suspect)
+                        arrays = dict(message.arrays)
+                        initial = {name: arrays.pop(name) for name in list(arrays) if names.is_initial(name)}
+                        return BlockStart(arrays, rejoins, suspect, initial)
                     case Reset():
                         self.control.send(ReadyToLoad().to_json())
                     # Any other command was meant for the work that this worker has dropped.

@@ -27,6 +27,7 @@ class Builder:
         self.algorithm, self.spec, self.envs = algorithm, spec, envs
         self.nodes: dict[str, Node] = {}
         self.edges: list[Edge] = []
+        self.frozen: frozenset[str] = frozenset()
         self.key = jax.eval_shape(lambda: jax.random.key(0))
         self.name = type(algorithm).__name__
         for group, agents in spec.groups.items():
@@ -148,6 +149,31 @@ class Builder:
         times = self._times(self.nodes[priorities.node])
         self._edge(priorities.node, replay, "priorities", {"priorities": priorities.type}, times, feedback=True)
 
+    def freeze(self, group: str) -> None:
+        """Replaces all that is done with a group's trajectories by a learner that keeps its state.
+
+        It consists of the same kinds of node as before: a distribution that cuts gradients apart finds them here, too.
+        """
+        by_gradient = any(node.group == group and node.kind == "gradient" for node in self.nodes.values())
+        self.nodes = {name: node for name, node in self.nodes.items() if node.group != group or not node.traits.trains}
+        self.edges = [edge for edge in self.edges if edge.source in self.nodes and edge.target in self.nodes]
+        for name, node in self.nodes.items():
+            for ref in node.sources:
+                if ref.node not in self.nodes:
+                    raise UserError(
+                        f"frozen=: {self.name} trains '{name}' with what group '{group}' learns; it cannot be frozen",
+                        keywords=("frozen",),
+                    )
+        (rollout,) = (node for node in self.nodes.values() if node.group == group and node.kind == "rollout")
+        trajectory = Ref(rollout.name, rollout.output)
+        if by_gradient:
+            value = {"grads": Type((), jnp.float32), "out": {}}
+            gradient = self._add("gradient", group, (trajectory,), value, no_gradient)
+            self._add("apply", group, (Ref(gradient, value)["grads"],), self.states[group], no_step)
+        else:
+            self._add("learn", group, (trajectory,), {}, keep_state)
+        self.frozen = self.frozen | {group}
+
     def graph(self) -> Graph:
         kinds = {node.kind for node in self.nodes.values()}
         learns = any(node.traits.learns for node in self.nodes.values())
@@ -161,7 +187,7 @@ class Builder:
             raise UserError(f"{self.name}.loop gives group {', '.join(silent)} no rollout; call flow.agents for it")
         for group in dict.fromkeys(node.group for node in self.nodes.values() if node.traits.learns):
             self._publish(group)
-        return Graph(self.algorithm, self.spec, self.envs, self.nodes, tuple(self.edges), self.states)
+        return Graph(self.algorithm, self.spec, self.envs, self.nodes, tuple(self.edges), self.states, self.frozen)
 
     # Parts
 
@@ -252,6 +278,24 @@ class Builder:
 
     def _of(self, group: str) -> str:
         return "" if len(self.spec.groups) == 1 else f" for group '{group}'"
+
+
+def keep_state(state: PyTree, trajectory: PyTree, key: Any) -> tuple[PyTree, PyTree]:
+    """The `learn` of a group that does not."""
+    del trajectory, key
+    return state, {}
+
+
+def no_gradient(state: PyTree, trajectory: PyTree, key: Any) -> tuple[PyTree, PyTree]:
+    """The `gradient` of a group that does not learn."""
+    del state, trajectory, key
+    return jnp.zeros((), jnp.float32), {}
+
+
+def no_step(state: PyTree, grads: PyTree) -> PyTree:
+    """The `apply` of a group that does not learn."""
+    del grads
+    return state
 
 
 def _called(function: Callable[..., Any]) -> str:

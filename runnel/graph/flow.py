@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,10 +126,19 @@ class ReplayFlow:
             self.flow._builder.priorities(self.sampled.ref(group).node, priorities.ref(group))
 
 
-def trace(algorithm: Algorithm, spec: EnvSpec, envs: int) -> Graph:
-    """The dataflow graph of `algorithm.loop` on `envs` environments of this kind."""
+def trace(algorithm: Algorithm, spec: EnvSpec, envs: int, frozen: Collection[str] = ()) -> Graph:
+    """The dataflow graph of `algorithm.loop` on `envs` environments of this kind.
+
+    Groups in `frozen` act and do not learn: what the loop does with their trajectories is left out.
+    """
     builder = Builder(algorithm, spec, envs)
     algorithm.loop(Flow(builder, tuple(spec.groups)))
+    for group in frozen:
+        if group not in spec.groups:
+            raise UserError(f"frozen=: there is no group '{group}'{nearest(group, spec.groups)}", keywords=("frozen",))
+        builder.freeze(group)
+    if frozen and set(frozen) == set(spec.groups):
+        raise UserError("frozen=: all groups are frozen, expected one that learns", keywords=("frozen",))
     return builder.graph()
 
 

@@ -163,6 +163,7 @@ class Graph:
     nodes: Mapping[str, Node]
     edges: tuple[Edge, ...]
     states: Mapping[str, PyTree]  # by group: the type of the learner's state
+    frozen: frozenset[str] = frozenset()  # groups that act and do not learn
 
     def of_kind(self, *kinds: NodeKind) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind in kinds]

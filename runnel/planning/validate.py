@@ -102,6 +102,12 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
                     f"distribution {name} has {fragment.replicas} {fragment.name}s and {' and '.join(sorted(outside))} "
                     "elsewhere; several learners take trajectories only: put the node with them, or use 1"
                 )
+        applied = {graph.nodes[node].group for node in fragment.nodes if graph.nodes[node].kind == "apply"}
+        if len(applied) > 1 and "gradient" not in kinds:
+            raise UserError(
+                f"distribution {name}: '{fragment.name}' applies gradients of {' and '.join(sorted(applied))} that are "
+                "computed elsewhere, expected those of one group; use another distribution, such as async"
+            )
         if "gradient" in kinds and "apply" not in kinds:
             bound = min(staleness[graph.nodes[node].group] for node in fragment.nodes if graph.nodes[node].group)
             stale = fragment.replicas - 1

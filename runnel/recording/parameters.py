@@ -6,7 +6,7 @@ A snapshot holds a learner's whole state except its optimiser: critics and targe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jax
@@ -38,9 +38,13 @@ def parameter_leaves(state: PyTree) -> dict[str, Any]:
     for path, part in jax.tree_util.tree_leaves_with_path(state, is_leaf=_is_optimiser):
         if _is_optimiser(part) or _name_of(path[0]) in OPTIMISER_FIELDS:
             continue
-        name = "/".join(map(_name_of, path)).replace("\0", "")
-        found[name if name not in found else f"{name} {jax.tree_util.keystr(path)}"] = part
+        found[path_name(path)] = part
     return found
+
+
+def path_name(path: Sequence[Any]) -> str:
+    """A leaf's place in its tree. A slash in a key is written as `%2F`, so that no two leaves share a name."""
+    return "/".join(_name_of(key).replace("%", "%25").replace("/", "%2F") for key in path)
 
 
 def as_numpy(leaf: Any) -> np.ndarray:

@@ -69,6 +69,7 @@ class BlockStart(NamedTuple):
     saved: Arrays = {}  # noqa: RUF012  (never changed) its part of a checkpoint, or nothing
     rejoins: bool = False  # it replaces a worker that died, and finds its state in that worker's journal
     suspect: bool = False  # the worker before it crashed or hung, and this one may do so again
+    initial: Arrays = {}  # noqa: RUF012  (never changed) states that learners begin with instead of fresh ones
 
 
 def report_cut_episodes(blocks: Iterable[BlockState], report: ReportEvent) -> None:

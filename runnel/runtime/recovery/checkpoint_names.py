@@ -6,6 +6,7 @@ A worker's part of a checkpoint is a flat dict from these names to arrays. Names
 |---|---|
 | `iteration`, `seed`, `env_steps` | how far training has come, and its random numbers |
 | `updates.GROUP`, `states.GROUP.LEAF` | a learner's count of updates and its state |
+| `initial.GROUP.LEAF` | the state that a learner begins with, instead of a fresh one |
 | `replays.NODE.LEAF`, `inserted.NODE`, `credit.NODE` | a replay buffer, and what its schedule counts |
 | `window.returns.GROUP`, `window.FIELD` | the newest episodes |
 | `block.NUMBER.FIELD` | one block of environments; the functions below name its fields |
@@ -39,6 +40,18 @@ def updates(group: str) -> str:
 def state(group: str) -> str:
     """The tree of a learner's state."""
     return f"states.{group}"
+
+
+_INITIAL: Final = "initial."
+
+
+def initial(group: str) -> str:
+    """The tree of the state that a learner begins with."""
+    return f"{_INITIAL}{group}"
+
+
+def is_initial(name: str) -> bool:
+    return name.startswith(_INITIAL)
 
 
 def replay(node: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -99,6 +99,10 @@ class CompiledProgram:
 
     def save(self) -> dict[str, PyTree]:
         return {"carry": self.carry, "host": {}}
+
+    def begin_from(self, states: Mapping[str, PyTree]) -> None:
+        own = {group: jax.device_put(state, self._shardings.states[group]) for group, state in states.items()}
+        self.carry = self.carry._replace(states={**self.carry.states, **own})
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` returned; nothing is lost, so 0 episodes are cut."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import jax
@@ -49,6 +49,10 @@ class Program(Protocol):
         ...
 
     def save(self) -> dict[str, PyTree]: ...
+
+    def begin_from(self, states: Mapping[str, PyTree]) -> None:
+        """Before the first `run`: the states, by group, that learning begins with instead of fresh ones."""
+        ...
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut.

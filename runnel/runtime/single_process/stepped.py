@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -123,6 +123,9 @@ class SteppedProgram:
             ),
         )
         return {"carry": carry, "host": {**action_history.pack(episodes), "cut": np.asarray(cut)}}
+
+    def begin_from(self, states: Mapping[str, PyTree]) -> None:
+        self.carry = self.carry._replace(states={**self.carry.states, **jax.device_put(dict(states))})
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut."""

@@ -147,7 +147,7 @@ class Assignment:
         if not (self.training_nodes and self.steps_envs and self.fragment.replicas > 1) or self.learns:
             return self.run_graph
         start, stop = self.fragment.environments[self.spec.replica]
-        return trace(self.run_graph.algorithm, self.run_graph.spec, stop - start)
+        return trace(self.run_graph.algorithm, self.run_graph.spec, stop - start, self.run_graph.frozen)
 
     @cached_property
     def blocks(self) -> list[EnvBlock]:

@@ -14,6 +14,7 @@ from runnel.planning.pace import gathers
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.stage import Stage
+from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.batch_collector import BatchCollector
@@ -73,7 +74,9 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
             environments=(),
         )
 
-    carry = worker_checkpoint.load_learning(jax.jit(begin)(jnp.uint32(a.seed)), a.start.saved)
+    fresh = jax.jit(begin)(jnp.uint32(a.seed))
+    first = {g: worker_checkpoint.tree_of(names.initial(g), s, a.start.initial) for g, s in fresh.states.items()}
+    carry = worker_checkpoint.load_learning(fresh._replace(states=jax.device_put(first)), a.start.saved)
     iteration = int(carry.iteration)
     if _takes_turns(a):
         iteration += (a.spec.replica - iteration) % a.fragment.replicas
