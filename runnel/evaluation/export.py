@@ -23,10 +23,11 @@ from runnel.config import spec_json
 from runnel.config.jax_config import configure_jax
 from runnel.errors import UserError, nearest
 from runnel.evaluation import onnx_file
-from runnel.evaluation.acting_function import ACTION, MEMORY, ActingFunction, Port, acting_function
-from runnel.evaluation.loading import Source, StoredPolicy, find, make, split_name
+from runnel.evaluation.acting_function import ACTION, ActingFunction, Port, acting_function
+from runnel.evaluation.loading import make
 from runnel.evaluation.stablehlo_file import to_stablehlo
 from runnel.execution.run import Run
+from runnel.execution.stored_policies import Source, StoredPolicy, find, split_name
 from runnel.policy import Policy
 from runnel.recording.files import as_user_error, clean, write_atomically
 from runnel.recording.policy_store import LATEST, PolicyStore, Snapshot
@@ -111,9 +112,7 @@ def _named(source: Source | Policy, tag: str, group: str | None, format: str) ->
     return Path("-".join(word.replace("/", "_") for word in words if word))
 
 
-def _found(
-    source: Source, tag: str, group: str | None, algorithm: Algorithm | None, trust: Collection[str]
-) -> Policy:
+def _found(source: Source, tag: str, group: str | None, algorithm: Algorithm | None, trust: Collection[str]) -> Policy:
     stored: Mapping[str, StoredPolicy] = find(source, tag, group, algorithm)
     if len(stored) > 1:
         raise UserError(

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any, Final
@@ -23,6 +24,9 @@ from runnel.types import Array, Box, Discrete, MultiDiscrete
 ROWS: Final = 32
 AGREE: Final = 0.9
 """Of the rows of a trial: between actions that are worth the same to 7 digits, either may be chosen."""
+
+PATCHED: Final = ("jax", "flax")
+"""Libraries whose functions jax2onnx replaces by its own."""
 
 
 def _stack(*parts: Array, axis: int) -> list[Array]:
@@ -54,7 +58,7 @@ def check_installed() -> None:
 def to_onnx(function: ActingFunction, opset: int | None = None) -> tuple[bytes, dict[str, Any]]:
     """The content of the file, and what `model.json` says of it. What acts otherwise than the policy is refused."""
     try:
-        with _quiet():
+        with _quiet(), _functions_restored():
             content, version = _converted(function, opset)
             outputs = _tried(function, content)
     except UserError:
@@ -77,9 +81,10 @@ def _converted(function: ActingFunction, opset: int | None) -> tuple[bytes, int]
     import jax2onnx
     import onnx
 
-    model = jax2onnx.to_onnx(
+    convert: Any = jax2onnx.to_onnx
+    model = convert(
         function._replace(replaced=REPLACED),
-        [jax.ShapeDtypeStruct(("batch", *port.shape), port.dtype) for port in function.inputs],  # type: ignore[arg-type]
+        [jax.ShapeDtypeStruct(("batch", *port.shape), port.dtype) for port in function.inputs],
         model_name="policy",
         enable_double_precision=bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         input_names=[port.name for port in function.inputs],
@@ -94,7 +99,9 @@ def _tried(function: ActingFunction, content: bytes) -> list[tuple[Port, np.ndar
     """What function and file give for the same inputs, by output."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what fails is raised
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     drawing = np.random.default_rng(0)
     given = [_drawn(port, drawing) for port in function.inputs]
     named = {port.name: value for port, value in zip(function.inputs, given, strict=True)}
@@ -115,13 +122,13 @@ def _drawn(port: Port, drawing: np.random.Generator) -> np.ndarray:
         case MultiDiscrete(sizes):
             return drawing.integers(0, sizes, shape).astype(dtype)
         case Box() if dtype.kind in "iub":
-            low, high = (np.broadcast_to(np.asarray(x, np.int64), port.shape) for x in (port.space.low, port.space.high))
+            low, high = (np.asarray(x, np.int64) for x in (port.space.low, port.space.high))
             return drawing.integers(low, np.minimum(high, low + 255), shape, endpoint=True).astype(dtype)
         case Box():
             return np.clip(drawing.standard_normal(shape), port.space.low, port.space.high).astype(dtype)
-    if dtype.kind == "f":
-        return (port.initial + 0.1 * drawing.standard_normal(shape)).astype(dtype)
-    return np.broadcast_to(np.zeros((), dtype) if port.initial is None else port.initial, shape).astype(dtype)
+    start = np.zeros((), dtype) if port.initial is None else port.initial
+    noise = 0.1 * drawing.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape, dtype)
+    return (start + noise).astype(dtype)
 
 
 def _agree(wanted: np.ndarray, found: np.ndarray) -> bool:
@@ -154,3 +161,24 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _functions_restored() -> Iterator[None]:
+    """jax2onnx replaces functions of JAX while it converts, and leaves some replaced.
+
+    `jnp.cumsum` by one that takes fewer arguments, for one; what trains in this process later needs JAX's own.
+    """
+    before = list(_functions())
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            if getattr(module, name, None) is not value:
+                setattr(module, name, value)
+
+
+def _functions() -> Iterator[tuple[Any, str, Any]]:
+    for path, module in list(sys.modules.items()):
+        if path.partition(".")[0] in PATCHED and "._src" not in path and module is not None:
+            yield from ((module, name, value) for name, value in list(vars(module).items()) if callable(value))

@@ -23,6 +23,7 @@ from runnel.algorithm import Algorithm
 from runnel.cli import main as cli
 from runnel.config.jax_config import configure_jax
 from runnel.errors import UserError
+from runnel.evaluation import onnx_file
 from runnel.evaluation.acting_function import acting_function
 from runnel.types import Act, AgentSpec, Box, Discrete
 
@@ -61,7 +62,7 @@ def test_so_does_every_other_kind(name, many):
 
 
 def _check_alike(trial, directory):
-    """In batches of 1, 3 and 8 rows; the memory of some rows begins anew after two steps."""
+    """In batches of 1, 3 and 64 rows; the memory of some rows begins anew after two steps."""
     found = np.load(directory / "found.npz")
     native = np.dtype(json.loads((directory / "model.json").read_text())["action"]["dtype"])
     for step, wanted in enumerate(trial.actions):
@@ -173,6 +174,25 @@ def test_a_model_can_have_older_operators(tmp_path):
     np.savez(made / "trial.npz", **(trial := exports.Trial(policy)).given)
     exports.run([made])
     _check_alike(trial, made)
+
+
+@needs_onnx
+def test_a_conversion_that_acts_otherwise_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file, "REPLACED", {"tanh": lambda x, **settings: [-x]})
+    policy = policy_of(algorithms.load("ppo")(), AgentSpec(VECTOR, Discrete(4)))
+    with pytest.raises(UserError, match="cannot be exported as ONNX: 'action' .* differs from the policy's own"):
+        runnel.export(policy, tmp_path / "out", "onnx")
+    assert not (tmp_path / "out").exists()
+
+
+@needs_onnx
+def test_a_conversion_leaves_jax_as_it_was(tmp_path):
+    modules = (jnp, jax.lax, jax.nn, jax.random, linen)
+    before = [dict(vars(module)) for module in modules]
+    runnel.export(policy_of(algorithms.load("ppo")(), AgentSpec(VECTOR, Discrete(2))), tmp_path / "out", "onnx")
+    for module, had in zip(modules, before, strict=True):
+        assert [name for name, value in had.items() if vars(module).get(name) is not value] == []
+    assert jnp.cumsum(jnp.ones((2, 3)), -1)[0, -1] == 3  # which jax2onnx replaces
 
 
 class State(NamedTuple):

@@ -45,7 +45,9 @@ MORE = {
         "ppo", {}, AgentSpec(parted(VECTOR, action_mask=flags(5)), MultiDiscrete((2, 3)))
     ),
     "PPO, MLP, continuous without bounds": ("ppo", {}, AgentSpec(VECTOR, UNBOUNDED)),
-    "PPO, CNN with GRU, pictures with channels first": ("ppo", {"memory": "gru"}, AgentSpec(CHANNELS_FIRST, Discrete(6))),
+    "PPO, CNN with GRU, pictures with channels first": (
+        "ppo", {"memory": "gru"}, AgentSpec(CHANNELS_FIRST, Discrete(6))
+    ),
     "PPO, MinAtar's CNN": ("ppo", {"network": "runnel.nn:MinAtarCNN"}, AgentSpec(GRID, Discrete(6))),
     "PPO, dict and tuple observations": ("ppo", {}, AgentSpec(TREE, Discrete(3))),
     "A2C, MLP, continuous": ("a2c", {}, AgentSpec(VECTOR, BOUNDED)),
@@ -61,7 +63,7 @@ MORE = {
     "QMIX, a team": ("qmix", {}, AgentSpec(TURNS, Discrete(3), **TEAM)),
 }  # fmt: skip
 
-ROWS, STEPS = 12, 3
+ROWS, STEPS = 68, 3
 
 
 def policy_of(algorithm, spec, seed=0):
@@ -75,8 +77,11 @@ def policy_of(algorithm, spec, seed=0):
             return np.zeros(shape, dtype)
         if name.endswith("/variance"):
             return drawing.uniform(0.5, 2.0, shape).astype(dtype)
-        reach = np.sqrt(np.prod(shape[:-1], dtype=int) or 1) if len(shape) > 1 else 2.0
-        return (1.5 * drawing.standard_normal(shape) / reach).astype(dtype)
+        values = 0.1 * drawing.standard_normal(shape)
+        if len(shape) > 1:  # blind to what all inputs have in common, or all pictures would look alike
+            above = tuple(range(len(shape) - 1))
+            values = 15 * (values - values.mean(above, keepdims=True)) / np.sqrt(values[..., 0].size)
+        return values.astype(dtype)
 
     arrays = {name: drawn(name, leaf) for name, leaf in parameter_leaves(state).items()}
     return Policy(algorithm, PolicyConfig({}, "agent", spec), arrays)
@@ -116,13 +121,16 @@ def drawn(space, drawing):
         return 2 * drawing.standard_normal((ROWS, *space.shape)).astype(space.dtype)
     if not space.shape:
         return np.ones(ROWS, space.dtype)
-    # Pictures of squares, which no network sees alike; of masks, with something legal.
+    # Pictures of few or many squares, which no network sees alike; of masks, with something legal.
     scales = [6 if n >= 36 else 1 for n in space.shape]
     coarse = [-(-n // scale) for n, scale in zip(space.shape, scales, strict=True)]
     values = drawing.integers(0, int(np.max(space.high)) + 1, (ROWS, *coarse))
+    share = np.linspace(0.05, 0.95, ROWS).reshape(ROWS, *[1] * len(coarse))
+    values = np.where(drawing.random(values.shape) < share, values, 0)
     for axis, (n, scale) in enumerate(zip(space.shape, scales, strict=True), 1):
         values = np.repeat(values, scale, axis).take(range(n), axis)
-    values[..., [0, -1]] = 1
+    if len(space.shape) == 1:
+        values[..., [0, -1]] = 1
     return values.astype(space.dtype)
 
 

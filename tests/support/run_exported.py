@@ -1,16 +1,16 @@
 """Runs exported policies without Runnel: `python -I run_exported.py TRIALS`, a JSON list of directories.
 
-A directory has an exported policy and `trial.npz`, which holds by step and input `STEP/NAME`, and `STEP/first`: the rows
-in which an episode begins. Each is run in batches of 1, 3 and all other rows; `found.npz` has `STEP/OUTPUT`.
+A directory has an exported policy and `trial.npz`, which holds by step and input `STEP/NAME`, and `STEP/first`: the
+rows in which an episode begins. Each is run in batches of 1, 3 and all other rows; `found.npz` has `STEP/OUTPUT`.
 """
 
 import json
 import sys
 from pathlib import Path
 
-sys.modules["runnel"] = None  # importing it fails
-
 import numpy as np
+
+sys.modules["runnel"] = None  # importing it fails
 
 
 def stablehlo(path):
