@@ -64,38 +64,36 @@ class ActingFunction(NamedTuple):
 def acting_function(policy: Policy) -> ActingFunction:
     """What the policy computes. It is traced in its plain form, whatever form is fastest on this machine."""
     memory, structure = jax.tree_util.tree_flatten_with_path(policy.initial_memory())
-    seen, seen_structure = _seen(policy)
-    kinds = [jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for _, leaf in memory]
+    seen, observation = _seen(policy)
+    before = [leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for _, leaf in memory]
+    masks = sum(port.role == MASK for port in seen)
 
     def one(*inputs: Array) -> tuple[Array, ...]:
-        leaves, inputs = inputs[: len(seen)], inputs[len(seen) :]
-        mask = {MASK: leaves[-1]} if seen and seen[-1].role == MASK else {}
-        observed = jax.tree.unflatten(seen_structure, leaves[: len(seen) - len(mask)])
-        remembered = [as_leaf(x, kind) for x, kind in zip(inputs[:-1], kinds, strict=True)]  # type: ignore[arg-type]
+        leaves, remembered, agent = inputs[: len(seen)], inputs[len(seen) : -1], inputs[-1]
+        mask = {MASK: leaves[-1]} if masks else {}
+        given = _parted(policy, jax.tree.unflatten(observation, leaves[: len(seen) - masks]), mask)
         act = act_one(
-            policy.algorithm.act, policy.params, read_traced(policy.spec, _parted(policy, observed, mask)),
-            jax.tree.unflatten(structure, remembered), jax.random.key(0), False, inputs[-1],
-        )  # fmt: skip
-        after = [_like(x, kind) for x, kind in zip(jax.tree.leaves(act.memory), kinds, strict=True)]
-        return (native_action_traced(policy.spec, act.action), *after)
+            policy.algorithm.act,
+            policy.params,
+            read_traced(policy.spec, given),
+            jax.tree.unflatten(structure, map(as_leaf, remembered, before)),  # type: ignore[arg-type]
+            jax.random.key(0),  # acting greedily, it draws nothing
+            False,
+            agent,
+        )
+        after = map(_like, jax.tree.leaves(act.memory), before)
+        return native_action_traced(policy.spec, act.action), *after
 
-    names: set[str] = set()
-    ports = [_renamed(port, names) for port in seen]
-    for (path, _), kind in zip(memory, kinds, strict=True):
-        start = as_numpy(kind)
-        port = Port("", MEMORY, _path(path), start.shape, start.dtype, initial=start)
-        ports.append(_renamed(port, names))
-    ports.append(_renamed(Port("", AGENT, (), (), np.dtype(np.int32)), names))
-
-    kinds_of_inputs = [jax.ShapeDtypeStruct(port.shape, port.dtype) for port in ports]
+    remembered = [_memory_port(path, as_numpy(leaf)) for (path, _), leaf in zip(memory, before, strict=True)]
+    ports = _with_names([*seen, *remembered, Port("", AGENT, (), (), np.dtype(np.int32))])
+    types = [jax.ShapeDtypeStruct(port.shape, port.dtype) for port in ports]
     with hardware.plain_networks(), jax.default_device(policy.device):
-        folded = fold(one, *kinds_of_inputs)
-        found = jax.eval_shape(lambda *given: folded.run(given), *kinds_of_inputs)
+        folded = fold(one, *types)
+        outputs = jax.eval_shape(lambda *given: folded.run(given), *types)
     kept = [k for k, port in enumerate(ports) if k in folded.used or port.role == MEMORY]
     kept = kept or [0]  # what depends on nothing still needs to know the size of the batch
-    return ActingFunction(
-        tuple(ports[k] for k in kept), _outputs(found, [p for p in ports if p.role == MEMORY]), folded, tuple(kept)
-    )
+    remembered = [port for port in ports if port.role == MEMORY]
+    return ActingFunction(tuple(ports[k] for k in kept), _outputs(outputs, remembered), folded, tuple(kept))
 
 
 def _seen(policy: Policy) -> tuple[list[Port], Any]:
@@ -137,9 +135,18 @@ def _path(path: Sequence[Any]) -> tuple[str | int, ...]:
     return tuple(getattr(key, "name", getattr(key, "key", getattr(key, "idx", str(key)))) for key in path)
 
 
-def _renamed(port: Port, names: set[str]) -> Port:
-    """With a name that no other has, and that every format takes."""
-    name = re.sub(r"\W", "_", "_".join(map(str, (port.role, *port.path))), flags=re.ASCII)
-    unique = next(each for each in (name, *(f"{name}_{k}" for k in range(2, 1 << 20))) if each not in names)
-    names.add(unique)
-    return port._replace(name=unique)
+def _memory_port(path: Sequence[Any], start: np.ndarray) -> Port:
+    return Port("", MEMORY, _path(path), start.shape, start.dtype, initial=start)
+
+
+def _with_names(ports: Sequence[Port]) -> list[Port]:
+    """Each with a name that no other has, and that every format takes."""
+    taken: set[str] = set()
+    named = []
+    for port in ports:
+        name = re.sub(r"\W", "_", "_".join(map(str, (port.role, *port.path))), flags=re.ASCII)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        named.append(port._replace(name=name))
+    return named

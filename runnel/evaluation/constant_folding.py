@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import jax
+import jax.extend.core
 import numpy as np
 
 from runnel.types import Array
@@ -21,6 +22,9 @@ CALLS: Final = frozenset({
     "remat2", "checkpoint",
 })  # fmt: skip
 """Primitives that call a traced function with their own inputs."""
+
+OUTSIDE: Final = frozenset({"pure_callback", "ffi_call"})
+"""Primitives that run code outside of JAX without being marked as such."""
 
 MOST_ELEMENTS: Final = 1 << 16
 """Larger constants are made where they are needed, unless what they are made of is as large: a file stays small."""
@@ -123,7 +127,7 @@ class _Folding:
             return self.walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given)
         if equation.primitive.name == "select_n" and (chosen := _one_value(inputs[0])) is not None:
             return [inputs[1 + int(chosen)]]
-        if not any(isinstance(each, Place) for each in inputs) and not equation.effects and _stays_small(equation):
+        if not any(isinstance(each, Place) for each in inputs) and _stays_small(equation) and not _leaves_jax(equation):
             computed = _Computed(equation, inputs)
             return [_Constant(computed, k) for k in range(len(equation.outvars))]
         outputs = tuple(Place(self._places + k) for k in range(len(equation.outvars)))
@@ -138,7 +142,7 @@ def _called(equation: Any, inputs: list[Any]) -> tuple[Any, list[Any]] | None:
     if equation.primitive.name == "cond" and (chosen := _one_value(inputs[0])) is not None:
         branches = params["branches"]
         return branches[min(max(int(chosen), 0), len(branches) - 1)], inputs[1:]
-    inner = params.get("jaxpr") or params.get("call_jaxpr")
+    inner: Any = params.get("jaxpr") or params.get("call_jaxpr")
     if equation.primitive.name in CALLS and len(getattr(inner, "jaxpr", inner).invars) == len(inputs):
         return inner, inputs
     return None
@@ -155,6 +159,14 @@ def _one_value(ref: Any) -> Any:
 def _stays_small(equation: Any) -> bool:
     made, of = (sum(v.aval.size for v in variables) for variables in (equation.outvars, equation.invars))
     return made <= max(of, MOST_ELEMENTS)
+
+
+def _leaves_jax(equation: Any) -> bool:
+    """Whether it calls Python or another library."""
+    if equation.effects or equation.primitive.name in OUTSIDE:
+        return True
+    inner = jax.extend.core.jaxprs_in_params(equation.params)
+    return any(_leaves_jax(each) for jaxpr in inner for each in jaxpr.eqns)
 
 
 def _bind(equation: Any, inputs: Sequence[Any]) -> Sequence[Any]:

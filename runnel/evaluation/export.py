@@ -29,7 +29,7 @@ from runnel.evaluation.stablehlo_file import to_stablehlo
 from runnel.execution.run import Run
 from runnel.execution.stored_policies import Source, StoredPolicy, find, split_name
 from runnel.policy import Policy
-from runnel.recording.files import as_user_error, clean, write_atomically
+from runnel.recording.files import as_user_error, clean, one_line, write_atomically
 from runnel.recording.policy_store import LATEST, PolicyStore, Snapshot
 from runnel.types import AgentSpec, Discrete, MultiDiscrete
 
@@ -61,7 +61,7 @@ def export(
     _check_new(directory)
     configure_jax()
     policy = source if isinstance(source, Policy) else _found(source, tag, group, algorithm, trust)
-    function = acting_function(policy)
+    function = _traced(policy)
     if format == "onnx":
         content, versions = onnx_file.to_onnx(function, opset)
     else:
@@ -120,6 +120,18 @@ def _found(source: Source, tag: str, group: str | None, algorithm: Algorithm | N
         )
     (one,) = stored.values()
     return make(one, "cpu", 0, trust)
+
+
+def _traced(policy: Policy) -> ActingFunction:
+    try:
+        return acting_function(policy)
+    except UserError:
+        raise
+    except Exception as error:
+        act = f"{type(policy.algorithm).__name__}.act"
+        raise UserError(
+            f"this policy cannot be exported: {act} fails: {type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 # model.json

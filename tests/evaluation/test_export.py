@@ -180,7 +180,7 @@ def test_a_model_can_have_older_operators(tmp_path):
 def test_a_conversion_that_acts_otherwise_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "REPLACED", {"tanh": lambda x, **settings: [-x]})
     policy = policy_of(algorithms.load("ppo")(), AgentSpec(VECTOR, Discrete(4)))
-    with pytest.raises(UserError, match="cannot be exported as ONNX: 'action' .* differs from the policy's own"):
+    with pytest.raises(UserError, match=r"cannot be exported as ONNX: 'action' .* differs from the policy's own"):
         runnel.export(policy, tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
 
