@@ -84,7 +84,7 @@ def train(task: Task, seed: int, limit_s: float) -> Record:
 def _learnt(task: Task, run_dir: Path) -> dict[str, Any]:
     """The curve, thinned out, where it first held what is wanted, and with which settings."""
     curve = read_curve(run_dir)
-    points = list(zip(curve.env_steps.astype(int).tolist(), curve.mean_return.tolist(), strict=True))
+    points = list(zip(curve.env_steps.astype(int).tolist(), curve.values.tolist(), strict=True))
     config = json.loads((run_dir / "config.json").read_text())
     settled = _settled(run_dir)  # the mean of a few first episodes is luck
     reached = (steps for steps, value in points if steps >= settled and task.wanted.holds(value))

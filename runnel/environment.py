@@ -6,10 +6,11 @@ dicts from group name to value. Nobody resets but the run-time (`JaxEnvironment`
 """
 
 import hashlib
+import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +24,14 @@ class TimeStep(NamedTuple):
     reward: PyTree  # [] (or [agents]); a dict by group where the environment has groups
     terminated: Any  # []
     truncated: Any  # []
+    metrics: PyTree = ()
+    """What the environment reports of its episodes: a dict from name to a number [] (bool, int or float), or a dict of
+    such dicts by group. The same names in every step; only the values of an episode's last step are used.
+
+    `return` is the environment's own score, where that differs from the sum of the rewards that are learnt from: it
+    takes the place of that sum in everything that is reported. `length` beside it takes the place of the episode's
+    length. `is_success` averages to a rate.
+    """
 
 
 @runtime_checkable
@@ -51,6 +60,36 @@ class HostStep(NamedTuple):
     terminated: np.ndarray  # [n] bool
     truncated: np.ndarray  # [n] bool; never both
     last_observation: dict[str, PyTree]  # rows of ended episodes are written, others left as they are
+
+
+class EpisodeMetrics(NamedTuple):
+    """What an environment reports of an episode that has ended: values at its last step. See `TimeStep.metrics`."""
+
+    row: int  # of the vector
+    episode: int  # its number
+    values: dict[str, float]  # finite; those of one group alone are called `GROUP/NAME`
+
+
+class Lives(NamedTuple):
+    """The attribute `lives` of a vector whose environments go on after what ends an episode for learning.
+
+    Numbers, seeds, actions to be replayed and metrics are then those of a whole game, from one reset to the next; the
+    loss of a life ends an episode for learning alone. The vector keeps both arrays up to date, in place, with every
+    reset, step and restore.
+    """
+
+    began: np.ndarray  # [n] bool: the environment was reset
+    first: np.ndarray  # [n] bool: an episode as learning sees it begins with what is shown
+
+
+METRIC_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+"""What a metric of the environment can be called."""
+
+MOST_METRICS: Final = 64
+"""How many metrics an environment, or a group of one, can report."""
+
+LARGEST_METRIC: Final = 1e100
+"""Larger numbers are ignored: their sums would overflow."""
 
 
 class Episode(NamedTuple):
@@ -117,6 +156,12 @@ class HostVector(Protocol):
         """What failed since this was last asked, oldest first; of very many, the newest."""
         ...
 
+    def episode_metrics(self) -> list[EpisodeMetrics]:
+        """What the environments reported of the episodes that have ended since this was last asked, oldest first; of
+        very many, the newest. Episodes without metrics are left out. A vector without this method reports none.
+        """
+        ...
+
     def render(self, row: int) -> np.ndarray:
         """[H, W, 3] uint8: a picture of one environment. Only where opened with `render=True`."""
         ...
@@ -126,7 +171,11 @@ class HostVector(Protocol):
 
 @runtime_checkable
 class HostEnvironment(Protocol):
-    """An environment of Python or C++ objects: knows its spec, and opens vectors of itself."""
+    """An environment of Python or C++ objects: knows its spec, and opens vectors of itself.
+
+    One whose rewards are not its own score (clipped, shaped, of lives) says so by an attribute `reports_return = True`,
+    and reports the score of every whole episode as the metric `return`.
+    """
 
     spec: EnvSpec
 
@@ -140,6 +189,22 @@ def is_traceable(environment: Any) -> bool:
     """Whether an environment's steps can be part of an XLA program."""
     # A gymnasium.Env has methods of the same names, and a spec of another kind.
     return isinstance(environment, JaxEnvironment) and isinstance(environment.spec, EnvSpec)
+
+
+def reports_return(environment: Any) -> bool:
+    """Whether a host environment says that it reports its own score."""
+    return bool(getattr(environment, "reports_return", False))
+
+
+def ended_episodes(vector: HostVector) -> list[EpisodeMetrics]:
+    """What a vector reports of the episodes that have ended since this was last asked."""
+    ask: Callable[[], list[EpisodeMetrics]] | None = getattr(vector, "episode_metrics", None)
+    return ask() if ask is not None else []
+
+
+def lives_of(vector: HostVector) -> Lives | None:
+    """The lives of the environments of a vector that goes on after an episode's end; None of all others."""
+    return getattr(vector, "lives", None)
 
 
 def episode_seed(seed: int, index: int, episode: int) -> int:

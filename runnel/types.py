@@ -74,6 +74,19 @@ def zeros(space: Space, *leading: int) -> PyTree:
     return space_map(lambda leaf: np.zeros((*leading, *leaf.shape), leaf.dtype), space)
 
 
+SMALLEST_IMAGE: Final = 36
+"""Pixels on a side below which the three convolutions of the Nature network have nothing left to see."""
+
+
+def channel_axis(leaf: Leaf) -> int | None:
+    """Where an image has its channels: -1 of `[H, W, C]` and `[H, W]`, 0 of `[C, H, W]`; None of what is no image."""
+    if len(leaf.shape) not in (2, 3):
+        return None
+    if min(leaf.shape[:2]) >= SMALLEST_IMAGE:
+        return -1
+    return 0 if len(leaf.shape) == 3 and min(leaf.shape[1:]) >= SMALLEST_IMAGE else None
+
+
 @dataclass(frozen=True, eq=False)
 class NativeFormat:
     """How an environment itself writes actions and observations, where that differs from Runnel's spaces.

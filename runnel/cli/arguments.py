@@ -11,7 +11,7 @@ import contextlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from runnel import __version__
 from runnel.cli.catalog import FLAGS
@@ -25,10 +25,37 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """What a command line asks for; ends the process with status 2 and a line where it cannot be read."""
     parser = _parser()
     args, unknown = parser.parse_known_args(_one_setting_each(argv))
+    if args.command == "train":
+        unknown = _take_names(args, unknown)
     if unknown:
         # argparse would say this in the name of `runnel`, without a suggestion.
         args.parser.error(f"found '{unknown[0]}', which it does not take{_meant(unknown[0], args, argv)}")
+    if args.command == "train" and args.config is None:
+        missing = [name.upper() for name in NAMES if getattr(args, name) is None]
+        if missing:
+            args.parser.error(f"the following arguments are required: {', '.join(missing)}")
+        if args.trust:
+            args.parser.error("found --trust, which is for code that a --config file names")
     return args
+
+
+NAMES = ("algorithm", "environment")
+"""What `train` is given without a flag; with `--config` they may be left out."""
+
+
+def _take_names(args: argparse.Namespace, unknown: list[str]) -> list[str]:
+    """argparse gives up on names that may be left out where a flag stands between them: `ppo --seed 1 CartPole-v1`.
+
+    Takes the names from what it did not understand; the rest.
+    """
+    rest = []
+    for word in unknown:
+        free = [name for name in NAMES if getattr(args, name) is None]
+        if free and not word.startswith("-"):
+            setattr(args, free[0], word)
+        else:
+            rest.append(word)
+    return rest
 
 
 FLAG_OF = {
@@ -199,8 +226,14 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     what = "ALGORITHM ENVIRONMENT [flags]"
-    train = command("train", "train an algorithm on an environment", add_help=False, usage=f"runnel train {what}")
-    _add_what_to_train(train)
+    usage = f"runnel train {what}\n       runnel train --config FILE [ALGORITHM [ENVIRONMENT]] [flags]"
+    train = command("train", "train an algorithm on an environment", add_help=False, usage=usage)
+    _add_what_to_train(train, nargs="?")
+    train.add_argument(
+        "--config", type=Path, metavar="FILE", help="train as the config.json of a run says; flags override it"
+    )
+    _add_trust(train)
+    train.add_argument("--dry-run", action="store_true", help="print the configuration as JSON, and train nothing")
     _add_distribution(train)
     train.add_argument("--envs", type=_whole(1, MOST_ENVS), metavar="N", help="environments in all")
     train.add_argument("--steps", type=_whole(1), metavar="N", help="environment steps to train for")
@@ -221,7 +254,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_launcher(train)
     _add_on_nan(train, "end the run, skip the update, or go back to the newest checkpoint (stop)")
-    train.add_argument("--wandb", action="store_true", help="show the run at Weights & Biases too")
+    train.add_argument("--wandb", action="store_true", default=None, help="show the run at Weights & Biases too")
+    train.add_argument("--no-wandb", dest="wandb", action="store_false", help="not so, whatever --config says")
     train.add_argument(
         "--checkpoint-every",
         dest="checkpoint_every_s",
@@ -301,9 +335,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_launcher(plan)
     plan.add_argument("--format", choices=("text", "json", "svg"), default="text", help="(text)")
 
-    plot = command("plot", "draw the returns of runs over their steps")
+    plot = command("plot", "draw the returns of runs, or another metric, over their steps")
     plot.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR")
     plot.add_argument("--out", type=Path, required=True, metavar="FILE", help=".png, .svg or .pdf")
+    plot.add_argument("--metric", default="mean_return", metavar="NAME", help="of metrics.jsonl: env/is_success")
 
     bench = command("bench", "run benchmarks of a source checkout, or name them")
     bench.add_argument("names", nargs="*", metavar="NAME")
@@ -314,10 +349,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_what_to_train(parser: argparse.ArgumentParser) -> None:
+def _add_what_to_train(parser: argparse.ArgumentParser, nargs: Literal["?"] | None = None) -> None:
     parser.add_argument("--help", "-h", action=_HelpWithSettings)
-    parser.add_argument("algorithm", metavar="ALGORITHM", help="a name of `runnel list`, or your package.module:Class")
-    parser.add_argument("environment", metavar="ENVIRONMENT", help="CartPole-v1, gymnax:CartPole-v1, package.module:f")
+    algorithm, environment = NAMES
+    parser.add_argument(
+        algorithm, nargs=nargs, metavar="ALGORITHM", help="a name of `runnel list`, or your package.module:Class"
+    )
+    parser.add_argument(
+        environment, nargs=nargs, metavar="ENVIRONMENT", help="CartPole-v1, gymnax:CartPole-v1, package.module:f"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -377,8 +417,8 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     add("--eval-episodes", type=_whole(1, MOST_EPISODES), metavar="N", help="episodes of an evaluation (10)")
     add("--eval-seed", type=_whole(0, MOST_SEED), metavar="N", help="of all evaluations (the run's seed + 10000)")
     add("--eval-workers", type=_whole(0, 1024), metavar="N", help="processes (1 beside several workers, else 0)")
-    add("--eval-wait", action="store_true", help="training waits for every evaluation")
-    add("--eval-explore", action="store_true", help="act as in training, not greedily")
+    add("--eval-wait", action="store_true", default=None, help="training waits for every evaluation")
+    add("--eval-explore", action="store_true", default=None, help="act as in training, not greedily")
     add("--eval-metric", metavar="NAME", help="what makes a policy the best: return, return/GROUP, env/NAME, min:NAME")
     add("--stop-at-eval-return", type=_number, metavar="X", help="end at this mean return of an evaluation")
     kept = parser.add_argument_group("policies that are kept", "besides the newest and those that you tag")

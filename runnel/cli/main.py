@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from runnel.system.limits import LEAST, check_descriptors
 from runnel.user_code import named_modules
 
 if TYPE_CHECKING:
+    from runnel.algorithm import Algorithm
     from runnel.planning.plan import Distribution
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -68,7 +70,8 @@ def _saying_what_takes_long(args: argparse.Namespace) -> contextlib.AbstractCont
     """Before anything else is imported: that alone may take seconds."""
     if args.command not in ("train", "resume", "eval", "export", "plan"):
         return contextlib.nullcontext()
-    shows = args.command in ("train", "resume")  # what the others print is their result
+    # What the others print is their result.
+    shows = args.command in ("train", "resume") and not getattr(args, "dry_run", False)
     return startup.starting(getattr(args, "quiet", False), None if shows else sys.stderr, "importing JAX")
 
 
@@ -112,35 +115,39 @@ def _let_go() -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from runnel.execution.training import train
-    from runnel.recording.sinks import check_wandb
+    from runnel.execution.training import resolve, train
 
     _check_address(args)
     if args.deterministic:
         _ask_for_determinism()
-    if args.wandb:
-        check_wandb()
-    run = train(
-        args.algorithm,
-        args.environment,
-        launcher=args.launcher,
-        address=args.address,
-        quiet=args.quiet,
-        wandb=args.wandb,
-        **_settings(args),
-        **_given(args, "envs", "steps", "seed", "run_dir", "stop_at_return"),
+    found = _from_file(args) if args.config is not None else {}
+    algorithm, environment = (found.pop(name, getattr(args, name)) for name in arguments.NAMES)
+    asked = {
+        **found,
+        **_settings(args, algorithm, found.get("distribution"), found.get("env_settings")),
+        **_given(args, "envs", "steps", "seed", "run_dir", "stop_at_return", "wandb"),
         **_given(args, "checkpoint_every_s", "restarts", "hang_after_s", "on_nan"),
-        **_given(
-            args, "eval_every", "eval_episodes", "eval_seed", "eval_workers", "eval_metric", "stop_at_eval_return"
-        ),
-        **_given(args, "keep_every", "keep_every_s", "keep_best"),
-        init_from=_init_from(args),
-        frozen=_by_group("--frozen", args.frozen or []) or None,
-        eval_wait=args.eval_wait,
-        eval_explore=args.eval_explore,
-        eval_env_settings=_eval_settings(args) or None,
-    )
+        **_given(args, "eval_every", "eval_episodes", "eval_seed", "eval_workers", "eval_metric"),
+        **_given(args, "stop_at_eval_return", "keep_every", "keep_every_s", "keep_best", "eval_wait", "eval_explore"),
+        **_stored(args, found),
+    }
+    if args.dry_run:
+        print(json.dumps(resolve(algorithm, environment, **asked), indent=2, allow_nan=False))
+        return 0
+    run = train(algorithm, environment, launcher=args.launcher, address=args.address, quiet=args.quiet, **asked)
     return _status(run.result)
+
+
+def _from_file(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `train` that `--config` asks for."""
+    from runnel.execution import config_file
+
+    return config_file.arguments(
+        args.config,
+        **_given(args, *arguments.NAMES, "distribution", "wandb"),
+        trust=args.trust,
+        note=lambda text: None if args.quiet else _complain(f"runnel train: {text}"),
+    )
 
 
 def _check_address(args: argparse.Namespace) -> None:
@@ -155,7 +162,7 @@ def _resume(args: argparse.Namespace) -> int:
     _check_address(args)
     if args.deterministic:
         _ask_for_determinism()
-    distribution = _distribution(args, (), read_config(args.run_dir))
+    distribution = _distribution(args, (), partial(_recorded_distribution, args, read_config(args.run_dir)))
     run = resume(
         args.run_dir, steps=args.steps, distribution=distribution, on_nan=args.on_nan, launcher=args.launcher,
         address=args.address, quiet=args.quiet, trust=args.trust,
@@ -236,7 +243,8 @@ def _plan(args: argparse.Namespace) -> int:
         from runnel.launch.ray_launcher import machines as found
 
         machines = found(args.address)
-    plan = build(args.algorithm, args.environment, envs=args.envs, machine=machines, **_settings(args)).plan
+    asked = _settings(args, args.algorithm)
+    plan = build(args.algorithm, args.environment, envs=args.envs, machine=machines, **asked).plan
     if args.format == "json":
         print(json.dumps(plan.json(), indent=2))
     elif args.format == "svg":
@@ -251,7 +259,7 @@ def _plan(args: argparse.Namespace) -> int:
 def _plot(args: argparse.Namespace) -> int:
     from runnel.reporting.plot import plot
 
-    print(plot(args.run_dirs, args.out))
+    print(plot(args.run_dirs, args.out, args.metric))
     return 0
 
 
@@ -321,8 +329,13 @@ COMMANDS = {
 # What they share
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    """What `--distribution` and `--set` ask for, as `train` and `build` take it."""
+def _settings(
+    args: argparse.Namespace,
+    algorithm: Algorithm | str,
+    distribution: Distribution | str | None = None,
+    env_settings: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What `--distribution` and `--set` ask for, as `train` and `build` take it, over what a file asks for."""
     from runnel import algorithms
 
     _point_out_own(args)
@@ -333,11 +346,29 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         if prefix == "eval" and dot:
             continue  # `_eval_settings` reads it
         others[prefix].append(rest) if dot and prefix in others else own.append(pair)
+    named = isinstance(algorithm, str)
+    before = None if distribution is None or isinstance(distribution, str) else lambda: distribution
+    changed = _distribution(args, others["distribution"], before)
     return {
-        "distribution": _distribution(args, others["distribution"]),
-        "settings": settings.parse(algorithms.load(args.algorithm), own, args.algorithm),
-        "env_settings": {key: settings.literal(text) for key, text in map(settings.split, others["env"])},
+        "distribution": changed if changed is not None else distribution,
+        "settings": settings.parse(
+            algorithms.load(algorithm) if named else type(algorithm), own, algorithm if named else ""
+        ),
+        "env_settings": {
+            **(env_settings or {}),
+            **{key: settings.literal(text) for key, text in map(settings.split, others["env"])},
+        },
     }
+
+
+def _stored(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
+    """The policies that a run begins with, and the settings of its evaluation, beside those of `--config`."""
+    asked = {
+        "init_from": _init_from(args),
+        "frozen": _by_group("--frozen", args.frozen or []) or None,
+        "eval_env_settings": {**(found.get("eval_env_settings") or {}), **_eval_settings(args)} or None,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _init_from(args: argparse.Namespace) -> Any:
@@ -383,7 +414,7 @@ def _point_out_own(args: argparse.Namespace) -> None:
     from runnel import algorithms
     from runnel.user_code import source_scan
 
-    name = algorithms.known_as(args.algorithm)
+    name = algorithms.known_as(args.algorithm or "")
     if name in algorithms.REGISTRY and not getattr(args, "quiet", False):
         own = source_scan.subclasses(f"{name}.py", ["Algorithm", algorithms.REGISTRY[name].rpartition(":")[2]])
         if own:
@@ -392,38 +423,58 @@ def _point_out_own(args: argparse.Namespace) -> None:
 
 
 def _distribution(
-    args: argparse.Namespace, pairs: Sequence[str], config: dict[str, Any] | None = None
+    args: argparse.Namespace, pairs: Sequence[str], recorded: Callable[[], Distribution] | None = None
 ) -> Distribution | None:
-    """The distribution that the flags ask for; without a name, that of a run's `config`, or None."""
+    """The distribution that the flags ask for; None where they ask for nothing.
+
+    `recorded` gives that of a run or a file: flags change it, unless they name another one.
+    """
     numbers = _given(args, *FLAGS)
+    before: Any = None
     if args.distribution is not None:
         from runnel import distributions
 
         cls: Any = distributions.load(args.distribution)
-        _check_flags(args.distribution, cls, numbers)
-        parsed = settings.parse(cls, pairs, args.distribution)
-        for flag in numbers.keys() & parsed.keys():
-            if numbers[flag] != parsed[flag]:
-                raise UserError(
-                    f"--{flag} {numbers[flag]} and --set distribution.{flag}={parsed[flag]} say different things of "
-                    "one setting; give one of them"
-                )
-        return cls(**parsed, **{flag: number for flag, number in numbers.items() if flag not in parsed})
-    if not numbers and not pairs:
+        name = args.distribution
+        before = _if_of(cls, args, recorded)
+    elif not numbers and not pairs:
         return None
-    if config is None:
+    elif recorded is None:
         from runnel.distributions import those_with
 
         flag = f"--{next(iter(numbers))}" if numbers else f"--set distribution.{pairs[0]}"
         raise UserError(f"{flag} needs a --distribution that has it{those_with(next(iter(numbers), None))}")
+    else:
+        before = recorded()
+        cls, name = type(before), type(before).__name__.lower()
+    _check_flags(name, cls, numbers)
+    parsed = settings.parse(cls, pairs, name)
+    for flag in numbers.keys() & parsed.keys():
+        if numbers[flag] != parsed[flag]:
+            raise UserError(
+                f"--{flag} {numbers[flag]} and --set distribution.{flag}={parsed[flag]} say different things of "
+                "one setting; give one of them"
+            )
+    changed = {**numbers, **parsed}
+    return cls(**changed) if before is None else dataclasses.replace(before, **changed)
+
+
+def _if_of(cls: type, args: argparse.Namespace, recorded: Callable[[], Distribution] | None) -> Distribution | None:
+    """The distribution of a `--config` file, if it is of the class that is named beside it."""
+    if recorded is None or args.command != "train":
+        return None
+    before = recorded()
+    return before if type(before) is cls else None
+
+
+def _recorded_distribution(args: argparse.Namespace, config: dict[str, Any]) -> Distribution:
+    """That of a run which is resumed."""
     from runnel.config import serialization
     from runnel.execution import trust
     from runnel.planning.plan import Distribution
 
     trust.admit(args.run_dir, config, args.trust, ("distribution",))
-    before = serialization.from_json(config.get("distribution") or {}, Distribution)
-    _check_flags(type(before).__name__.lower(), type(before), numbers)
-    return dataclasses.replace(before, **numbers)  # type: ignore[type-var]
+    return serialization.from_json(config.get("distribution") or {}, Distribution)
 
 
 def _check_flags(name: str, cls: type, numbers: dict[str, Any]) -> None:

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from runnel import __version__
+from runnel.config import settings
 from runnel.errors import UserError
 
 if TYPE_CHECKING:
+    from runnel.execution.callbacks import Callback
+    from runnel.execution.stored_policies import Source
     from runnel.launch.host_launcher import HostLauncher
     from runnel.recording.sinks import Sink
     from runnel.transport.interface import Transport
@@ -67,11 +70,11 @@ class RunConfig:
     """Shows the run at Weights & Biases too."""
     sinks: Sequence[Sink] = ()
     """The user's own receivers of metrics."""
-    on_update: Callable[..., Any] | None = None
+    on_update: Callback | None = None
     """Called after updates, at most every `callback_every_s`."""
-    on_evaluation: Callable[..., Any] | None = None
+    on_evaluation: Callback | None = None
     """Called after each evaluation."""
-    on_checkpoint: Callable[..., Any] | None = None
+    on_checkpoint: Callback | None = None
     """Called after each checkpoint."""
     callback_every_s: float = 1.0
     """How often `on_update` is called at most."""
@@ -83,7 +86,7 @@ class RunConfig:
     """Replaces a worker without a heartbeat for so long."""
     on_nan: OnNan = "stop"
     """What to do when an update is refused because something is not finite."""
-    init_from: Any = None
+    init_from: Source | Mapping[str, Source] | None = None
     """Stored policies whose parameters training begins with."""
     frozen: Any = None
     """By group: stored policies that act for groups which do not learn."""
@@ -200,6 +203,9 @@ _WELL_FORMED: Final[Mapping[str, Callable[[Any], bool]]] = {
 }
 """The fields of config.json and their types. They are checked, since the file may have been edited."""
 
+KEYS: Final = ("runnel_version", "format", *_WELL_FORMED)
+"""Every key of config.json."""
+
 _REQUIRED: Final = ("algorithm", "distribution", "environment", "envs", "steps", "seed", "stop_at_return",
                     "checkpoint_every_s")  # fmt: skip
 
@@ -230,6 +236,12 @@ def check_json(path: Path | str, config: Mapping[str, Any]) -> None:
     for name, fits in _WELL_FORMED.items():
         if name in config and (not fits(config[name]) or out_of_range(name, config[name])):
             raise UserError(f"{path}: '{name}' is {str(config[name])[:60]!r}, which no run has; was the file edited?")
+
+
+def read_field(name: str, value: Any) -> tuple[Any, str | None]:
+    """A field of `RunConfig` as a user wrote it, and what it expects instead, in words; None where it fits."""
+    value, expected = settings.check_field(RunConfig, name, value)
+    return value, expected or out_of_range(name, value)
 
 
 def check_complete(path: Path | str, config: Mapping[str, Any]) -> None:

@@ -222,6 +222,13 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> d
     return arguments
 
 
+def check_field(cls: type, name: str, value: Any) -> tuple[Any, str | None]:
+    """A value as a field of a dataclass takes it, and what the field expects instead, in words; None where it fits."""
+    wanted = hints_of(cls)[name]
+    value = _as_whole(value, wanted)
+    return value, _misfit(value, wanted)
+
+
 def _as_whole(value: Any, wanted: Any) -> Any:
     choices = typing.get_args(wanted) or (wanted,)
     is_whole = isinstance(value, float) and value.is_integer()

@@ -11,12 +11,14 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from runnel.config import serialization
-from runnel.environment import Environment, HostEnvironment, JaxEnvironment
-from runnel.envs.making import as_user_errors, check_settings
+from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
+from runnel.envs import frame_stack
+from runnel.envs.making import COUNT, as_user_errors, check_settings, names_parameter, requires_parameter
 from runnel.errors import EnvironmentFailed, UserError, a
 from runnel.types import EnvSpec
 
@@ -31,6 +33,7 @@ class Family(NamedTuple):
     summary: str
     central: bool = False  # takes `state=True`: observations then carry the whole environment's state
     modules: bool = False  # its names are modules, and may be the user's; its adapter's module has `is_shipped`
+    stacks: str = ""  # the setting by which its environments stack frames themselves
 
     @property
     def installed(self) -> bool:
@@ -38,7 +41,8 @@ class Family(NamedTuple):
 
 
 FAMILIES = (
-    Family("ALE/", "runnel.envs.ale:AleEnvironment", "ale_py", "atari", "an Atari game: ALE/Pong-v5"),
+    Family("ALE/", "runnel.envs.ale:AleEnvironment", "ale_py", "atari", "an Atari game: ALE/Pong-v5",
+           stacks="stack"),
     Family("gymnax:", "runnel.envs.gymnax:GymnaxEnvironment", "gymnax", "gymnax",
            "a gymnax environment, in JAX: gymnax:CartPole-v1, gymnax:Breakout-MinAtar"),
     Family("brax:", "runnel.envs.brax:BraxEnvironment", "brax", "brax",
@@ -77,7 +81,7 @@ class Scheme(NamedTuple):
 OWN = "package.module"
 """Stands for the module of the user's own environment."""
 
-WANTED = "a gymnasium.Env, a JaxEnvironment or a HostEnvironment"
+WANTED = "a gymnasium.Env or VectorEnv, a JaxEnvironment or a HostEnvironment"
 
 
 def schemes() -> list[Scheme]:
@@ -101,15 +105,49 @@ def make(name: str, /, **kwargs: Any) -> Environment:
             raise UserError(
                 f"{name} needs '{family.package}', which is not installed; run: pip install 'runnel[{family.extra}]'"
             )
+        if family.stacks and frame_stack.SETTING in kwargs:
+            frames = kwargs[frame_stack.SETTING]
+            raise UserError(
+                f"{name} stacks its frames itself: found env.{frame_stack.SETTING}={frames}, expected "
+                f"env.{family.stacks}={frames}"
+            )
+        adapter, known_as = serialization.import_object(family.adapter), name.removeprefix(family.prefix)
         with _blaming(name, kwargs):
-            return serialization.import_object(family.adapter)(name.removeprefix(family.prefix), **kwargs)
+            return _stacked(kwargs, partial(_has_setting, adapter, known_as), lambda rest: adapter(known_as, **rest))
     if ":" not in name:
         from runnel.envs.gymnasium import GymnasiumEnvironment
 
         with _blaming(name, kwargs):
-            return GymnasiumEnvironment(name, kwargs)
+            has_setting = partial(_has_setting, GymnasiumEnvironment, name)
+            return _stacked(kwargs, has_setting, lambda rest: GymnasiumEnvironment(name, rest))
     module, _, attribute = name.rpartition(":")
     return _own(name, _find(name, module, attribute), kwargs)
+
+
+def _stacked(
+    settings: dict[str, Any], has_setting: Callable[[str], bool], make: Callable[[dict[str, Any]], Environment]
+) -> Environment:
+    """What `make` makes of settings, its frames stacked if they ask for that.
+
+    An environment that has a setting of that name keeps it: it stacks its frames itself, or does something else.
+    """
+    if frame_stack.SETTING not in settings or has_setting(frame_stack.SETTING):
+        return make(settings)
+    frames = frame_stack.checked(settings[frame_stack.SETTING])
+    made = make({key: value for key, value in settings.items() if key != frame_stack.SETTING})
+    if frames == 1:
+        return made
+    if not is_traceable(made):
+        return frame_stack.FrameStackedEnvironment(cast(HostEnvironment, made), frames)
+    from runnel.envs.frame_stack_jax import FrameStackedJaxEnvironment
+
+    return FrameStackedJaxEnvironment(cast(JaxEnvironment, made), frames)
+
+
+def _has_setting(adapter: Any, name: str, setting: str) -> bool:
+    """Whether an environment has a setting of that name, as far as its adapter knows."""
+    has_setting = getattr(adapter, "has_setting", None)
+    return has_setting is not None and has_setting(name, setting)
 
 
 @contextlib.contextmanager
@@ -203,13 +241,26 @@ def to_json(found: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
     """The user's own environment: what `found` is, or what it gives when called."""
+    return _stacked(kwargs, partial(names_parameter, found), lambda rest: _unstacked(name, found, rest))
+
+
+def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
     if _is_environment(found) and not kwargs:
         return found
+    if _is_vector_env(found):
+        from runnel.envs.user_vector import UserVectorEnvironment
+
+        _check_no_settings(name, kwargs)
+        return UserVectorEnvironment.of_object(name, found)
     if _is_gymnasium(found):
         found = _copies(name, found, kwargs)
     if not callable(found):
         raise UserError(f"'{name}' is {a(found)}; wanted a callable that gives {WANTED}")
     given = _call(name, found, kwargs)
+    if _is_vector_env(given):
+        from runnel.envs.user_vector import Maker, UserVectorEnvironment
+
+        return UserVectorEnvironment.of_callable(name, cast("Maker", found), kwargs, probe=given)
     if _is_gymnasium(given):
         from runnel.envs.gymnasium import Factory, GymnasiumEnvironment
 
@@ -221,9 +272,8 @@ def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
 
 def _copies(name: str, environment: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
     """A run needs several environments, and only one was given: makes copies of it."""
-    if kwargs:
-        raise UserError(f"'{name}' is made already; settings ({', '.join(kwargs)}) need what makes it: its class")
-    make = functools.partial(copy.deepcopy, environment)
+    _check_no_settings(name, kwargs)
+    make = partial(copy.deepcopy, environment)
     try:
         make().close()
     except Exception as problem:
@@ -232,6 +282,11 @@ def _copies(name: str, environment: Any, kwargs: dict[str, Any]) -> Callable[[],
             "or a function that makes a new one"
         ) from problem
     return make
+
+
+def _check_no_settings(name: str, kwargs: dict[str, Any]) -> None:
+    if kwargs:
+        raise UserError(f"'{name}' is made already; settings ({', '.join(kwargs)}) need what makes it: its class")
 
 
 def _find(name: str, module: str, attribute: str) -> Any:
@@ -251,6 +306,8 @@ def _find(name: str, module: str, attribute: str) -> Any:
 
 
 def _call(name: str, factory: Any, kwargs: dict[str, Any]) -> Any:
+    if requires_parameter(factory, COUNT) and COUNT not in kwargs:
+        kwargs = {**kwargs, COUNT: 1}  # it makes vectors, of as many environments as are asked for
     check_settings(name, factory, kwargs)
     with as_user_errors(name, factory, kwargs):
         return factory(**kwargs)
@@ -260,6 +317,11 @@ def _is_gymnasium(value: Any) -> bool:
     """Asked first: a gymnasium.Env has `spec`, `reset` and `step`, and would pass for a JaxEnvironment."""
     gymnasium = sys.modules.get("gymnasium")  # an Env cannot exist before its module
     return gymnasium is not None and isinstance(value, gymnasium.Env)
+
+
+def _is_vector_env(value: Any) -> bool:
+    vector = sys.modules.get("gymnasium.vector")
+    return vector is not None and isinstance(value, vector.VectorEnv)
 
 
 def _is_environment(value: Any) -> bool:

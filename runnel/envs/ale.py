@@ -8,27 +8,31 @@ Seeding the emulator takes a hundred milliseconds, beginning a game five; withou
 same whenever it is given the same actions. So random numbers are drawn here, from the episode's seed: how long the game
 does nothing at first, and where a step repeats the action before it.
 
-What learning sees is what is counted: where rewards are clipped, so is the return, and where the loss of a life ends an
-episode, the return is that of one life. In Pong neither makes a difference.
+The emulator knows neither clipped rewards nor episodes of one life: both are made here, for learning. What is reported
+is the score of the whole game. A game goes on after the loss of a life, as everywhere since DQN; an episode as it is
+numbered and replayed is the whole game.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
+from ale_py import Action
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from runnel.environment import HostStep, Lives
 from runnel.envs import spaces
 from runnel.envs.gymnasium_vector import GymnasiumVector
+from runnel.envs.recovery import EnvironmentFault
 from runnel.errors import UserError, nearest
-from runnel.types import EnvSpec
+from runnel.types import EnvSpec, PyTree
 
 NEVER = 2**30
 """Frames after which the emulator cuts an episode: the vector cuts it before."""
@@ -47,8 +51,8 @@ class AleSettings:
     reward_clip: bool = True  # rewards are -1, 0 or 1
     no_ops: int = 30  # an episode begins with at most so many frames of doing nothing, in whole steps
     sticky: float = 0.0  # the chance that a step repeats the action before it
-    life_loss: bool = False  # the loss of a life ends the episode; the next begins with a new game, as every one does
-    fire: bool = True  # fire is pressed once where a game has it: some do not begin before
+    life_loss: bool = False  # the loss of a life ends an episode for learning; the game goes on
+    fire: bool = True  # fire is pressed once as a game begins, and after the loss of a life: some games wait for it
     full_actions: bool = False  # all of the joystick, and not only what this game knows
     frame_skip: int = 4  # frames of a step: it shows the brighter of each pixel in the last two
     stack: int = 4  # how many pictures are shown, the newest last
@@ -56,10 +60,10 @@ class AleSettings:
 
     @property
     def emulator(self) -> dict[str, Any]:
-        """The same in ale-py's words, without any chance."""
+        """The same in ale-py's words: the game itself, without any chance."""
         return {
-            "reward_clipping": self.reward_clip,
-            "episodic_life": self.life_loss,
+            "reward_clipping": False,
+            "episodic_life": False,
             "use_fire_reset": self.fire,
             "full_action_space": self.full_actions,
             "frameskip": self.frame_skip,
@@ -70,6 +74,11 @@ class AleSettings:
             "num_threads": 1,
         }
 
+    @property
+    def alters_return(self) -> bool:
+        """Whether the rewards of an episode as learning sees it do not add up to the game's score."""
+        return self.reward_clip or self.life_loss
+
 
 class AleEnvironment:
     """An Atari game: `AleEnvironment("Pong-v5", sticky=0.25)`."""
@@ -79,6 +88,7 @@ class AleEnvironment:
         self._name = f"ALE/{name}"
         self._rom = _rom_of(name)
         self._settings = _checked(self._name, settings)
+        self.reports_return = self._settings.alters_return
         probe = AtariGame(self._rom, self._settings)
         self._observations = spaces.observations(probe.observation_space, self._name)
         self._actions = spaces.actions(probe.action_space, self._name)
@@ -92,14 +102,17 @@ class AleEnvironment:
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> AleVector:
         make = partial(self._make, render)
-        return AleVector(self._name, make, indices, seed, self._observations, self._actions)
+        return AleVector(self._name, make, indices, seed, self._observations, self._actions, self._settings.life_loss)
 
     def _make(self, render: bool) -> gymnasium.Env:
         return TimeLimit(AtariGame(self._rom, self._settings, render), self._limit)
 
 
 class AtariGame(gymnasium.Env):
-    """One game. `step` has two parts, so that other games step between them: `send`, then `receive`."""
+    """One game. `step` has two parts, so that other games step between them: `send`, then `receive`.
+
+    With `life_loss`, `step` says `terminated` where a life was lost, and `next_life` goes on with the game.
+    """
 
     def __init__(self, rom: str, settings: AleSettings, render: bool = False):
         self._emulators = [AtariVectorEnv(rom, 1, **settings.emulator)]
@@ -109,10 +122,15 @@ class AtariGame(gymnasium.Env):
         self.action_space = self._emulators[0].single_action_space
         count = int(cast(gymnasium.spaces.Discrete, self.action_space).n)
         self._codes = {action: np.array([action], np.int32) for action in range(count)}
+        self._settings = settings
+        self._fire = self._fire_button() if settings.fire else 0
         self._longest_wait = settings.no_ops // settings.frame_skip
         self._sticky = settings.sticky
         self._random = np.random.default_rng(0)
         self._before = self._waiting = -1
+        self.alive = False  # a life was lost with the last step, and the game goes on
+        self.lived = 0  # steps since the game, or the life, began
+        self._lives, self._score, self._length = 0, 0.0, 0
         self._picture = np.zeros((210, 160, 3), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -122,7 +140,9 @@ class AtariGame(gymnasium.Env):
         for _ in range(self._random.integers(self._longest_wait + 1)):
             observation, _, terminated, _, _ = self.step(0)
             if terminated:
-                return self._begin(), {}
+                observation = self._begin()
+                break
+        self._score, self._length, self.lived, self.alive = 0.0, 0, 0, False
         return observation, {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -135,17 +155,46 @@ class AtariGame(gymnasium.Env):
             return
         if self._sticky and self._random.random() < self._sticky:
             action = self._before
-        self._before = self._waiting = int(action)
+        self._press(int(action))
+
+    def _press(self, action: int) -> None:
+        self._before = self._waiting = action
         for emulator in self._emulators:
-            emulator.ale.send(self._codes[self._waiting], FULL_STRENGTH)
+            emulator.ale.send(self._codes[action], FULL_STRENGTH)
 
     def receive(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """What the step that was begun gave."""
         if self._waiting < 0:  # the emulator would never answer
             raise ValueError(f"an action that is none of the game's; wanted one from 0 to {len(self._codes) - 1}")
         self._waiting = -1
-        observation, reward, terminated, *_ = self._look([emulator.ale.recv() for emulator in self._emulators])
-        return observation[0], float(reward[0]), bool(terminated[0]), False, {}
+        observation, rewards, ended, _, info = self._look([emulator.ale.recv() for emulator in self._emulators])
+        reward, over = float(rewards[0]), bool(ended[0])
+        self._score += reward
+        self._length += 1
+        self.lived += 1
+        if self._settings.reward_clip:
+            reward = float((reward > 0) - (reward < 0))
+        if self._settings.life_loss:
+            before, self._lives = self._lives, int(info["lives"][0])
+            # Some games go on for a few frames without any life left: the end of the game is theirs to say.
+            self.alive = 0 < self._lives < before and not over
+        return observation[0], reward, over or self.alive, False, {}
+
+    def next_life(self) -> tuple[np.ndarray, bool]:
+        """Goes on after the loss of a life with one step that no policy chose, fire or nothing.
+
+        Gives what is then seen, and whether the game is over.
+        """
+        self._press(self._fire)
+        observation, _, ended, _, _ = self.receive()
+        over = ended and not self.alive
+        self.alive, self.lived, self._length = False, 0, self._length - 1
+        return observation, over
+
+    def outcome(self) -> dict[str, float]:
+        """The game's own score and length so far, where learning sees others; nothing before the first step."""
+        known = self._settings.alters_return and self._length
+        return {"return": self._score, "length": float(self._length)} if known else {}
 
     def render(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._picture
@@ -154,8 +203,14 @@ class AtariGame(gymnasium.Env):
         self._emulators = []  # which ends their threads
 
     def _begin(self) -> np.ndarray:
-        observation, _ = self._look([emulator.reset() for emulator in self._emulators])
+        observation, info = self._look([emulator.reset() for emulator in self._emulators])
+        self._lives = int(info["lives"][0])
         return observation[0]
+
+    def _fire_button(self) -> int:
+        """The action that only fires; where the game has none, the one that does nothing."""
+        known = list(self._emulators[0].ale.get_action_set())
+        return known.index(Action.FIRE) if Action.FIRE in known else 0
 
     def _look(self, answers: list[Any]) -> Any:
         """The result of the game itself, once the one rendered in colour has been read."""
@@ -165,13 +220,63 @@ class AtariGame(gymnasium.Env):
 
 
 class AleVector(GymnasiumVector):
-    """Several games, which step at the same time."""
+    """Several games, which step at the same time. With `life_loss`, a game goes on after the loss of a life."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], gymnasium.Env],
+        indices: Sequence[int],
+        seed: int,
+        observations: spaces.Observations,
+        actions: spaces.Actions,
+        life_loss: bool,
+    ):
+        super().__init__(name, make, indices, seed, observations, actions)
+        rows = len(self._indices)
+        self.lives = Lives(np.ones(rows, np.bool_), np.ones(rows, np.bool_)) if life_loss else None
+
+    def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
+        if self.lives is not None:
+            self.lives.began.fill(False)
+        super().step(action, out)
+        if self.lives is not None:
+            np.logical_or(out.terminated, out.truncated, self.lives.first)
+
+    def _started(self, observation: dict[str, PyTree]) -> None:
+        super()._started(observation)
+        if self.lives is not None:
+            self.lives.first[:] = [game.lived == 0 for game in self._games]
+
+    def _begin(self, row: int) -> None:
+        super()._begin(row)
+        if self.lives is not None:
+            self.lives.began[row] = True
+
+    @property
+    def _games(self) -> list[AtariGame]:
+        return cast("list[AtariGame]", self._bare)
+
+    def _goes_on(self, row: int) -> bool:
+        game = self._games[row]
+        if not game.alive or self._clock >= self._deadlines[row]:
+            return False
+        result = self._try(row, "step", game.next_life)
+        if isinstance(result, EnvironmentFault):
+            self._fail(row, result)
+            return False
+        observation, over = result
+        if not over:
+            self._observations.write_row(self._shown, row, observation)
+        return not over
+
+    def _metrics(self, row: int, info: Any) -> dict[str, float]:
+        return self._games[row].outcome()
 
     def _step_each(self, actions: Iterable[Any]) -> Iterable[Any]:
-        games = cast("list[AtariGame]", self._bare)
-        for game, action in zip(games, actions, strict=True):
+        for game, action in zip(self._games, actions, strict=True):
             game.send(action)
-        return map(AtariGame.receive, games)
+        return map(AtariGame.receive, self._games)
 
 
 def _rom_of(name: str) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 
 from runnel.environment import TimeStep
 from runnel.errors import UserError, nearest
+from runnel.ops.env_metrics import scalars
 from runnel.ops.state_dtypes import StateTypes
 from runnel.types import Array, Box, EnvSpec, PyTree
 
@@ -69,7 +70,7 @@ class BraxEnvironment:
         terminated = jnp.asarray(inner.done, jnp.bool)
         truncated = (time >= self._limit) & ~terminated
         reward = jnp.asarray(inner.reward, jnp.result_type(float))
-        return State(inner, time), TimeStep(_observed(inner), reward, terminated, truncated)
+        return State(inner, time), TimeStep(_observed(inner), reward, terminated, truncated, scalars(inner.metrics))
 
     def render(self, state: State) -> np.ndarray:
         """[H, W, 3] uint8: a picture of one state."""

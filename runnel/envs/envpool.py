@@ -6,6 +6,9 @@ run's seed and its index alone, and not from its neighbours.
 
 EnvPool spends the step after an episode's end on beginning the next; here the ended ones are reset at once, so that no
 step shows nothing. An episode that ends by itself at the very step of its limit counts as truncated, as EnvPool says.
+
+Of Atari games, EnvPool gives the unclipped reward and the end of the game beside what learning sees, so what is
+reported is the score of the whole game. With `episodic_life`, a game goes on after the loss of a life.
 """
 
 from __future__ import annotations
@@ -13,19 +16,25 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from runnel.environment import Episode, Failure, HostStep, episode_seed
-from runnel.envs import spaces
+from runnel.environment import Episode, EpisodeMetrics, Failure, HostStep, episode_seed
+from runnel.envs import infos, spaces
 from runnel.envs.making import bad_setting, draw_without_screen, one_line
 from runnel.envs.recovery import EnvironmentFault, Failures, fault_of_reward
 from runnel.errors import UserError, nearest
 from runnel.types import DEFAULT_GROUP, EnvSpec, PyTree, zeros
+
+OWN_SCORE = frozenset({"info:reward", "info:terminated"})
+"""What an Atari game gives beside the reward and the end of an episode that learning sees."""
+
+BOOKKEEPING = frozenset({"env_id", "elapsed_step", "lives", "reward", "terminated"})
+"""Numbers in the infos of EnvPool that are no metrics."""
 
 
 class EnvPoolEnvironment:
@@ -39,15 +48,25 @@ class EnvPoolEnvironment:
         self._actions = spaces.actions(pool.action_space, self._name)
         native = spaces.native_format(pool.observation_space, pool.action_space, self._name)
         limit = pool.config.get("max_episode_steps")
+        altered = pool.config.get("reward_clip") or pool.config.get("episodic_life")
+        self.reports_return = bool(altered) and pool.spec.state_array_spec.keys() >= OWN_SCORE
         pool.close()
         limit = int(limit) if limit and limit < np.iinfo(np.int32).max else None
         self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, limit, native)
+
+    @staticmethod
+    def has_setting(name: str, setting: str) -> bool:
+        """Whether EnvPool's environment has a setting of that name: those of MuJoCo can stack frames."""
+        with _quiet_and_without_jax():
+            import envpool
+
+            return name in envpool.list_all_envs() and setting in envpool.make_spec(name).config._fields
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> EnvPoolVector:
         if render:
             draw_without_screen()
         make = partial(self._make, render)
-        return EnvPoolVector(self._name, make, indices, seed, self._observations, self._actions)
+        return EnvPoolVector(self._name, make, indices, seed, self._observations, self._actions, self.reports_return)
 
     def _make(self, render: bool, seeds: Sequence[int]) -> Any:
         given = {"render_mode": "rgb_array"} if render else {}
@@ -86,8 +105,9 @@ class EnvPoolVector:
         seed: int,
         observations: spaces.Observations,
         actions: spaces.Actions,
+        own_score: bool,
     ):
-        """`make` gives a pool of environments with these seeds."""
+        """`make` gives a pool of environments with these seeds; with `own_score`, its infos have that of a game."""
         self._make, self._seed = make, int(seed)
         self._indices = [int(index) for index in indices]
         self._observations, self._actions = observations, actions
@@ -97,6 +117,10 @@ class EnvPoolVector:
         self._clock = 0  # steps of the vector since `reset` or `restore`
         self._shown = zeros(observations.space, len(self._all))  # our own copy: callers may write where we wrote
         self._failures = Failures(name, len(self._all))
+        self._ended = infos.EndedEpisodes()
+        self._own_score = own_score
+        self._score, self._length = np.zeros(len(self._all)), np.zeros(len(self._all), np.int64)  # of the games so far
+        self._infos: list[tuple[np.ndarray, dict[str, Any]]] = []  # of the last step: rows, and what came with them
         self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
 
     def reset(self, observation: dict[str, PyTree]) -> None:
@@ -106,6 +130,7 @@ class EnvPoolVector:
         self._clock += 1
         out.terminated.fill(False)
         out.truncated.fill(False)
+        self._infos.clear()
         actions = np.asarray(self._actions.unpack(action[DEFAULT_GROUP]))
         faults = self._condemnations(self._all)
         if self.watch is None and not faults:
@@ -120,7 +145,7 @@ class EnvPoolVector:
         self._observations.copy(out.observation[DEFAULT_GROUP], self._shown)
         ended = out.terminated | out.truncated
         if ended.any():
-            self._next_episodes(self._all[ended], out)
+            self._next_episodes(self._all[ended], faults, out)
         self._tell_watch(-1)
 
     def episode_numbers(self) -> np.ndarray:
@@ -136,6 +161,9 @@ class EnvPoolVector:
 
     def failures(self) -> list[Failure]:
         return self._failures.fetch()
+
+    def episode_metrics(self) -> list[EpisodeMetrics]:
+        return self._ended.fetch()
 
     def render(self, row: int) -> np.ndarray:
         return np.asarray(self._pool.render(self._all[row : row + 1])[0], np.uint8)
@@ -153,31 +181,68 @@ class EnvPoolVector:
         self._clock, self._episodes = 0, episodes
         self._condemned.clear()
         self._failures.forget()
+        self._ended.fetch()
         self._reset(self._all)
         self._observations.copy(observation[DEFAULT_GROUP], self._shown)
         self._tell_watch(-1)
 
     def _step(self, rows: np.ndarray, actions: np.ndarray, out: HostStep) -> dict[int, EnvironmentFault]:
         """Steps some of the environments and writes their results; returns which of them failed."""
-        observation, reward, terminated, truncated, _ = self._pool.step(actions[rows], rows)
+        observation, reward, terminated, truncated, info = self._pool.step(actions[rows], rows)
         kept = out.reward[DEFAULT_GROUP]
         kept[rows] = reward
         out.terminated[rows], out.truncated[rows] = terminated, truncated & ~terminated
+        self._infos.append((rows, info))
+        if self._own_score:
+            self._score[rows] += info["reward"]
+            self._length[rows] += 1
         faults = {row: fault_of_reward(reward[i], kept.dtype) for i, row in enumerate(rows.tolist())
                   if not np.isfinite(kept[row])}  # fmt: skip
         return self._show(rows, observation, "step", {row: fault for row, fault in faults.items() if fault})
 
-    def _next_episodes(self, rows: np.ndarray, out: HostStep) -> None:
+    def _next_lives(self, rows: np.ndarray) -> list[int]:
+        """Goes on with games after the loss of a life; gives the rows whose games do not go on after all.
+
+        EnvPool begins the next life in the step after the last, whatever the action; a reset would begin a new game.
+        """
+        if not len(rows):
+            return []
+        observation, _, terminated, truncated, info = self._pool.step(np.zeros(len(rows), np.int32), rows)
+        self._score[rows] += info["reward"]
+        self._show(rows, observation, "step", {})
+        return rows[terminated | truncated].tolist()
+
+    def _info(self, row: int) -> dict[str, Any]:
+        """What came with the last step of one environment."""
+        rows, info = next((rows, info) for rows, info in self._infos if row in rows)
+        at = rows.tolist().index(row)
+        return {name: each[at] for name, each in info.items() if np.ndim(each) == 1}
+
+    def _metrics(self, row: int, info: dict[str, Any]) -> dict[str, float]:
+        """What an environment reports of the episode that has just ended."""
+        found = infos.numbers({name: value for name, value in info.items() if name not in BOOKKEEPING})
+        own = {"return": float(self._score[row]), "length": float(self._length[row])} if self._own_score else {}
+        return found | own
+
+    def _next_episodes(self, rows: np.ndarray, failed: Collection[int], out: HostStep) -> None:
         """What is shown of these is the last of their episodes; shows the first of the next."""
         for row in rows.tolist():
             self._observations.copy_row(out.last_observation[DEFAULT_GROUP], self._shown, row)
-        self._episodes[rows] += 1
-        self._reset(rows)
+        given = {row: self._info(row) for row in rows.tolist() if row not in failed}
+        going = [row for row in given if self._own_score and out.terminated[row] and not given[row]["terminated"]]
+        lost = self._next_lives(np.array(going, np.int32))
+        over = np.array([row for row in rows.tolist() if row not in going or row in lost], np.int32)
+        for row in over.tolist():
+            if row in given:
+                self._ended.add(row, int(self._episodes[row]), self._metrics(row, given[row]))
+        self._episodes[over] += 1
+        self._reset(over)
         for row in rows.tolist():
             self._observations.copy_row(out.observation[DEFAULT_GROUP], self._shown, row)
 
     def _reset(self, rows: np.ndarray) -> None:
         """Begins the episodes whose numbers stand in `_episodes`, or the first after them that can be begun."""
+        self._score[rows], self._length[rows] = 0, 0
         while len(rows):
             for row in rows.tolist():
                 self._tell_watch(row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +13,16 @@ from gymnasium.wrappers import TimeLimit
 
 from runnel.envs import spaces
 from runnel.envs.gymnasium_vector import GymnasiumVector
-from runnel.envs.making import as_user_errors, bad_setting, draw_without_screen, missing_dependency, one_line, warn_once
+from runnel.envs.making import (
+    as_user_errors,
+    bad_setting,
+    draw_without_screen,
+    missing_dependency,
+    names_parameter,
+    one_line,
+    takes_keyword,
+    warn_once,
+)
 from runnel.errors import UserError, a, nearest
 from runnel.types import EnvSpec
 from runnel.user_code import source_scan
@@ -50,6 +58,11 @@ class GymnasiumEnvironment:
             probe.close()
         self.spec = EnvSpec.single(self._name, self._observations.space, self._actions.space, limit, native)
 
+    @staticmethod
+    def has_setting(name: str, setting: str) -> bool:
+        """Whether the environment of an id names a setting among its arguments."""
+        return names_parameter(_maker(name), setting)
+
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> GymnasiumVector:
         if render:
             draw_without_screen()
@@ -63,7 +76,7 @@ class GymnasiumEnvironment:
                 kwargs["render_mode"] = "rgb_array"
             environment = _make_registered(self._made_from, kwargs)
         else:
-            if render and _takes(self._made_from, "render_mode"):
+            if render and takes_keyword(self._made_from, "render_mode"):
                 kwargs["render_mode"] = "rgb_array"
             environment = _make_own(self._made_from, self._name, kwargs)
         if render and environment.render_mode != "rgb_array":
@@ -106,9 +119,16 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     except error.Error as problem:
         raise UserError(f"Gymnasium cannot make '{name}': {one_line(problem)}") from problem
     except TypeError as problem:
+        raise bad_setting(name, kwargs, problem, _maker(name)) from problem
+
+
+def _maker(name: str) -> Any:
+    """What makes the environment of an id; None where that cannot be found."""
+    try:
         entry: Any = gymnasium.spec(name).entry_point
-        makes = entry if callable(entry) else load_env_creator(entry)
-        raise bad_setting(name, kwargs, problem, makes) from problem
+        return entry if callable(entry) else load_env_creator(entry)
+    except (error.Error, ImportError, AttributeError, ValueError):  # making it says what is wrong
+        return None
 
 
 def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
@@ -121,15 +141,6 @@ def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.
     if not isinstance(environment, gymnasium.Env):
         raise UserError(f"{name} gave {a(environment)}; wanted a new gymnasium.Env at each call")
     return environment
-
-
-def _takes(factory: Factory, keyword: str) -> bool:
-    """Whether a callable accepts a keyword argument."""
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(p.name == keyword or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _name_of(name_or_factory: str | Factory) -> str:

@@ -18,7 +18,7 @@ from gymnasium import error
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from runnel.environment import Episode, HostStep
-from runnel.envs import spaces
+from runnel.envs import infos, spaces
 from runnel.envs.making import missing_dependency
 from runnel.envs.recovery import EnvironmentFault, fault_of_reset, fault_of_step, raised
 from runnel.envs.vector import RecoveringVector, ended_early
@@ -88,7 +88,7 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         else:
             ends = self._look_at_each(actions, results, out)
         for row, terminated_row in ends:
-            self._end(row, terminated_row, out)
+            self._end(row, terminated_row, results[row], out)
         if self.watch is not None:
             self.watch(-1)
 
@@ -139,14 +139,25 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
             if terminated[row] or truncated[row] or self._clock >= deadline
         ]
 
-    def _end(self, row: int, terminated: bool, out: HostStep) -> None:
+    def _end(self, row: int, terminated: bool, result: Any, out: HostStep) -> None:
         """What is shown is an episode's last observation; shows the next one's first."""
         out.terminated[row] = terminated
         out.truncated[row] = not terminated
         self._observations.copy_row(out.last_observation[DEFAULT_GROUP], self._shown, row)
-        self._episodes[row] += 1
-        self._begin(row)
+        if not self._goes_on(row):
+            if not isinstance(result, EnvironmentFault):
+                self._ended.add(row, self._episodes[row], self._metrics(row, result[4]))
+            self._episodes[row] += 1
+            self._begin(row)
         self._observations.copy_row(out.observation[DEFAULT_GROUP], self._shown, row)
+
+    def _goes_on(self, row: int) -> bool:
+        """Whether an environment need not be reset, although an episode has ended; it then shows what comes next."""
+        return False
+
+    def _metrics(self, row: int, info: Any) -> dict[str, float]:
+        """What an environment reports of the episode that has just ended."""
+        return infos.numbers(info)
 
     def _look_at_each(self, actions: Iterable[Any], results: list[Any], out: HostStep) -> list[tuple[int, bool]]:
         """Something is wrong, or we are watched: steps those not yet stepped, and goes on without what failed.
@@ -159,6 +170,7 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         terminated, truncated = [False] * len(results), [True] * len(results)
         for row, result in enumerate(results):
             if fault := self._fault(result):
+                results[row] = fault
                 out.reward[DEFAULT_GROUP][row] = 0
                 self._fail(row, fault, stepping=True)
             else:
@@ -180,8 +192,9 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
             if fault := self._fault(result):
                 return fault
             if result[2] or result[3]:
-                return ended_early(len(played), step)
-            if step == len(played):
+                if not self._goes_on(row):
+                    return ended_early(len(played), step)
+            elif step == len(played):
                 self._observations.write_row(self._shown, row, result[0])
         self._cut_at(row, self._deadlines[row] - len(played))
         return None

@@ -33,6 +33,7 @@ import numpy as np
 
 from runnel.environment import TimeStep
 from runnel.errors import UserError, nearest
+from runnel.ops.env_metrics import scalars
 from runnel.types import Array, Box, Discrete, EnvSpec, Leaf, PyTree, Space, space_map
 
 LIMIT_IS_THE_END = frozenset(
@@ -103,7 +104,7 @@ class GymnaxEnvironment:
 
     def step(self, state: PyTree, action: Array, key: Array) -> tuple[PyTree, TimeStep]:
         types = self._types()
-        observation, state, reward, done, _ = self._step_env(state, action, key, types.action)
+        observation, state, reward, done, info = self._step_env(state, action, key, types.action)
         if self._tells_truncation:
             at_limit = self._environment.is_truncated(state, self._params)
         else:
@@ -114,7 +115,8 @@ class GymnaxEnvironment:
         truncated = at_limit & ~terminated
         observation = _cast(observation, self._observation_types)
         reward = jnp.asarray(reward, jnp.result_type(float))
-        return _cast(state, types.state), TimeStep(observation, reward, terminated, truncated)
+        metrics = scalars({name: value for name, value in info.items() if name != "discount"})
+        return _cast(state, types.state), TimeStep(observation, reward, terminated, truncated, metrics)
 
     def render(self, state: PyTree) -> np.ndarray:
         """[H, W, 3] uint8: a picture of one state."""

@@ -21,6 +21,7 @@ Agents without a choice are not `active`: the dead of SMAX, those that wait in H
 Hanabi have legal actions, which come as `action_mask`.
 
 The return of SMAX is 1 for all damage done, plus 1 for a won battle: 2 where it was won, at most 1 where it was not.
+`env/is_success` is the share of battles that were won. With `shaping`, the return that is reported is that without it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class State(NamedTuple):
 
     inner: PyTree  # JaxMARL's own
     time: Array  # [] steps taken
+    score: PyTree = ()  # by agent: [] its rewards so far without shaping, where there is shaping
 
 
 class JaxMarlEnvironment:
@@ -92,7 +94,8 @@ class JaxMarlEnvironment:
     def reset(self, key: Array) -> tuple[State, PyTree]:
         observations, inner = self._reset(key)
         observation = self._by_group(self._observe(observations, inner))
-        return State(self._types.cast(inner), jnp.zeros((), jnp.int32)), observation
+        score = {agent: jnp.zeros((), jnp.float32) for agent in self._agents} if self._shaping else ()
+        return State(self._types.cast(inner), jnp.zeros((), jnp.int32), score), observation
 
     def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
         observations, inner, reward, done, info = self._step(state.inner, self._by_agent(action), key)
@@ -101,7 +104,9 @@ class JaxMarlEnvironment:
         terminated = jnp.asarray(done["__all__"], jnp.bool)
         if not self._kind.stops:
             terminated &= ~at_limit
+        score: PyTree = ()
         if self._shaping:
+            score = {agent: state.score[agent] + jnp.asarray(reward[agent], jnp.float32) for agent in self._agents}
             if "shaped_reward" not in info:
                 raise UserError(f"{self._title} has no rewards on the way: leave out shaping={self._shaping}")
             reward = {agent: reward[agent] + self._shaping * info["shaped_reward"][agent] for agent in self._agents}
@@ -111,8 +116,23 @@ class JaxMarlEnvironment:
             self._by_group(rewards),
             terminated,
             at_limit & ~terminated,
+            self._metrics(score, rewards, terminated),
         )
-        return State(self._types.cast(inner), time), timestep
+        return State(self._types.cast(inner), time, score), timestep
+
+    def _metrics(self, score: PyTree, rewards: dict[str, Array], terminated: Array) -> PyTree:
+        """The score without shaping, where there is shaping; and who has won, where JaxMARL counts that."""
+        groups: dict[str, PyTree] = {}
+        for group, members in self._groups.items():
+            own = {}
+            if self._shaping:
+                own["return"] = sum(score[agent] for agent in members) / len(members)
+            if self._kind.wins:
+                own["is_success"] = terminated & (rewards[members[0]] >= 1)
+            groups[group] = own
+        if not any(groups.values()):
+            return ()
+        return groups if len(groups) > 1 else next(iter(groups.values()))
 
     def _reset(self, key: Array) -> tuple[dict[str, Array], PyTree]:
         with self._scope():

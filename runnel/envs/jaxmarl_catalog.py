@@ -37,6 +37,7 @@ class EnvironmentTraits(NamedTuple):
     tables: Mapping[str, str] = {}  # settings that may be a name in a table: `module:TABLE`
     settings: Mapping[str, Any] = {}  # which are not the user's
     narrow: bool = False  # it mixes 32 and 64 bits under `jax_enable_x64`, and fails: so it has 32 there too
+    wins: bool = False  # the last reward of an episode is 1 or more where it was won, which is what JaxMARL counts too
 
 
 def _alive(state: Any) -> Array:
@@ -53,6 +54,7 @@ SMAX = EnvironmentTraits(
     active=_alive,
     tables={"scenario": "smax.smax_env:MAP_NAME_TO_SCENARIO"},
     narrow=True,
+    wins=True,
 )
 HANABI = EnvironmentTraits(limit=(), legal="get_legal_moves", active=_on_turn)
 OVERCOOKED = EnvironmentTraits(stops=False, tables={"layout": "overcooked.layouts:overcooked_layouts"})

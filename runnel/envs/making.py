@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from runnel.config.settings import misfit, shown
 from runnel.errors import EnvironmentFailed, UserError, nearest
@@ -58,6 +58,38 @@ def _settings_of(makes: Any) -> list[str]:
     return [
         p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "render_mode"
     ]
+
+
+COUNT: Final = "num_envs"
+"""The parameter by which a callable that makes a `gymnasium.vector.VectorEnv` is told how many environments it has."""
+
+
+def names_parameter(makes: Any, name: str) -> bool:
+    """Whether a callable has a parameter of that name; one that takes any keyword has not."""
+    return _parameter(makes, name) is not None
+
+
+def requires_parameter(makes: Any, name: str) -> bool:
+    """Whether a callable cannot be called without a parameter of that name."""
+    found = _parameter(makes, name)
+    return found is not None and found.default is found.empty
+
+
+def takes_keyword(makes: Any, name: str) -> bool:
+    """Whether a callable accepts a keyword argument of that name, be it as one of any."""
+    try:
+        parameters = inspect.signature(makes).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _parameter(makes: Any, name: str) -> inspect.Parameter | None:
+    try:
+        found = inspect.signature(makes).parameters.get(name) if callable(makes) else None
+    except (TypeError, ValueError):
+        return None
+    return found if found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY) else None
 
 
 def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:

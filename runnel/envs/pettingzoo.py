@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import pettingzoo
 
 from runnel.config import serialization
-from runnel.envs.making import bad_setting, draw_without_screen
+from runnel.envs.making import bad_setting, draw_without_screen, names_parameter
 from runnel.envs.pettingzoo_games import Agent, Game, Moment, Parallel, Turns
 from runnel.envs.pettingzoo_teams import groups_of, sight_of, state_of, team_of
 from runnel.envs.pettingzoo_vector import PettingZooVector
@@ -70,6 +70,11 @@ class PettingZooEnvironment:
             for group, team in self._teams.items()
         }
         self.spec = EnvSpec(self._name, specs, limit)
+
+    @staticmethod
+    def has_setting(name: str, setting: str) -> bool:
+        """Whether the function that makes an environment names a setting among its arguments."""
+        return names_parameter(_find(name.removeprefix("pettingzoo.")).make, setting)
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> PettingZooVector:
         if render:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runnel.environment import Episode, HostStep
-from runnel.envs import spaces
+from runnel.envs import infos, spaces
 from runnel.envs.pettingzoo_games import Agent, Game, Moment
 from runnel.envs.pettingzoo_teams import State, Team
 from runnel.envs.recovery import EnvironmentFault, fault_of_observation, fault_of_reward, raised
@@ -25,6 +25,7 @@ class _Played(NamedTuple):
     rewards: dict[str, np.ndarray]  # [agents]
     terminated: bool = False
     truncated: bool = False
+    infos: Mapping[Agent, Any] | None = None  # None of a step that failed
 
 
 class PettingZooVector(RecoveringVector[Game]):
@@ -52,7 +53,7 @@ class PettingZooVector(RecoveringVector[Game]):
         self._rewards = next(iter(out.reward.values())).dtype
         out.terminated.fill(False)
         out.truncated.fill(False)
-        ends: list[tuple[int, bool]] = []
+        ends: list[tuple[int, _Played]] = []
         for row, chosen in enumerate(self._choices(action, len(self._indices))):
             played = self._play(row, chosen)
             if isinstance(played, EnvironmentFault):
@@ -63,10 +64,10 @@ class PettingZooVector(RecoveringVector[Game]):
             for group, reward in self._of_row(out.reward, row).items():
                 reward[...] = played.rewards[group]
             if played.terminated or played.truncated:
-                ends.append((row, played.terminated))
+                ends.append((row, played))
         self._copy_shown(out.observation)
-        for row, terminated in ends:
-            self._end(row, terminated, out)
+        for row, played in ends:
+            self._end(row, played, out)
         if self.watch is not None:
             self.watch(-1)
 
@@ -109,14 +110,24 @@ class PettingZooVector(RecoveringVector[Game]):
             self._show(row, played)
         return None
 
-    def _end(self, row: int, terminated: bool, out: HostStep) -> None:
+    def _end(self, row: int, played: _Played, out: HostStep) -> None:
         """What is shown is an episode's last observation; shows the next one's first."""
-        out.terminated[row] = terminated
-        out.truncated[row] = not terminated
+        out.terminated[row] = played.terminated
+        out.truncated[row] = not played.terminated
         self._copy(self._of_row(out.last_observation, row), self._seats[row])
+        if played.infos is not None:
+            self._ended.add(row, self._episodes[row], self._metrics(played.infos))
         self._episodes[row] += 1
         self._begin(row)
         self._copy(self._of_row(out.observation, row), self._seats[row])
+
+    def _metrics(self, given: Mapping[Agent, Any]) -> dict[str, float]:
+        """What the agents' infos report of an episode that has ended; of a group, the mean over those that say so."""
+        own = {
+            group: infos.means(given[agent] for agent in team.agents if agent in given)
+            for group, team in self._teams.items()
+        }
+        return infos.by_group(own)
 
     def _choices(self, actions: Mapping[str, np.ndarray], rows: int) -> list[dict[Agent, Any]]:
         """What the agents of each environment do."""
@@ -156,7 +167,7 @@ class PettingZooVector(RecoveringVector[Game]):
                 rewards[group][:] = given
         except Exception as problem:
             return self._fault(call, moment, state) or raised(call, problem)
-        return _Played(shown, rewards, moment.terminated, moment.truncated)
+        return _Played(shown, rewards, moment.terminated, moment.truncated, moment.infos)
 
     def _call(self, row: int, call: str, argument: Any) -> tuple[Moment, np.ndarray | None]:
         game = self._environments[row]

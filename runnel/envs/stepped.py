@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.environment import Episode, Failure, HostStep, JaxEnvironment, TimeStep
+from runnel.environment import Episode, EpisodeMetrics, Failure, HostStep, JaxEnvironment, TimeStep
+from runnel.envs.infos import EndedEpisodes, number
 from runnel.errors import UserError
 from runnel.ops.autoreset import autoreset_step
+from runnel.ops.env_metrics import named
 from runnel.ops.random import ENVIRONMENT, base_key, environment_keys, reset_keys
 from runnel.types import Array, EnvSpec, PyTree
 
@@ -71,8 +73,10 @@ class SteppedVector:
         self._indices = np.asarray(indices, np.uint32)
         self._base = base_key(seed, ENVIRONMENT)
         self._programs = programs
+        self._ended = EndedEpisodes()
 
     def reset(self, observation: dict[str, PyTree]) -> None:
+        self._ended.fetch()
         environment, first = self._programs.reset(self._base, self._indices)
         self.state = SteppedState(environment, first, 0, np.zeros(len(self._indices), np.int64))
         self._write(observation, first)
@@ -89,6 +93,7 @@ class SteppedVector:
         out.truncated[:] = timestep.truncated & ~timestep.terminated
         if ended.any():
             self._write(out.last_observation, timestep.observation, ended)
+            self._note(named(timestep.metrics), ended)
         self.state = SteppedState(environment, observation, self.state.step + 1, self.state.episodes + ended)
 
     def episode_numbers(self) -> np.ndarray:
@@ -108,6 +113,7 @@ class SteppedVector:
             raise ValueError("every environment is past its first episode: `step` must be given")
         rows = [self._replay(row, episode, step) for row, episode in enumerate(episodes)]
         environment, current = jax.tree.map(lambda *parts: jnp.concatenate(parts), *rows)
+        self._ended.fetch()
         numbers = np.array([episode.number for episode in episodes], np.int64)
         self.state = SteppedState(environment, current, step, numbers)
         self._write(observation, current)
@@ -119,6 +125,9 @@ class SteppedVector:
     def failures(self) -> list[Failure]:
         return []
 
+    def episode_metrics(self) -> list[EpisodeMetrics]:
+        return self._ended.fetch()
+
     def show(self, observation: dict[str, PyTree]) -> None:
         """Writes what the environments show now."""
         self._write(observation, self.state.observation)
@@ -129,6 +138,12 @@ class SteppedVector:
 
     def close(self) -> None:
         pass
+
+    def _note(self, metrics: dict[str, np.ndarray], ended: np.ndarray) -> None:
+        """Keeps the metrics [n] of the episodes that have just ended."""
+        for row in np.flatnonzero(ended).tolist() if metrics else ():
+            found = {name: value for name, each in metrics.items() if (value := number(each[row])) is not None}
+            self._ended.add(row, int(self.state.episodes[row]), found)
 
     def _replay(self, row: int, episode: Episode, now: int) -> tuple[PyTree, PyTree]:
         index = self._indices[row : row + 1]

@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from runnel.environment import Episode, Failure, episode_seed
+from runnel.environment import Episode, EpisodeMetrics, Failure, episode_seed
+from runnel.envs.infos import EndedEpisodes
 from runnel.envs.recovery import EnvironmentFault, Failures, raised
 from runnel.errors import UserError
 from runnel.types import PyTree
@@ -40,6 +41,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
         self._episodes = [0] * rows
         self._clock = 0  # steps of the vector since `reset` or `restore`
         self._failures = Failures(name, rows)
+        self._ended = EndedEpisodes()
         self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
         self._rewards = np.dtype(np.float32)  # in which rewards are kept, as the last step had it
         self._proven = False  # whether every environment has once begun an episode
@@ -90,6 +92,9 @@ class RecoveringVector(abc.ABC, Generic[E]):
     def failures(self) -> list[Failure]:
         return self._failures.fetch()
 
+    def episode_metrics(self) -> list[EpisodeMetrics]:
+        return self._ended.fetch()
+
     def close(self) -> None:
         for environment in self._environments:
             with contextlib.suppress(Exception, SystemExit):  # what it did was good, and is done
@@ -100,6 +105,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
         self._episodes = episodes
         self._condemned.clear()
         self._failures.forget()
+        self._ended.fetch()
 
     def _started(self, observation: dict[str, PyTree]) -> None:
         self._proven = True

@@ -14,7 +14,7 @@ from runnel.environment import Environment, HostEnvironment, JaxEnvironment
 from runnel.errors import UserError
 from runnel.evaluation.video import Video, recording_video
 from runnel.execution import stored_policies
-from runnel.execution.building import BuiltRun, rebuild
+from runnel.execution.building import BuiltRun, fixed_envs, rebuild
 from runnel.execution.run import Run, of_run
 from runnel.policy.policy import params_of
 from runnel.reporting.statistics import evaluation_statistics
@@ -77,13 +77,14 @@ def evaluate(
         "algorithm": built.plan.algorithm.lower(),
         "environment": config["environment"]["name"],
         "seed": seed,
-        **evaluation_statistics(played.returns, played.lengths, played.metrics),
+        **evaluation_statistics(played.returns, played.lengths, played.metrics, played.learner_returns),
         "video": None if video is None else str(video),
     }
 
 
 def _play(built: BuiltRun, params: dict[str, PyTree], seed: int, episodes: int, explore: bool) -> PlayedEpisodes:
-    evaluator = make_evaluator(built.graph, built.environment, seed, dict(enumerate(quotas(episodes))), explore)
+    quota = dict(enumerate(quotas(episodes, fixed_envs(built.environment))))
+    evaluator = make_evaluator(built.graph, built.environment, seed, quota, explore)
     try:
         return evaluator.play(params)
     finally:

@@ -16,7 +16,7 @@ from runnel.algorithm import Algorithm
 from runnel.config import run_config, serialization
 from runnel.config import settings as fields
 from runnel.config.presets import tuned
-from runnel.environment import Environment, JaxEnvironment, is_traceable
+from runnel.environment import METRIC_NAME, MOST_METRICS, Environment, JaxEnvironment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.execution import trust
 from runnel.graph.flow import trace
@@ -27,7 +27,7 @@ from runnel.planning.network_estimate import estimate_network
 from runnel.planning.plan import Distribution, Machine, NotCompiled, Plan, build_plan
 from runnel.recording.files import read_json
 from runnel.system import startup
-from runnel.types import AgentSpec
+from runnel.types import AgentSpec, EnvSpec
 
 DEFAULT_ENVS_HOST = 8
 DEFAULT_ENVS_JAX = 64
@@ -80,7 +80,7 @@ def build(
     )
     if is_traceable(world):
         _check_traced(cast(JaxEnvironment, world))
-    default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else DEFAULT_ENVS_HOST
+    default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else fixed_envs(world) or DEFAULT_ENVS_HOST
     count = envs if envs is not None else tuned_envs or default_envs
     expected = run_config.out_of_range("envs", count)
     if expected:
@@ -108,11 +108,33 @@ def planned(
         same = environments.in_jax(graph.spec.name)
         text = f"{error}, or use its JAX version, {same}" if same else str(error)
         raise UserError(text, keywords=error.keywords) from None
+    _check_vectors(plan, environment)
     if not plan.hosts:
         return plan
     return dataclasses.replace(
         plan, across=estimate_network(plan, graph, derive_channels(plan, graph, host=not is_traceable(environment)))
     )
+
+
+def fixed_envs(environment: Environment) -> int | None:
+    """How many environments each vector of a host environment has, where that cannot be chosen."""
+    return getattr(environment, "fixed_envs", None)
+
+
+def _check_vectors(plan: Plan, environment: Environment) -> None:
+    """Refuses a plan whose workers would need vectors of another number of environments than they have."""
+    fixed, players = fixed_envs(environment), plan.home("environment")
+    if fixed is None:
+        return
+    vectors = len(players.environments) * players.env_splits
+    total = sum(stop - start for start, stop in players.environments)
+    if any((stop - start) != fixed * players.env_splits for start, stop in players.environments):
+        have = f"has {fixed} environments" if vectors == 1 else f"has {fixed} environments, and {vectors} are needed"
+        raise UserError(
+            f"envs={total}: each vector of {environment.spec.name} {have}; found envs={total}, expected "
+            f"envs={fixed * vectors}, or a callable that takes `num_envs`",
+            keywords=("envs",),
+        )
 
 
 def rebuild(
@@ -156,20 +178,20 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a run's configuration")
-    _check_config(path, config)
+    run_config.check_json(path, config)
+    check_scripts(path, config, run_dir)
     return config
 
 
-def _check_config(path: Path, config: dict[str, Any]) -> None:
-    """Refuses a configuration that no run has written, before it is used."""
-    run_config.check_json(path, config)
+def check_scripts(path: Path, config: dict[str, Any], run_dir: str | Path | None) -> None:
+    """Refuses a configuration whose scripts are not those of a run: anywhere but in its directory, by whole paths."""
     for name in _names(config):
         file, colon, _ = name.rpartition(":")
         if not colon or not file.endswith(".py"):
             continue
         if not os.path.isabs(file):
             raise UserError(f"{path} names the script '{file}'; wanted its whole path, as runs write it")
-        if Path(file).resolve().is_relative_to(path.parent.resolve()):
+        if run_dir is not None and Path(file).resolve().is_relative_to(Path(run_dir).resolve()):
             raise UserError(
                 f"{path} names the script '{file}', which lies in the run's own directory: a run is data, and nothing "
                 "in it is executed; move the script elsewhere and change its path here"
@@ -209,6 +231,26 @@ def _check_traced(environment: JaxEnvironment) -> None:
         flag = getattr(timestep, name)
         if flag.shape != () or flag.dtype != bool:
             raise UserError(f"{spec.name}: step gives {name} as {describe(flag)}, wanted a single bool")
+    _check_metrics(spec, timestep.metrics)
+
+
+def _check_metrics(spec: EnvSpec, metrics: Any) -> None:
+    """Refuses metrics that are not numbers by name, or by group and name."""
+    said = f"{spec.name}: step gives metrics"
+    if not isinstance(metrics, dict) and metrics != ():
+        raise UserError(f"{said} {describe(metrics)}, wanted a dict from name to a number, or ()")
+    grouped = bool(metrics) and all(isinstance(value, dict) for value in metrics.values())
+    if grouped and not metrics.keys() <= spec.groups.keys():
+        other, known = next(name for name in metrics if name not in spec.groups), ", ".join(spec.groups)
+        raise UserError(f"{said} of the group '{other}', wanted one of its groups: {known}")
+    for named in metrics.values() if grouped else [dict(metrics)]:
+        if len(named) > MOST_METRICS:
+            raise UserError(f"{said} of {len(named)} names, wanted {MOST_METRICS} or fewer")
+        for name, value in named.items():
+            if not isinstance(name, str) or not METRIC_NAME.fullmatch(name):
+                raise UserError(f"{said} called {name!r}, wanted letters, digits, '_', '.' and '-', at most 64")
+            if isinstance(value, dict) or getattr(value, "shape", None) != () or value.dtype.kind not in "biuf":
+                raise UserError(f"{said} whose '{name}' is {describe(value)}, wanted a single bool, int or float")
 
 
 def _agents(agents: AgentSpec) -> tuple[int, ...]:

@@ -1,24 +1,29 @@
 """How workers pause, save their parts of a checkpoint, and load them again.
 
-To save, all workers pause between two iterations, in an order that leaves no message in any stream. Each then sends its
-part. To load, all workers drop what they are doing and wait; processes that are gone or do not answer are started
-again; then each worker receives the arrays that it needs.
+To save, all workers pause between two iterations, in an order that leaves no message in any stream. If some groups are
+synchronous and others are not, the asynchronous workers first catch up with the synchronous learners: all then pause at
+the same iteration. Each then sends its part. To load, all workers drop what they are doing and wait; processes that are
+gone or do not answer are started again; then each worker receives the arrays that it needs.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
 
 from runnel.execution.supervisor import POLL_S, Supervisor
 from runnel.planning.channels import WorkerSpec
-from runnel.runtime.control_messages import Reset, Save
+from runnel.runtime.control_messages import Pause, Reset, Save
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.worker_checkpoint import Arrays
 
 PAUSE_S = 120.0
 """How long workers may take to pause: an iteration, and what they compile in it; and how long to save."""
+
+NOT_YET = sys.maxsize
+"""Where a worker is to pause that will be asked again, with an iteration."""
 
 RESET_S = 15.0
 """How long a worker may take to drop what it is doing; a slower one is started again."""
@@ -33,11 +38,17 @@ class CheckpointProtocol:
         self.learners = self.group.learners
         # Learners of synchronous groups are in step with each other, and everyone who steps environments with them.
         self.in_step = {name for name in self.learners if self._is_synchronous(name)}
+        self.catching_up = self._training() - self.in_step if self.plan.mixed else set()
         self._pause_at = 0  # the iteration at which learners that are in step pause, once they had to be aligned
 
     def _is_synchronous(self, learner: str) -> bool:
         nodes = self.plan.fragment(self.group.specs[learner].fragment).nodes
         return any(not self.plan.limits[node.group] for node in map(self.graph.nodes.__getitem__, nodes) if node.group)
+
+    def _training(self) -> set[str]:
+        """The workers that process unrolls."""
+        fragments = [f for f in self.plan.fragments if any(self.graph.nodes[node].traits.trains for node in f.nodes)]
+        return {name for fragment in fragments for name in fragment.workers()}
 
     # Saving
 
@@ -50,20 +61,37 @@ class CheckpointProtocol:
             if record.paused:
                 record.state = "paused"
         for stage in self._stages():
+            behind = max(map(self._behind, stage), default=0)
             for name in stage:
-                if not records[name].paused:
-                    self.supervisor.pause(name)
-            limit_s = max(PAUSE_S, 1.5 * self.supervisor.deadlocks.limit_s)
+                self._pause(name)
+            limit_s = (1 + behind) * max(PAUSE_S, 1.5 * self.supervisor.deadlocks.limit_s)
             self.supervisor.wait_until(self._all_paused, limit_s, "pause")
         self.supervisor.wait_until(self._all_saved, PAUSE_S, "save")
         arrays: Arrays = {}
         for name in sorted(records, key=lambda name: name in self.learners):  # learners override the others
             arrays |= records[name].saved
-        for counter in (names.ITERATION, names.ENV_STEPS):  # the learner of an asynchronous group may be behind
+        for counter in (names.ITERATION, names.ENV_STEPS):  # asynchronous learners may be at different ones
             arrays[counter] = max(records[name].saved[counter] for name in self.learners)
         for record in records.values():
             record.saved = {}
         return arrays
+
+    def _pause(self, name: str) -> None:
+        """Asks a worker to pause, unless it has paused where it is to."""
+        if not self.supervisor.records[name].paused or self._behind(name):
+            self.supervisor.pause(name, self._synchronous_iteration() if name in self.catching_up else 0)
+
+    def _behind(self, name: str) -> int:
+        """How many iterations a worker has to catch up with synchronous learners, which have paused."""
+        report = self.supervisor.progress.last.get(name)
+        if name not in self.catching_up or report is None:
+            return 0
+        return max(0, self._synchronous_iteration() - report.iterations)
+
+    def _synchronous_iteration(self) -> int:
+        """The iteration at which synchronous learners have paused. Each reports it before it pauses."""
+        reports = self.supervisor.progress.last
+        return max((reports[name].iterations for name in self.in_step if name in reports), default=0)
 
     def _stages(self) -> list[set[str]]:
         """The sets of workers that pause one after the other, so that no message is left between two iterations.
@@ -71,9 +99,9 @@ class CheckpointProtocol:
         - Learners of synchronous groups pause first: every worker that steps environments waits for them.
         - Asynchronous workers do not wait. The first to pause are those that make unrolls; then those that process
           them, in the order of the data flow, because a paused worker makes no room for the one before it; then the
-          learner.
-        - Several asynchronous learners pause before those, at an iteration that they agree on. Paused, they discard
-          what arrives, unless unrolls are taken in order.
+          learner. Beside a synchronous group each of these first catches up: nothing is left on its way.
+        - Several asynchronous learners pause before those, if no group is synchronous, at an iteration that they agree
+          on. Paused, they discard what arrives, unless unrolls are taken in order.
         - A worker that acts in step with environments elsewhere, for an asynchronous group, pauses before them.
           Otherwise it would wait for the rest of an unroll.
         """
@@ -87,7 +115,7 @@ class CheckpointProtocol:
         if not learners:
             return [self.in_step, everybody - self.in_step]
         rolls = self._acting_in_step() - players
-        order = [learners, *others] if len(learners) > 1 else [*others, learners]
+        order = [learners, *others] if len(learners) > 1 and not self.in_step else [*others, learners]
         return [self.in_step, rolls - self.in_step, *(stage - rolls - self.in_step for stage in order)]
 
     def _acting_in_step(self) -> set[str]:
@@ -97,6 +125,7 @@ class CheckpointProtocol:
 
     def _all_paused(self) -> bool:
         self._align()
+        self._wake()
         return not any(record.state == "pausing" for record in self.supervisor.records.values())
 
     def _align(self) -> None:
@@ -113,6 +142,19 @@ class CheckpointProtocol:
         self._pause_at = max(early) + 1
         for name in self.in_step:
             self.supervisor.pause(name, self._pause_at)
+
+    def _wake(self) -> None:
+        """Lets asynchronous learners that rest at the target return go on while synchronous ones are to pause.
+
+        These may wait for unrolls that actors begin only once the others have learnt more.
+        """
+        records = self.supervisor.records
+        if not any(records[name].state == "pausing" for name in self.in_step):
+            return
+        for name in self.catching_up & self.learners:
+            if records[name].paused and records[name].paused_at is not None:
+                records[name].state = "running"
+                self.supervisor.send(name, Pause(NOT_YET))
 
     def _all_saved(self) -> bool:
         records = self.supervisor.records

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from runnel.config import run_config
-from runnel.environment import is_traceable
+from runnel.environment import is_traceable, reports_return
 from runnel.execution.building import BuiltRun
 from runnel.execution.checkpoint_protocol import CheckpointProtocol
 from runnel.execution.progress import ProgressAggregator
@@ -30,8 +30,9 @@ from runnel.planning.plan import Machine
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.control_messages import Go, Status, Stop, TakeSnapshot
 from runnel.runtime.programs.carry import Carry
+from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import TakenSnapshot
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.single_process.program import carry_types
@@ -62,7 +63,7 @@ class DistributedProgram:
         self.topology = derive_channels(self.plan, self.graph, self.host)
         self.group = WorkerGroup(built, self.topology, config, run_dir, site, machines)
         self.learners = self.group.learners
-        self.progress = ProgressAggregator(self.learners)
+        self.progress = ProgressAggregator(self.learners, reports_return(built.environment))
         self.usage = _usage_meter(self.group)
         self.supervisor = Supervisor(self.group, self.progress, self.usage, self.run_config, report_event)
         self._checkpoints = CheckpointProtocol(self.supervisor)
@@ -75,21 +76,28 @@ class DistributedProgram:
             self.close()
             raise
 
-    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Lets the workers train for at most so many iterations; returns after about so many seconds."""
         if not self._loaded:
             self.load(None)
         until = self.progress.env_steps + iterations * self.graph.steps_per_iteration
-        self._go(Go(until, None if math.isinf(target) else target), stop)
+        # Learners know only what they learn from: where the environment reports its own score, it is decided here.
+        for_learners = None if math.isinf(target) or self.metric_window.scored else target
+        self._go(Go(until, for_learners), stop)
         deadline = time.monotonic() + seconds
         while True:
             self.supervisor.listen(POLL_S)
             self.supervisor.check_deadlock()
             self.usage.sample()
             advanced = self.progress.env_steps < self.progress.reached_env_steps()
-            if self._learners_paused() or stop() or (time.monotonic() > deadline and advanced):
+            ended = self._learners_paused() or self.progress.target_reached()
+            if ended or stop() or (time.monotonic() > deadline and advanced):
                 break
         return self.progress.progress(target)
+
+    @property
+    def metric_window(self) -> MetricWindow:
+        return self.progress.metric_window
 
     def _go(self, go: Go, stop: Callable[[], bool]) -> None:
         """Starts or continues the workers; if they are at work already, only learners need to know a new end."""
@@ -114,7 +122,7 @@ class DistributedProgram:
         for group, state in states.items():
             self._initial |= worker_checkpoint.leaf_arrays(names.initial(group), state)
 
-    def rest(self) -> Progress:
+    def rest(self) -> ProgressDelta:
         """What workers have reported while they paused."""
         return self.progress.progress()
 

@@ -30,7 +30,7 @@ class StepsPlayed(JsonMessage):
 
 @dataclass(frozen=True)
 class EpisodesPlayed(JsonMessage):
-    """All episodes: in the arrays that come with this, `return:GROUP`, `length:` and `metric:NAME`."""
+    """All episodes: in the arrays that come with this, `return:GROUP`, `length:`, `learner:` and `metric:NAME`."""
 
     number: int
     notes: list[str]

@@ -11,7 +11,7 @@ from runnel import envs as environments
 from runnel.algorithm import Algorithm
 from runnel.config import serialization
 from runnel.errors import UserError
-from runnel.execution.building import BuiltRun, build
+from runnel.execution.building import BuiltRun, build, fixed_envs
 from runnel.graph.nodes import Graph
 from runnel.graph.typecheck import describe, space_type
 from runnel.runtime.single_process.evaluation import Evaluator, make_evaluator, quotas
@@ -27,17 +27,16 @@ class EvaluationTask:
     episodes: int
     seed: int
     explore: bool = False
+    fixed_envs: int | None = None  # where a vector of the environment has a number of its own
 
     def make(self, quota: Mapping[int, int]) -> tuple[Evaluator, Graph]:
         """An evaluator of the environments with these indices."""
-        built = build(
-            self.algorithm, self.environment, distributions.default_for("host"), len(quota),
-            env_settings=self.env_settings,
-        )  # fmt: skip
+        inline = distributions.default_for("host")
+        built = build(self.algorithm, self.environment, inline, env_settings=self.env_settings)
         return make_evaluator(built.graph, built.environment, self.seed, quota, self.explore), built.graph
 
     def quota(self) -> dict[int, int]:
-        return dict(enumerate(quotas(self.episodes)))
+        return dict(enumerate(quotas(self.episodes, self.fixed_envs)))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -65,7 +64,8 @@ def task_of(
 ) -> EvaluationTask:
     """The evaluation of a run, on its environment with some other settings; refused if they change what agents see."""
     settings = {**built.env_settings, **env_settings}
-    task = EvaluationTask(built.algorithm, built.made_from, settings, episodes, seed, explore)
+    fixed = fixed_envs(built.environment)
+    task = EvaluationTask(built.algorithm, built.made_from, settings, episodes, seed, explore, fixed)
     if env_settings:
         named = isinstance(built.made_from, str)
         world = (

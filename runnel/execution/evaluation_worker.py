@@ -47,6 +47,7 @@ def main(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
             }
             played = evaluator.play(params, beat)
             arrays: dict[str, np.ndarray] = {f"length{BETWEEN}": played.lengths}
+            arrays[f"learner{BETWEEN}"] = played.learner_returns
             arrays |= {f"return{BETWEEN}{group}": values for group, values in played.returns.items()}
             arrays |= {f"metric{BETWEEN}{name}": values for name, values in played.metrics.items()}
             control.send_arrays(EpisodesPlayed(number, list(played.notes)).to_json(), arrays)

@@ -185,6 +185,7 @@ class EvaluationWorkers:
             {group: np.array([p.returns[group][k] for p, k in parts]) for group in parts[0][0].returns},
             np.array([p.lengths[k] for p, k in parts]),
             {name: np.array([_at(p.metrics, name, k) for p, k in parts]) for name in names},
+            np.array([p.learner_returns[k] for p, k in parts]),
             tuple(note for share in self._shares for note in (share.played.notes if share.played else ())),
         )  # fmt: skip
 
@@ -208,7 +209,7 @@ def _at(metrics: Mapping[str, np.ndarray], name: str, place: int) -> float:
 
 
 def _played(arrays: Mapping[str, np.ndarray], notes: list[str]) -> PlayedEpisodes:
-    returns, metrics, lengths = {}, {}, np.zeros(0, np.int64)
+    returns, metrics, whole = {}, {}, {}
     for name, array in arrays.items():
         kind, _, rest = name.partition(BETWEEN)
         if kind == "return":
@@ -216,5 +217,5 @@ def _played(arrays: Mapping[str, np.ndarray], notes: list[str]) -> PlayedEpisode
         elif kind == "metric":
             metrics[rest] = np.array(array)
         else:
-            lengths = np.array(array)
-    return PlayedEpisodes(returns, lengths, metrics, tuple(notes))
+            whole[kind] = np.array(array)
+    return PlayedEpisodes(returns, whole["length"], metrics, whole["learner"], tuple(notes))

@@ -38,7 +38,10 @@ class HeartbeatMonitor:
 
 
 class DeadlockDetector:
-    """Finds that all workers wait for each other: each sends heartbeats, and none will continue."""
+    """Finds that all workers wait for each other: each sends heartbeats, and none will continue.
+
+    A learner that has paused by itself, at the end of training, will not continue either.
+    """
 
     FRESH_S = 5.0
     """A report is valid this long; a waiting worker repeats it several times a second."""
@@ -63,9 +66,10 @@ class DeadlockDetector:
     def fault(self, records: Mapping[str, WorkerRecord]) -> Fault | None:
         """The fault of all workers together, if all have waited for too long."""
         now = self._clock()
-        waits = {name: record.wait for name, record in records.items() if record.wait is not None}
+        working = {name: record for name, record in records.items() if not record.paused}
+        waits = {name: record.wait for name, record in working.items() if record.wait is not None}
         overdue = (self._fresh(wait) and wait.seconds > self.limit_s for wait in waits.values())
-        if len(waits) < len(records) or not all(overdue):
+        if not waits or len(waits) < len(working) or not all(overdue):
             self._noticed = None
             return None
         self._noticed = now if self._noticed is None else self._noticed

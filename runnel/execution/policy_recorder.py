@@ -167,7 +167,7 @@ class PolicyRecorder:
         found = {
             "env_steps": snapshot.env_steps,
             "versions": snapshot.versions,
-            **evaluation_statistics(played.returns, played.lengths, played.metrics),
+            **evaluation_statistics(played.returns, played.lengths, played.metrics, played.learner_returns),
             "seconds": done.seconds,
         }
         found["score"] = score_of(flat(found, ""), self.asked.eval_metric)

@@ -9,18 +9,21 @@ import numpy as np
 from runnel.ops.episodes import WINDOW
 from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, StalenessSums
 from runnel.runtime.programs import totals
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.metric_window import MetricWindow
+from runnel.runtime.programs.totals import ProgressDelta
 
 
 class ProgressAggregator:
     """The newest reports, and the part of them that `progress` has already returned.
 
-    Learners report how far training has come; workers that see episodes end report their returns. `begin` sets where
-    training starts: at the beginning of the run, or at a checkpoint.
+    Learners report how far training has come; workers that see episodes end report their returns, and workers that step
+    environments what these report of them (`metric_window`). `begin` sets where training starts: at the beginning of
+    the run, or at a checkpoint.
     """
 
-    def __init__(self, learners: set[str]):
+    def __init__(self, learners: set[str], reports_return: bool = False):
         self.learners = learners
+        self.metric_window = MetricWindow(reports_return)
         self.worked = 0  # environment steps learnt from; steps that were repeated count twice
         self.last: dict[str, ProgressReport] = {}  # by worker: its newest report
         self.staleness = StalenessSums(0, 0, 0)  # from before the last `begin`, where learners restart their counts
@@ -32,6 +35,7 @@ class ProgressAggregator:
         self.last = {}
         self.ended: dict[str, int] = {}  # by worker: episodes counted by the workers that it replaced
         self.sums = totals.Summed(0, {}, {}, {})
+        self.metric_window.clear()
 
     def add(self, name: str, report: ProgressReport) -> None:
         """Takes a worker's report."""
@@ -56,10 +60,14 @@ class ProgressAggregator:
         """How far the slowest learner has come."""
         return min((report.env_steps for report in self._of_learners()), default=0)
 
+    def target_reached(self) -> bool:
+        """Whether a learner rests because it has reached the target return."""
+        return any(report.target_reached for report in self._of_learners())
+
     def _of_learners(self) -> list[ProgressReport]:
         return [report for name, report in self.last.items() if name in self.learners]
 
-    def progress(self, target: float = math.inf) -> Progress:
+    def progress(self, target: float = math.inf) -> ProgressDelta:
         """The progress since the last call."""
         learners = self._of_learners()
         env_steps = min((p.env_steps for p in learners), default=self.env_steps)
@@ -72,7 +80,7 @@ class ProgressAggregator:
         episodes = self._episodes()
         mean = float(np.mean(list(returns.values()))) if returns else None
         full = windows and all(window.filled >= WINDOW for window in windows)
-        progress = Progress(
+        progress = ProgressDelta(
             iterations=iterations - self.iterations,
             updates=versions - self.versions,
             episodes=max(0, episodes - self.episodes),
@@ -80,13 +88,13 @@ class ProgressAggregator:
             mean_length=sum(window.length for window in windows) / filled if filled else None,
             group_returns=returns,
             out=_means(sums),
-            reached=any(p.target_reached for p in learners) or bool(full and mean is not None and mean >= target),
+            reached=self.target_reached() or bool(full and mean is not None and mean >= target),
             env_steps=env_steps - self.env_steps,
             staleness=_mean_and_most(self._staleness()),
             broken=sums.broken,
         )
         self.env_steps, self.iterations, self.episodes, self.versions = env_steps, iterations, episodes, versions
-        return progress
+        return self.metric_window.apply(progress, target)
 
     def _staleness(self) -> StalenessSums:
         """Since this process began to train."""

@@ -75,6 +75,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         cpus=sum(machine.cpus for machine in machines),
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
         free=all(plan.limits.values()),
+        mixed=plan.mixed,
         max_staleness=graph.algorithm.max_staleness,
         host=not is_traceable(built.environment),
     )

@@ -106,7 +106,7 @@ def read_result(run_dir: Path) -> dict[str, Any] | None:
 
 TEXT: Final = frozenset({"status", "algorithm", "environment", "distribution", "reason", "bottleneck"})
 LISTS: Final = frozenset({"workers", "streams", "machines"})
-TABLES: Final = frozenset({"group_returns", "restart_reasons"})
+TABLES: Final = frozenset({"group_returns", "restart_reasons", "env"})
 EVALUATIONS: Final = frozenset({"evaluation", "best"})
 
 

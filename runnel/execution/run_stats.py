@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.usage import UsageReport
 
 MOST = 2**62
@@ -49,6 +49,10 @@ class RunCounters:
     restart_reasons: dict[str, int] = field(default_factory=dict)
     environment_failures: int = 0
     skipped_updates: int = 0  # refused, because something was not finite
+    learner_return: float | None = None  # the mean return as learning sees it, where the environment reports its own
+    env: dict[str, float] = field(default_factory=dict)  # metrics of the environment: means over the newest episodes
+    env_sums: dict[str, float] = field(default_factory=dict)  # in a checkpoint: their window, see `MetricWindow`
+    env_episodes: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def problem(cls, kept: Mapping[str, Any]) -> str | None:
@@ -64,7 +68,7 @@ class RunCounters:
         """As they were kept with a checkpoint."""
         return cls(**kept)
 
-    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+    def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
         self.iterations += progress.iterations
         steps = progress.iterations * steps_per_iteration if progress.env_steps is None else progress.env_steps
         self.env_steps += steps
@@ -72,6 +76,7 @@ class RunCounters:
         self.episodes += progress.episodes
         self.mean_return, self.mean_length = progress.mean_return, progress.mean_length
         self.group_returns = progress.group_returns if len(progress.group_returns) > 1 else {}
+        self.learner_return, self.env = progress.learner_return, progress.env
 
 
 @dataclass
@@ -119,7 +124,7 @@ class RunStats:
     startup_s: float | None = None  # to the first update
     staleness: tuple[float, int] = (0.0, 0)  # its mean and the highest, since this process began to train
 
-    def add(self, progress: Progress, steps_per_iteration: int) -> None:
+    def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
         self.counters.add(progress, steps_per_iteration)
         self.staleness = progress.staleness
 
@@ -131,7 +136,7 @@ class RunStats:
     def wall_seconds(self) -> float:
         return self.counters.wall_seconds + time.monotonic() - self.began
 
-    def metrics(self, progress: Progress, lately: UsageReport) -> dict[str, Any]:
+    def metrics(self, progress: ProgressDelta, lately: UsageReport) -> dict[str, Any]:
         """A line of metrics.jsonl."""
         counters = self.counters
         return {
@@ -151,7 +156,13 @@ class RunStats:
             **lately.metrics(),
             **{f"learn/{name}": value for name, value in progress.out.items()},
             **{f"return/{group}": value for group, value in counters.group_returns.items()},
+            **self._learner_return(),
+            **{f"env/{name}": value for name, value in counters.env.items()},
         }
+
+    def _learner_return(self) -> dict[str, float]:
+        value = self.counters.learner_return
+        return {} if value is None else {"learner_return": value}
 
     def result(self) -> dict[str, Any]:
         """What result.json has of it."""
@@ -163,6 +174,8 @@ class RunStats:
             "cut_episodes": counters.cut_episodes,
             "mean_return": counters.mean_return,
             **({"group_returns": counters.group_returns} if counters.group_returns else {}),
+            **self._learner_return(),
+            **({"env": counters.env} if counters.env else {}),
             "wall_seconds": self.wall_seconds(),
             "startup_seconds": self.startup_s,
             "steps_per_second": self.rate.overall(),

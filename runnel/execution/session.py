@@ -26,8 +26,7 @@ from runnel.config.jax_config import keep_off_devices
 from runnel.environment import is_traceable
 from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed, printable
 from runnel.execution.building import BuiltRun
-from runnel.execution.callbacks import Callbacks
-from runnel.execution.callbacks import Progress as RunProgress
+from runnel.execution.callbacks import Callbacks, Progress
 from runnel.execution.hang_watch import HangWatch
 from runnel.execution.machine_pool import MachinePool, SingleMachine, replanned
 from runnel.execution.policy_recorder import PolicyRecorder, RecordedEvaluation
@@ -43,7 +42,7 @@ from runnel.recording.sinks import Sink
 from runnel.reporting.live_view import LiveView, evaluation_line, forgiving, summary
 from runnel.runtime.programs import snapshots
 from runnel.runtime.programs.snapshots import SnapshotSchedule, TakenSnapshot
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.recovery.nan_rollback import MAX_ROLLBACKS, NanRollback, with_other_seed
 from runnel.runtime.single_process.program import Program, carry_types, make_program, unsound
 from runnel.system import startup
@@ -97,7 +96,7 @@ class Session:
         self._watch = self._hang_watch() if built.plan.workers == 1 else None
         self.program: Program | None = None
         self.reason: str | None = None  # why the run did not end as it should
-        self.rest: Progress | None = None  # what workers reported while they paused for the last checkpoint
+        self.rest: ProgressDelta | None = None  # what workers reported while they paused for the last checkpoint
         self._saved_at_iteration = -1
         self._nan_rollback = NanRollback()
         self._newest_checkpoint: Path | None = None
@@ -287,6 +286,7 @@ class Session:
         log.rewind(steps)
         self.policies.rewind(steps if saved is not None else -1)
         self.counters.cut_episodes += program.load(saved, steps)
+        program.metric_window.load(self.counters.env_sums, self.counters.env_episodes)
         self._saved_at_iteration = self.counters.iterations
 
     def _train_on(self, program: Program, log: MetricsLog, view: LiveView) -> None:
@@ -377,7 +377,7 @@ class Session:
         counters = self.counters
         self.callbacks.call(
             name,
-            RunProgress(
+            Progress(
                 self.run_dir, counters.env_steps, counters.updates, counters.episodes, counters.mean_return,
                 MappingProxyType(dict(metrics)),
                 None if self.policies.newest is None else MappingProxyType(dict(self.policies.newest)),
@@ -438,7 +438,11 @@ class Session:
         self.rest = rest
         if rest is not None:
             self.stats.add(rest, self.built.graph.steps_per_iteration)
-        counters = {**asdict(self.counters), "wall_seconds": self.stats.wall_seconds()}
+        counters = {
+            **asdict(self.counters),
+            **program.metric_window.saved(),
+            "wall_seconds": self.stats.wall_seconds(),
+        }
         try:
             path = self.checkpoints.save(self.counters.iterations, saved, counters)
         except Exception as error:  # orbax and what it stands on have errors of their own for a full disk
@@ -516,6 +520,7 @@ class Session:
                 keywords=("steps",),
             )
         cut = program.load(saved, taken)
+        program.metric_window.load(self.counters.env_sums, self.counters.env_episodes)
         if cut:
             self.counters.cut_episodes += cut
             note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")

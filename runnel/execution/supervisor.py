@@ -32,6 +32,7 @@ from runnel.execution.worker_record import Recovery, WorkerRecord
 from runnel.recording.events import ReportEvent
 from runnel.runtime.control_messages import (
     Command,
+    EpisodesEnded,
     Event,
     Failed,
     Load,
@@ -52,6 +53,10 @@ from runnel.system import startup
 
 POLL_S = 0.05
 
+COMPILING = 3
+"""How many times as long as a compiling worker may be silent a wait goes on while workers compile: half an hour, or
+more with a longer `--hang-after`."""
+
 HURRY_S = 30.0
 """How long any wait for workers may last once the user waits for the run to end."""
 
@@ -61,7 +66,7 @@ class Supervisor:
 
     def __init__(
         self, group: WorkerGroup, progress: ProgressAggregator, usage: UsageMeter, config: RunConfig,
-        report_event: ReportEvent,
+        report_event: ReportEvent, clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         self.group, self.progress, self.usage, self.report_event = group, progress, usage, report_event
         self.records = {name: WorkerRecord(spec) for name, spec in group.specs.items()}
@@ -69,6 +74,7 @@ class Supervisor:
         self.heartbeats = HeartbeatMonitor(config.hang_after_s)
         self.deadlocks = DeadlockDetector(config.hang_after_s)
         self.snapshots = SnapshotCollector(list(group.graph.states))
+        self._clock = clock
         self._hurried_at: float | None = None  # when the user began to wait for the end
         self._oom_kills = group.oom_kills()
 
@@ -95,14 +101,18 @@ class Supervisor:
 
     def hurry(self) -> None:
         """The user waits for the run to end."""
-        self._hurried_at = self._hurried_at or time.monotonic()
+        self._hurried_at = self._hurried_at or self._clock()
 
     def wait_until(self, done: Callable[[], bool], limit_s: float, what: str) -> None:
-        """Supervises until `done`; raises `WorkerFailed` after `limit_s`, in which compilation does not count."""
-        began, shown = time.monotonic(), False
+        """Supervises until `done`; raises `WorkerFailed` after `limit_s`.
+
+        Time in which a worker compiles does not count, up to `COMPILING` times what its heartbeats allow.
+        """
+        began = seen = self._clock()
+        compiled_s, most_s, shown = 0.0, COMPILING * self.heartbeats.limits["compiling"], False
         while not done():
             self.listen(POLL_S)
-            now = time.monotonic()
+            now = self._clock()
             if self._hurried_at is not None:
                 began, limit_s = max(began, self._hurried_at), min(limit_s, HURRY_S)
                 if now > began + SHOWN_S and not shown:
@@ -110,10 +120,13 @@ class Supervisor:
                     end = f"ends without a checkpoint after {limit_s:.0f} s; once more ends at once"
                     self.report_event("interrupted", reason=f"waits for {self._late()}", action=end)
             elif any(record.phase == "compiling" for record in self.records.values()):
-                began = now
+                compiled_s += now - seen
+                began = now if compiled_s <= most_s else began
+            seen = now
             if now > began + limit_s:
                 late, logs = self._late(), self.group.run_dir / "logs"
-                raise WorkerFailed(f"no {what} within {limit_s:.0f} s: waited for {late}; see {logs}")
+                besides = f", besides {most_s:.0f} s in which workers compiled" if compiled_s > most_s else ""
+                raise WorkerFailed(f"no {what} within {limit_s:.0f} s{besides}: waited for {late}; see {logs}")
 
     def _late(self) -> str:
         return late_workers(self.records, self.group.processes, self.heartbeats, self.deadlocks)
@@ -162,6 +175,8 @@ class Supervisor:
                     record.phase = phase
                 case ProgressReport() as report:
                     self.progress.add(name, report)
+                case EpisodesEnded(sums):
+                    self.progress.metric_window.add(sums)
                 case Paused(iteration):
                     record.note_pause(iteration)
                 case Saved():

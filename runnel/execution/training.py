@@ -29,6 +29,7 @@ from runnel.errors import UserError, nearest
 from runnel.execution.building import BuiltRun, build, read_config, rebuild
 from runnel.execution.callbacks import Callback, Callbacks
 from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, on
+from runnel.execution.policy_recorder import check_metric
 from runnel.execution.run import Run, finished, may_be_done, of_run, read_result
 from runnel.execution.session import Session
 from runnel.execution.stored_policies import Source
@@ -37,7 +38,7 @@ from runnel.execution.warm_start import warm_start
 from runnel.planning.plan import Distribution, plural
 from runnel.recording import run_directory, run_lock
 from runnel.recording.checkpoint import Checkpoints
-from runnel.recording.files import as_user_error, check_layout
+from runnel.recording.files import as_user_error, check_layout, clean
 from runnel.recording.sinks import Sink, check_sinks, check_wandb
 from runnel.reporting.live_view import summary
 from runnel.system import startup
@@ -47,7 +48,7 @@ from runnel.transport.interface import Transport, import_path
 if TYPE_CHECKING:
     from runnel.launch.host_launcher import HostLauncher
 
-__all__ = ["BuiltRun", "Run", "build", "read_config", "rebuild", "resume", "train"]
+__all__ = ["BuiltRun", "Run", "build", "read_config", "rebuild", "resolve", "resume", "train"]
 
 ALONE = "a run of one process: it is here, and the cluster is not used; see --distribution"
 
@@ -126,12 +127,7 @@ def train(
     given = fields.check_arguments(train, locals())
     serialization.defined_enough()
     began = time.monotonic()
-    run = RunConfig.of(given)
-    _check_keywords(train, fields_of_distribution, algorithm, distribution)
-    distribution = distributions.with_fields(distribution, fields_of_distribution)
-    check_sinks(sinks)
-    if wandb:
-        check_wandb()
+    run, distribution = _asked(given)
     configure_jax()
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         built, pool = _settle(
@@ -154,6 +150,47 @@ def train(
             initial=initial,
         )  # fmt: skip
         return session.run()
+
+
+def resolve(
+    algorithm: Algorithm | type[Algorithm] | str,
+    environment: str | Any,
+    distribution: Distribution | type[Distribution] | str | None = None,
+    **asked: Any,
+) -> dict[str, Any]:
+    """What config.json would hold of `train` with the same arguments.
+
+    The plan is built, for this machine, so that mistakes are found. Nothing is started, and nothing is written.
+    """
+    call = inspect.signature(train).bind(algorithm, environment, distribution, **asked)
+    call.apply_defaults()
+    run, distribution = _asked(fields.check_arguments(train, call.arguments))
+    configure_jax()
+    if run.run_dir is not None and Path(run.run_dir).exists():
+        _refuse_held(Path(run.run_dir))
+    with contained():
+        frozen = tuple(run.frozen or ())
+        built = build(algorithm, environment, distribution, run.envs, run.settings, run.env_settings, frozen=frozen)
+        if run.eval_every is not None:
+            check_metric(run.eval_metric, built.graph.spec)
+    config = run_config.to_json(replace(run, envs=built.graph.envs), described(built))
+    signed = sign(config, run.run_dir, new_key=False)
+    if signed.code is not None:
+        config["code"] = signed.code
+    if built.plan.workers > 1:
+        _check_portable(config, built)
+    return clean(config)
+
+
+def _asked(given: dict[str, Any]) -> tuple[RunConfig, Distribution | str | None]:
+    """What the arguments of `train`, checked, ask for besides algorithm and environment."""
+    run, own = RunConfig.of(given), given["fields_of_distribution"]
+    _check_keywords(train, own, given["algorithm"], given["distribution"])
+    distribution = distributions.with_fields(given["distribution"], own)
+    check_sinks(run.sinks)
+    if run.wandb:
+        check_wandb()
+    return run, distribution
 
 
 def resume(

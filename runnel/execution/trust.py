@@ -190,8 +190,11 @@ class Signed(NamedTuple):
     problem: str = ""
 
 
-def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed:
-    """Signs, for this user, the names in a configuration that are not registered, with the files they came from."""
+def sign(config: Mapping[str, Any], run_dir: str | Path | None = None, new_key: bool = True) -> Signed:
+    """Signs, for this user, the names in a configuration that are not registered, with the files they came from.
+
+    A user who has no key gets one, where `new_key`.
+    """
     config = {part: clean(config[part]) for part in (*PARTS, EVALUATION, WANDB) if part in config}  # as it will be read
     own = [name for name in names_in(config) if not is_registered(name)]
     if not own:
@@ -205,7 +208,7 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None) -> Signed
                 "evaluated as it is; choose another --run-dir",
             )
     try:
-        key = signing.make_key(signing.key_file())
+        key = (signing.make_key if new_key else signing.read_key)(signing.key_file())
     except signing.NoKey as why:
         flags = " ".join(map(_flag, own))
         return Signed(code, f"the run is not signed: {why}. `runnel resume` and `eval` will need {flags}")
@@ -250,22 +253,27 @@ def unsigned_because(config: Mapping[str, Any]) -> str:
 
 
 def admit(
-    run_dir: str | Path,
+    run_dir: str | Path | None,
     config: Mapping[str, Any],
     trusted: Collection[str] = (),
     parts: Collection[str] = (*PARTS, WANDB),
+    file: str | Path | None = None,
 ) -> None:
     """Refuses a configuration if these parts of it name code that the user has neither signed nor trusted by name.
 
     What is admitted can be imported afterwards: a signed module from the file that it was trained with, one of
     `trusted` from the Python path or the working directory. Nothing in the run directory ever is.
+
+    `file` is where the configuration was read from, if not from the config.json of `run_dir`. A file that lies in no
+    run directory has none.
     """
-    named_modules.exclude(run_dir)
+    if run_dir is not None:
+        named_modules.exclude(run_dir)
     known = [name.path for name in names_in(config)]
     for name in trusted:
         if name not in known:
             needs = _some([name.path for name in names_in(config) if not is_registered(name)])
-            raise UserError(f"--trust {name}: {run_dir} does not name it; what needs trust there: {needs}")
+            raise UserError(f"--trust {name}: {file or run_dir} does not name it; what needs trust there: {needs}")
     own = [name for name in names_in(config, parts) if not is_registered(name)]
     unsigned = unsigned_because(config) if own else ""
     refused = []
@@ -281,8 +289,8 @@ def admit(
         would = _some([f"{name.path[:LONGEST]} ({_would(name)[:LONGEST]})" for name in refused])
         flags = " ".join(map(_flag, refused[:SHOWN]))
         raise UserError(
-            f"{run_dir}/config.json names code that would be executed, and it {unsigned}: {would}. If you know that "
-            f"code and trust it, name it in trust=[...] in Python, or add: {flags}"
+            f"{file or f'{run_dir}/config.json'} names code that would be executed, and it {unsigned}: {would}. If you "
+            f"know that code and trust it, name it in trust=[...] in Python, or add: {flags}"
         )
 
 
@@ -291,9 +299,9 @@ def _flag(name: Name) -> str:
     return f"--trust {shlex.quote(name.path[:LONGEST])}"
 
 
-def _check_outside(run_dir: str | Path, name: Name, file: str | None = None) -> None:
+def _check_outside(run_dir: str | Path | None, name: Name, file: str | None = None) -> None:
     file = file or (name.module if name.module.endswith(".py") else None)
-    if file is not None and named_modules.is_inside(file, str(run_dir)):
+    if run_dir is not None and file is not None and named_modules.is_inside(file, str(run_dir)):
         raise UserError(
             f"{run_dir}/config.json names the script '{file}', which lies in the run's own directory: a run is data, "
             "and nothing in it is executed; move the script elsewhere and change its path there"
@@ -314,7 +322,7 @@ def _would(name: Name) -> str:
     return f"from {file}"
 
 
-def _take_from_recorded(run_dir: str | Path, name: Name, source: Any) -> None:
+def _take_from_recorded(run_dir: str | Path | None, name: Name, source: Any) -> None:
     """Allows a signed name's module to be imported, only from the file that it was trained with."""
     file, root = (source.get(key) if isinstance(source, Mapping) else None for key in ("file", "root"))
     if not isinstance(file, str) or not isinstance(root, str):

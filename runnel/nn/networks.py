@@ -21,12 +21,9 @@ from flax import linen
 
 from runnel.config import serialization
 from runnel.errors import UserError, a
-from runnel.types import Array, Box, Discrete, Leaf, MultiDiscrete, PyTree, Space
+from runnel.types import Array, Box, Discrete, Leaf, MultiDiscrete, PyTree, Space, channel_axis
 
 Activation = Literal["tanh", "relu"]
-
-SMALLEST_IMAGE = 36
-"""Pixels on a side below which the three convolutions of `NatureCNN` have nothing left to see."""
 
 
 class Network(NamedTuple):
@@ -142,12 +139,8 @@ def encoding_of(leaf: Leaf) -> Encoding:
     if isinstance(leaf, MultiDiscrete):
         return OneHot(tuple(leaf.sizes))
     scale = 1.0 / float(np.max(leaf.high)) if leaf.dtype == np.uint8 else 1.0
-    if len(leaf.shape) in (2, 3):
-        if min(leaf.shape[:2]) >= SMALLEST_IMAGE:
-            return Image(False, scale)
-        if len(leaf.shape) == 3 and min(leaf.shape[1:]) >= SMALLEST_IMAGE:
-            return Image(True, scale)
-    return Flat(scale)
+    axis = channel_axis(leaf)
+    return Flat(scale) if axis is None else Image(axis == 0, scale)
 
 
 class SpaceNetwork(linen.Module):

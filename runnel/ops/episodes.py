@@ -36,6 +36,7 @@ class Finished(NamedTuple):
 
     returns: dict[str, Array]  # by group: [T, E]
     lengths: Array  # [T, E]
+    env: dict[str, Array] = {}  # noqa: RUF012  (never changed) metrics of the environment: see `env_metrics.summed`
 
 
 def begin(envs: int, groups: list[str]) -> Running:

@@ -97,6 +97,11 @@ class Plan:
         return not any(self.staleness.values())
 
     @property
+    def mixed(self) -> bool:
+        """Whether some groups wait for their learner at every unroll, and others do not."""
+        return any(self.limits.values()) and not all(self.limits.values())
+
+    @property
     def workers(self) -> int:
         return sum(fragment.replicas for fragment in self.fragments)
 

@@ -78,9 +78,12 @@ class MetricsLog:
             _repair(path, keep_until_env_steps)
             self._file = AppendOnlyFile(path)
         self._sinks["TensorBoard"] = TensorBoard(run_dir, keep_until_env_steps)
-        for number, sink in enumerate(sinks):
-            self._sinks[f"sink {number} ({type(sink).__name__})"] = sink
         self._path = path
+        for number, sink in enumerate(sinks):
+            name = f"sink {number} ({type(sink).__name__})"
+            self._sinks[name] = sink
+            if keep_until_env_steps is not None:
+                self._rewind(name, keep_until_env_steps)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Keeps a record, and writes it unless one was written a moment ago."""
@@ -97,9 +100,13 @@ class MetricsLog:
             self._pending = None
         self._curve.rewind(env_steps)
         self._try(f"{FILE} anew", lambda: _repair(self._path, env_steps))
-        for name, sink in self._sinks.items():
-            if isinstance(sink, RewindableSink):
-                self._try(name, lambda sink=sink: sink.rewind(env_steps))
+        for name in self._sinks:
+            self._rewind(name, env_steps)
+
+    def _rewind(self, name: str, env_steps: int) -> None:
+        sink = self._sinks[name]
+        if isinstance(sink, RewindableSink):
+            self._try(name, lambda: sink.rewind(env_steps))
 
     def close(self) -> None:
         """Writes the last record, if it waits, and closes every sink."""

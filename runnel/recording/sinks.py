@@ -56,7 +56,8 @@ class Sink(Protocol):
 
 @runtime_checkable
 class RewindableSink(Sink, Protocol):
-    """A sink that can drop records: the run went back to a checkpoint and makes the later ones again."""
+    """A sink that can drop records: the run went back to a checkpoint, or is resumed from one, and makes the later ones
+    again."""
 
     def rewind(self, env_steps: int) -> None:
         """Drops the records later than `env_steps`."""

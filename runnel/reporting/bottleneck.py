@@ -58,6 +58,7 @@ class RunSetting:
     cpus: int
     gpus: int = 0
     free: bool = False  # workers run ahead of each other
+    mixed: bool = False  # some groups wait for their learner, by the layout's choice, and others do not
     max_staleness: int = 0  # what the algorithm tolerates
     host: bool = True  # host environments
 
@@ -253,13 +254,16 @@ def _overlap(setting: RunSetting) -> str:
         return f"use --set distribution.env_splits={2 * splits}"
     if splits is not None and setting.envs // setting.flags.get("actors", 1) <= splits:
         return f"use --envs {2 * setting.envs}"
+    if setting.mixed:  # by the layout's choice
+        return NOTHING
     actors = setting.flags.get("actors", 2)
     return f"use --distribution {'async' if setting.free else 'coarse'} --actors {actors}"
 
 
 def _run_free(setting: RunSetting) -> str | None:
-    """Stepping environments and learning at the same time, where the algorithm tolerates staleness."""
-    if setting.free or not setting.max_staleness or setting.cpus < 2:
+    """Stepping environments and learning at the same time, where the algorithm tolerates staleness. Not advised where
+    the layout says which groups wait."""
+    if setting.free or setting.mixed or not setting.max_staleness or setting.cpus < 2:
         return None
     return f"use --distribution async --actors {_divisor(setting.envs, setting.cpus - 1)}"
 

@@ -23,6 +23,9 @@ PLAIN_EVERY_S: Final = 2.0
 LOSSES: Final = 4
 """How many of the numbers that learning gives out are shown."""
 
+ENV_METRICS: Final = 3
+"""How many metrics of the environment are shown."""
+
 
 class LiveView(contextlib.AbstractContextManager["LiveView"]):
     """How a run is doing, while it runs.
@@ -218,7 +221,7 @@ class _Terminal(_View):
 
 
 def numbers(record: Mapping[str, Any], losses: int = LOSSES) -> list[str]:
-    """The numbers of a record worth a line: return, speed, losses."""
+    """The numbers of a record worth a line: return, metrics of the environment, speed, losses."""
     words = []
     mean_return = record.get("mean_return")
     words.append("return -" if mean_return is None else f"return {short(mean_return)}")
@@ -226,6 +229,7 @@ def numbers(record: Mapping[str, Any], losses: int = LOSSES) -> list[str]:
         words.append(f"eval {short(record['eval/return'])}")
     groups = {name: value for name, value in record.items() if name.startswith("return/") and value is not None}
     words += [f"{name.removeprefix('return/')} {short(value)}" for name, value in groups.items()]
+    words += _of_environment({n.removeprefix("env/"): value for n, value in record.items() if n.startswith("env/")})
     if record.get("steps_per_second"):
         words.append(f"{rate(record['steps_per_second'])} steps/s")
     if record.get("restarts"):
@@ -235,6 +239,13 @@ def numbers(record: Mapping[str, Any], losses: int = LOSSES) -> list[str]:
     learnt.sort(key=lambda pair: "loss" not in pair[0])
     words += [f"{name} {short(value)}" for name, value in learnt[:losses] if value is not None]
     return words
+
+
+def _of_environment(metrics: Mapping[str, Any]) -> list[str]:
+    """A few metrics of the environment, rates of success first."""
+    known = [name for name, value in metrics.items() if value is not None]
+    known.sort(key=lambda name: name.rpartition("/")[2] != "is_success")
+    return [f"{name} {short(metrics[name])}" for name in known[:ENV_METRICS]]
 
 
 def shares(record: Mapping[str, Any], report: UsageReport) -> list[str]:
@@ -300,6 +311,8 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         over = "the last episode" if episodes == 1 else f"the last {episodes} episodes"
         lines.append(f"  return      {short(mean_return)}, mean of {over}")
         lines += [f"    {group:<10}{short(value)}" for group, value in result.get("group_returns", {}).items()]
+        reported = _of_environment(result.get("env") or {})
+        lines += ["  reported    " + ", ".join(reported)] if reported else []
     lines.append(
         f"  steps       {result.get('env_steps') or 0:,} in {duration(result.get('wall_seconds') or 0)}, "
         f"{_count(result.get('updates') or 0, 'update')}"

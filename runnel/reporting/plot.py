@@ -1,19 +1,21 @@
-"""A picture of learning curves: mean return over environment steps, one line a run."""
+"""A picture of learning curves: mean return, or another metric, over environment steps, one line a run."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from runnel.config.run_config import check_format
-from runnel.errors import UserError, printable
+from runnel.errors import UserError, nearest, printable
 from runnel.recording import run_directory
+from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.files import read_json, write_atomically
 from runnel.recording.metrics import records
+from runnel.reporting.statistics import flat
 
 FORMATS: Final = ("png", "svg", "pdf")
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444", "#999933")
@@ -26,7 +28,14 @@ NOISY: Final = 8.0
 """A curve that goes up and down by this many times its own range is smoothed."""
 
 
+EVALUATION: Final = "eval/"
+"""Metrics of evaluations begin with this."""
+
+RETURN: Final = "mean_return"
+"""The metric that is drawn unless another is asked for; of this one there are points between the records too."""
+
 MOST_POINTS: Final = 2_000_000
+MOST_NAMES: Final = 10_000
 MOST: Final = 1e100
 """Pictures of larger numbers overflow."""
 
@@ -39,11 +48,14 @@ class Curve(NamedTuple):
     settings: dict[str, str]  # of all three
     seed: str
     env_steps: np.ndarray  # [N]
-    mean_return: np.ndarray  # [N]
+    values: np.ndarray  # [N] of the metric
 
 
-def plot(run_dirs: Sequence[Path | str], out: Path | str) -> Path:
-    """Draws the runs into one picture and gives its path; the ending of `out` says what kind of picture."""
+def plot(run_dirs: Sequence[Path | str], out: Path | str, metric: str = RETURN) -> Path:
+    """Draws the runs into one picture and gives its path; the ending of `out` says what kind of picture.
+
+    `metric` is a name in metrics.jsonl, such as `env/is_success`, or one of evaluations, such as `eval/return`.
+    """
     out = Path(out)
     kind = out.suffix.lower().lstrip(".")
     if kind not in FORMATS:
@@ -53,31 +65,49 @@ def plot(run_dirs: Sequence[Path | str], out: Path | str) -> Path:
         )
     if not out.absolute().parent.is_dir():
         raise UserError(f"out={out}: there is no directory {out.parent}; make it first", keywords=("out",))
-    curves = [read_curve(run_dir) for run_dir in run_dirs]
+    curves = [read_curve(run_dir, metric) for run_dir in run_dirs]
     picture = io.BytesIO()
-    _draw(curves).savefig(picture, format=kind, dpi=160)
+    _draw(curves, metric).savefig(picture, format=kind, dpi=160)
     write_atomically(out, picture.getvalue())
     return out
 
 
-def read_curve(run_dir: Path | str) -> Curve:
+def read_curve(run_dir: Path | str, metric: str = RETURN) -> Curve:
     """A run's curve and what to call it."""
     run_dir = Path(run_dir)
     if not run_dir.is_dir() or not run_directory.exists(run_dir, "config.json"):
         found = "a directory without config.json" if run_dir.is_dir() else "nothing"
         raise UserError(f"{run_dir} is no run: found {found}, expected a directory that `runnel train` made")
     points: list[tuple[float, float]] = []
-    for record in records(run_dir):
-        between: Any = record.get("curve")
-        here = [record.get("env_steps"), record.get("mean_return")]
+    known: set[str] = set()
+    evaluated = metric.startswith(EVALUATION)
+    for record in _evaluations(run_dir) if evaluated else records(run_dir):
+        if len(known) < MOST_NAMES:
+            known.update(record)
+        between: Any = record.get("curve") if metric == RETURN else None
+        here = [record.get("env_steps"), record.get(metric)]
         found = [*(between if isinstance(between, list) else ()), here]
         points += [_point(point, run_dir) for point in found if isinstance(point, list) and None not in point]
         if len(points) > MOST_POINTS:
             raise UserError(f"{run_dir}/metrics.jsonl has more than {MOST_POINTS:,} points, which no run writes")
+    if not points and metric not in known and metric != RETURN:
+        named = sorted(known - {"curve", "env_steps"})
+        raise UserError(
+            f"metric={metric}: {run_dir} has none of that name{nearest(metric, named)}", keywords=("metric",)
+        )
     if not points:
         raise UserError(f"{run_dir} has no curve yet: no episode has ended; let it train for longer")
-    env_steps, mean_return = np.array(points, np.float64).T
-    return Curve(run_dir, *_configuration(run_dir), env_steps, mean_return)
+    env_steps, values = np.array(points, np.float64).T
+    return Curve(run_dir, *_configuration(run_dir), env_steps, values)
+
+
+def _evaluations(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """A record for each evaluation, at the environment steps of what was evaluated."""
+    for found in read_evaluations(run_dir):
+        try:
+            yield {"env_steps": found["env_steps"], **flat(found)}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{run_dir}/evaluations.jsonl is damaged: {type(error).__name__}: {error}") from None
 
 
 def _point(point: list[Any], run_dir: Path) -> tuple[float, float]:
@@ -173,7 +203,7 @@ def _name(described: Any) -> str:
     return str(path or "unnamed").rpartition(":")[2].rpartition(".")[2].lower()
 
 
-def _draw(curves: Sequence[Curve]) -> Any:
+def _draw(curves: Sequence[Curve], metric: str) -> Any:
     # The object-oriented way: pyplot would look for a display and keep every figure.
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
@@ -185,14 +215,14 @@ def _draw(curves: Sequence[Curve]) -> Any:
         colour = COLOURS[number % len(COLOURS)]
         style = ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
         label = _plain(labelled[number]) or None
-        smooth = _smoothed(curve.mean_return)
-        if smooth is not curve.mean_return:
-            axes.plot(curve.env_steps, curve.mean_return, color=colour, alpha=0.25, linewidth=0.8)
+        smooth = _smoothed(curve.values)
+        if smooth is not curve.values:
+            axes.plot(curve.env_steps, curve.values, color=colour, alpha=0.25, linewidth=0.8)
         marker = "o" if len(curve.env_steps) == 1 else None
         axes.plot(curve.env_steps, smooth, color=colour, linestyle=style, linewidth=1.8, label=label, marker=marker)
     axes.set_title(_plain(shared), loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("mean return of the last 100 episodes")
+    axes.set_ylabel("mean return of the last 100 episodes" if metric == RETURN else _plain(printable(metric)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(left=0)
     axes.grid(color="#e4e4e4", linewidth=0.7)

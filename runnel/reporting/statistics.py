@@ -13,9 +13,13 @@ RESAMPLES: Final = 2_000
 
 
 def evaluation_statistics(
-    returns: Mapping[str, np.ndarray], lengths: np.ndarray, metrics: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
-    """What an evaluation found: of several groups, the return of an episode is the mean over them."""
+    returns: Mapping[str, np.ndarray], lengths: np.ndarray, metrics: Mapping[str, np.ndarray],
+    learner_returns: np.ndarray,
+) -> dict[str, Any]:  # fmt: skip
+    """What an evaluation found: of several groups, the return of an episode is the mean over them.
+
+    `learner_returns`: what learning would have seen of each episode; reported where it differs.
+    """
     each = np.mean(list(returns.values()), axis=0)
     groups = {group: float(values.mean()) for group, values in returns.items()}
     low, high = confidence_interval(each)
@@ -31,6 +35,7 @@ def evaluation_statistics(
         "lengths": [int(value) for value in lengths],
         "env": {name: _mean(values) for name, values in metrics.items()},
         **({"group_returns": groups} if len(groups) > 1 else {}),
+        **({} if np.allclose(each, learner_returns) else {"learner_return": float(np.mean(learner_returns))}),
     }
 
 

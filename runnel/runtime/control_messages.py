@@ -5,6 +5,7 @@ The supervisor sends commands, a worker sends reports. Each is a JSON object ove
 
     supervisor:  Load                Go              Pause           Save           Go ...  Stop
     worker:            Status, Phase    ProgressReport      Paused          Saved
+                                        EpisodesEnded
 
 After `Reset` a worker drops what it is doing, answers `ReadyToLoad` and waits for the next `Load`. Both ends are of the
 same version. Standard library only: environment workers import this.
@@ -50,7 +51,8 @@ class Pause(JsonMessage):
     """Pause between two unrolls or iterations, and report `Paused`."""
 
     at_iteration: int = 0
-    """Learners do not pause before this iteration: those in lockstep must pause at the same one."""
+    """Not before this iteration. Learners in lockstep must pause at the same one, and asynchronous workers beside them
+    catch up with them."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +146,23 @@ class ProgressReport(JsonMessage):
 
 
 @dataclass(frozen=True)
+class EpisodesEnded(JsonMessage):
+    """What environments reported of the episodes that have ended since the worker's last message of this kind.
+
+    It never has an episode that a replacement of the worker would play again: an unroll is reported once it has been
+    handed over.
+    """
+
+    sums: dict[str, tuple[float, int]]
+    """By metric: the sum over episodes, and of how many."""
+
+
+@dataclass(frozen=True)
 class Paused(JsonMessage):
     """The worker has paused."""
 
     iteration: int | None
-    """Of a learner that has not reached the end; None of all others."""
+    """Of a worker that trains, unless it is a learner at the end of training; None of all others."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +208,7 @@ class Failed(JsonMessage):
     """An environment failed for good (`EnvironmentFailed`): to start again would not help."""
 
 
-Report = Phase | Status | ProgressReport | Paused | Saved | SnapshotTaken | ReadyToLoad | Event | Failed
+Report = Phase | Status | ProgressReport | EpisodesEnded | Paused | Saved | SnapshotTaken | ReadyToLoad | Event | Failed
 
 
 def parse_command(value: Mapping[str, Any]) -> Command:

@@ -68,8 +68,11 @@ def spawn(*argv: str | Path, **kwargs: Any) -> subprocess.Popen[str]:
 MISTAKES = [
     ("", "runnel: the following arguments are required: COMMAND"),
     ("trian", "runnel: there is no command 'trian'; did you mean 'train'?"),
-    ("xyz", "runnel: there is no command 'xyz'; known: bench, eval, list, plan, plot, resume, train"),
+    ("xyz", "runnel: there is no command 'xyz'; known: bench, eval, list, plan, plot, policies, resume, train"),
     ("train toys:Reinforce", "runnel train: the following arguments are required: ENVIRONMENT"),
+    ("train", "runnel train: the following arguments are required: ALGORITHM, ENVIRONMENT"),
+    ("train toys:Reinforce X --trust a:b", "found --trust, which is for code that a --config file names"),
+    ("train --config nowhere.json", "there is no file nowhere.json; expected the config.json of a run, or a run dir"),
     ("train toys:Reinforce X --steps 0", "argument --steps: found 0, wanted a whole number of 1 or more"),
     ("train toys:Reinforce X --steps many", "found 'many', wanted a whole number"),
     ("train toys:Reinforce X --envs -2", "found -2, wanted a whole number of 1 or more"),
@@ -303,7 +306,10 @@ def test_flags_reach_training(runnel: Any, called: dict[str, Any], monkeypatch: 
         "train", "toys:Reinforce", "toys:Corridor", "--set", "unroll=2", "--set", "env.size=3", "env.mode=x",
         "--distribution", "async", "--actors", "3", "--set", "distribution.learners=2", "--envs", "1_024",
         "--steps", "1e6", "--seed", "7", "--run-dir", "x", "--stop-at-return", "-200.5", "--launcher", "ray",
-        "--quiet", "--wandb", "--checkpoint-every", "5", "--deterministic",
+        "--quiet", "--wandb", "--checkpoint-every", "5", "--deterministic", "--eval-every", "1e4", "--eval-episodes",
+        "20", "--eval-seed", "3", "--eval-workers", "2", "--eval-wait", "--eval-explore", "--eval-metric", "min:length",
+        "--stop-at-eval-return", "9.5", "--keep-every", "5e4", "--keep-every-seconds", "60", "--keep-best", "3",
+        "--set", "eval.env.size=4", "--init-from", "runs/a@best",
     )  # fmt: skip
     assert ended == (0, "", "")
     assert called == {
@@ -322,6 +328,19 @@ def test_flags_reach_training(runnel: Any, called: dict[str, Any], monkeypatch: 
         "quiet": True,
         "wandb": True,
         "checkpoint_every_s": 5.0,
+        "eval_every": 10_000,
+        "eval_episodes": 20,
+        "eval_seed": 3,
+        "eval_workers": 2,
+        "eval_wait": True,
+        "eval_explore": True,
+        "eval_metric": "min:length",
+        "stop_at_eval_return": 9.5,
+        "eval_env_settings": {"size": 4},
+        "keep_every": 50_000,
+        "keep_every_s": 60.0,
+        "keep_best": 3,
+        "init_from": "runs/a@best",
     }
     assert os.environ["XLA_FLAGS"] == "--xla_something=1 --xla_gpu_deterministic_ops=true"
 

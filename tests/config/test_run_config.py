@@ -18,10 +18,10 @@ from runnel.execution.training import train
 FIELDS = [field.name for field in dataclasses.fields(RunConfig)]
 
 FLAGS = {"checkpoint_every_s": "--checkpoint-every", "hang_after_s": "--hang-after", "settings": "--set",
-         "env_settings": "--set"}  # fmt: skip
+         "env_settings": "--set", "eval_env_settings": "--set", "keep_every_s": "--keep-every-seconds"}  # fmt: skip
 """Those that are not called as the field is."""
 
-PYTHON_ONLY = {"sinks", "transport"}
+PYTHON_ONLY = {"sinks", "transport", "on_update", "on_evaluation", "on_checkpoint", "callback_every_s"}
 
 
 def test_train_has_a_keyword_for_each_field_with_its_type_and_default() -> None:
@@ -51,8 +51,13 @@ def test_every_field_has_a_flag_or_is_for_python_only(capsys: pytest.CaptureFixt
 
 def test_what_is_stored_is_read_again() -> None:
     asked = RunConfig(
-        64, 1000, 7, "there", 1.5, "ray", "host:1", None, True, True, (), 5.0, 3, 9.0, "skip", {"a": 1}, {}
-    )
+        envs=64, steps=1000, seed=7, run_dir="there", stop_at_return=1.5, launcher="ray", address="host:1", quiet=True,
+        wandb=True, checkpoint_every_s=5.0, restarts=3, hang_after_s=9.0, on_nan="skip", settings={"a": 1},
+        env_settings={}, eval_every=100, eval_episodes=3, eval_seed=9, eval_env_settings={"b": "c"}, eval_workers=2,
+        eval_wait=True, eval_explore=True, eval_metric="min:length", stop_at_eval_return=4.5, keep_every=50,
+        keep_every_s=2.5, keep_best=4, callback_every_s=0.5, init_from="there@best",
+    )  # fmt: skip
+    assert all(getattr(asked, name) != getattr(RunConfig(), name) for name in STORED)
     parts: dict[str, Any] = {
         "algorithm": {"class": "a:A", "settings": {}},
         "environment": {"name": "e", "settings": {}},
@@ -85,6 +90,21 @@ def test_what_an_older_version_did_not_store_has_its_default() -> None:
         ({"hang_after_s": 0.0}, "hang_after_s=0.0: found 0.0, expected more than 0 seconds"),
         ({"checkpoint_every_s": -1.0}, "checkpoint_every_s=-1.0: found -1.0, expected more than 0 seconds"),
         ({"restarts": -1}, "restarts=-1: found -1, expected a whole number, 0 or more"),
+        ({"eval_every": 0}, "eval_every=0: found 0, expected a whole number from 1 to 2**62"),
+        ({"eval_every": 8, "eval_episodes": 0}, "eval_episodes=0: found 0, expected a whole number from 1 to 1000000"),
+        ({"eval_every": 8, "eval_workers": -1}, "eval_workers=-1: found -1, expected a whole number from 0 to 1024"),
+        ({"keep_every_s": 0.0}, "keep_every_s=0.0: found 0.0, expected more than 0 seconds"),
+        ({"keep_best": -1}, "keep_best=-1: found -1, expected a whole number, 0 or more"),
+        ({"callback_every_s": -1.0}, "callback_every_s=-1.0: found -1.0, expected 0 seconds or more"),
+        (
+            {"stop_at_eval_return": 5.0},
+            "stop_at_eval_return=5.0: found it without eval_every=, expected how often to evaluate",
+        ),
+        ({"eval_workers": 2}, "eval_workers=2: found it without eval_every=, expected how often to evaluate"),
+        (
+            {"eval_env_settings": {}},
+            "eval_env_settings={}: found it without eval_every=, expected how often to evaluate",
+        ),
     ],
 )
 def test_numbers_out_of_range_are_refused_in_the_words_of_python(given: dict[str, Any], words: str) -> None:

@@ -49,6 +49,18 @@ def test_a_distribution_of_the_documentation_trains(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
+def test_the_vector_of_the_documentation_trains(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    run = runnel.train(
+        "reinforce", "many_carts:many_carts", envs=2, steps=64, run_dir=tmp_path / "run", quiet=True,
+        settings={"unroll": 16, "hidden": (4,)}, env_settings={"length": 10},
+    )  # fmt: skip
+    assert run.result["status"] == "finished"
+    assert run.built is not None
+    assert run.built.environment.spec.max_episode_steps == 10
+    sys.modules.pop("many_carts", None)
+
+
 SHOWN = [
     (page.name, command, shown)
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -8,7 +8,7 @@ import pytest
 from ale_py.vector_env import AtariVectorEnv
 from playing import empty, play, random_actions, same
 
-from runnel.environment import episode_seed
+from runnel.environment import Episode, episode_seed
 from runnel.envs.ale import AleEnvironment, AtariGame
 from runnel.errors import UserError
 from runnel.types import Box, Discrete
@@ -100,6 +100,99 @@ def test_the_loss_of_a_life_ends_an_episode_where_that_is_set():
         ended = [bool(table.step(0).terminated[0]) for _ in range(40)]
         lengths[life_loss] = ended.index(True) + 1 if any(ended) else None
     assert lengths == {False: None, True: 24}  # the ball is served at once, and nobody is there
+
+
+class Games:
+    """Random play of one game until some games are over, and what the emulator itself says to the same actions."""
+
+    def __init__(self, name, games, **settings):
+        environment = AleEnvironment(name, no_ops=0, **settings)
+        table = Table(environment)
+        self.vector, rng = table.vector, np.random.default_rng(1)
+        self.rewards, self.ends, self.actions, self.numbers = [], [], [], []
+        while table.vector.episode_numbers()[0] < games:
+            self.actions.append(int(rng.integers(environment.spec.groups["agent"].action.n)))
+            out = table.step(self.actions[-1])
+            self.rewards.append(float(out.reward["agent"][0]))
+            self.ends.append(bool(out.terminated[0] | out.truncated[0]))
+            self.numbers.append(int(table.vector.episode_numbers()[0]))
+        self.reported = table.vector.episode_metrics()
+
+
+def scores(rom, actions, presses_fire):
+    """Scores and lengths of whole games, of an emulator without clipping or lives that is given the same actions."""
+    bare = AtariVectorEnv(rom, 1, noop_max=0, num_threads=1, reward_clipping=False)
+    _, info = bare.reset()
+    found, score, length, lives = [], 0.0, 0, info["lives"][0]
+    for action in actions:
+        _, reward, over, _, info = bare.step(np.array([action], np.int32))
+        score, length = score + float(reward[0]), length + 1
+        if presses_fire and 0 < info["lives"][0] < lives and not over[0]:
+            _, reward, over, _, info = bare.step(np.ones(1, np.int32))
+            score += float(reward[0])
+        lives = info["lives"][0]
+        if over[0]:
+            found.append({"return": score, "length": length})
+            _, info = bare.reset()
+            score, length, lives = 0.0, 0, info["lives"][0]
+    bare.close()
+    return found
+
+
+@pytest.mark.parametrize(("rom", "name"), [("breakout", "Breakout-v5"), ("space_invaders", "SpaceInvaders-v5")])
+@pytest.mark.parametrize("life_loss", [False, True])
+def test_the_score_that_is_reported_is_that_of_the_whole_game_and_not_clipped(rom, name, life_loss):
+    played = Games(name, games=2, life_loss=life_loss)
+    assert [each.episode for each in played.reported] == [0, 1]
+    assert [each.values for each in played.reported] == scores(rom, played.actions, presses_fire=life_loss)
+    assert set(played.rewards) <= {-1.0, 0.0, 1.0}
+    assert sum(played.ends) == (2 if not life_loss else sum(lives_of(rom)) * 2)
+
+
+def lives_of(rom):
+    bare = AtariVectorEnv(rom, 1, noop_max=0, num_threads=1)
+    _, info = bare.reset()
+    bare.close()
+    return info["lives"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "differs"),
+    [({}, True), ({"reward_clip": False}, False), ({"reward_clip": False, "life_loss": True}, True)],
+)
+def test_a_score_is_reported_where_learning_sees_another(settings, differs):
+    environment = AleEnvironment("Breakout-v5", max_frames=20, **settings)
+    assert environment.reports_return == differs
+    table = Table(environment)
+    for _ in range(5):
+        table.step(0)
+    assert bool(table.vector.episode_metrics()) == differs  # of a game that is cut at its limit, too
+
+
+def test_a_game_goes_on_after_the_loss_of_a_life_and_is_replayed_from_its_beginning():
+    environment = AleEnvironment("Breakout-v5", life_loss=True, sticky=0.25)
+    table, rng = Table(environment, (2,)), np.random.default_rng(0)
+    actions, firsts = [], []
+    for _ in range(90):
+        actions.append(int(rng.integers(4)))
+        out = table.step(actions[-1])
+        firsts.append(bool(table.vector.lives.first[0]))
+        assert firsts[-1] == bool(out.terminated[0])
+        if firsts[-1]:  # what comes next is not the beginning of a game
+            assert not table.vector.lives.began[0]
+            assert (out.last_observation["agent"] != out.observation["agent"]).any()
+    assert table.vector.episode_numbers().tolist() == [0]
+    assert 2 <= sum(firsts) < 5
+    ended = len(firsts) - firsts[::-1].index(True)  # just after the loss of a life, and later
+    for steps in (ended, 90):
+        again = Table(environment, (2,))
+        cut = again.vector.restore([Episode(0, {"agent": np.array(actions[:steps], np.int32)})], again.out.observation)
+        assert not cut.any()
+        assert again.vector.lives.first.tolist() == [firsts[steps - 1]]
+        for action in actions[steps:]:
+            again.step(action)
+        np.testing.assert_array_equal(again.shown, table.shown)
+    assert not table.vector.episode_metrics()
 
 
 def test_rewards_are_clipped_unless_that_is_set_otherwise():

@@ -67,6 +67,17 @@ def test_the_limit_is_a_truncation():
     steps = jax.device_get(run(jax.random.key(0)))
     assert not steps.terminated.any()
     assert steps.truncated.tolist() == [False, False, True]
+    assert steps.metrics == ()
+
+
+@pytest.mark.slow
+def test_metrics_of_brax_are_reported():
+    environment = BraxEnvironment("reacher", backend="spring")
+    state, _ = environment.reset(jax.random.key(0))
+    _, timestep = jax.jit(environment.step)(state, jnp.zeros(2), jax.random.key(1))
+    assert {name: (value.shape, value.dtype) for name, value in timestep.metrics.items()} == {
+        "reward_ctrl": ((), np.float32), "reward_dist": ((), np.float32),
+    }  # fmt: skip
 
 
 @pytest.mark.slow

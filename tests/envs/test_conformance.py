@@ -37,7 +37,15 @@ NAMES = [
     "pettingzoo:classic.tictactoe_v3",
     "pettingzoo:own_zoo",
     "pettingzoo:own_turns",
+    "own_vectors:cartpoles",
+    "own_envs:Camera x3",
+    "own_envs:Drunkard x4",
+    "envpool:CartPole-v1 x2",
+    "own_vectors:cartpoles x2",
+    "toys:Tag x3",
+    "pettingzoo:own_zoo x3",
 ]
+"""`x3`: three frames are stacked."""
 FEW_STARTS = {
     "FrozenLake-v1",
     "own_envs:Countdown",
@@ -49,13 +57,14 @@ FEW_STARTS = {
     "jaxmarl:switch_riddle",
 }
 """Environments whose episodes often begin alike."""
-PLAYED_ONCE = {"envpool:CartPole-v1"}
+PLAYED_ONCE = {"envpool:CartPole-v1", "own_vectors:cartpoles", "envpool:CartPole-v1 x2", "own_vectors:cartpoles x2"}
 """Environments whose episodes cannot be played again."""
 
 
 @cache
 def environment_of(name: str) -> HostEnvironment:
-    environment = make(name)
+    name, _, frames = name.partition(" x")
+    environment = make(name, **({"frame_stack": int(frames)} if frames else {}))
     return Stepped(environment) if is_traceable(environment) else environment
 
 

@@ -149,6 +149,36 @@ def test_a_watched_vector_tells_whose_turn_it_is_and_plays_the_same():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lives", [False, True])
+def test_the_score_of_an_atari_game_is_that_of_the_whole_game_and_not_clipped(lives):
+    settings = {"noop_max": 1, "episodic_life": lives}
+    tables = [
+        Table(EnvPoolEnvironment("SpaceInvaders-v5", reward_clip=clip, **settings), [0]) for clip in (True, False)
+    ]
+    rng, rewards, lengths, ends = np.random.default_rng(0), np.zeros(2), 0, 0
+    while tables[0].vector.episode_numbers()[0] == 0:
+        action = int(rng.integers(6))
+        outs = [table.step(action) for table in tables]
+        rewards += [out.reward["agent"][0] for out in outs]
+        lengths, ends = lengths + 1, ends + int(outs[0].terminated[0])
+    assert rewards[0] < rewards[1]
+    assert ends == (3 if lives else 1)
+    (reported,) = tables[0].vector.episode_metrics()
+    assert reported.values == {"return": rewards[1], "length": lengths}
+    assert [len(table.vector.episode_metrics()) for table in tables] == [0, int(lives)]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "reports"),
+    [
+        ("CartPole-v1", {}, False), ("Pong-v5", {}, False),
+        ("Pong-v5", {"reward_clip": True}, True), ("Pong-v5", {"episodic_life": True}, True),
+    ],
+)  # fmt: skip
+def test_which_environments_have_a_score_of_their_own(name, settings, reports):
+    assert EnvPoolEnvironment(name, **settings).reports_return == reports
+
+
 def test_a_run_that_is_taken_up_counts_the_episodes_it_cut(tmp_path):
     algorithm = PPO(unroll=16, minibatches=2, epochs=1, hidden=(8,))
     run_dir = tmp_path / "run"

@@ -168,6 +168,8 @@ def test_the_dead_of_a_battle_are_not_active_and_its_end_is_a_termination():
         if steps.terminated[column, last]:
             assert not seen.active.all() or returns[-1] > 1.99
     assert all(r < 1.001 or abs(r - 2) < 1e-3 for r in returns)
+    won = [steps.metrics["is_success"][column, int(np.argmax(steps.terminated[column]))] for column in range(16)]
+    assert won == [abs(r - 2) < 1e-3 for r in returns]
 
 
 def _battle(environment, seed):
@@ -205,6 +207,21 @@ def test_kitchens_by_name_and_rewards_on_the_way():
     _, steps = rollout(environment, lambda *_: actions(environment, jnp.zeros), 2)
     assert steps.truncated.tolist() == [False, True]
     assert steps.observation.dtype == np.int8  # bytes would be scaled as a picture's are
+
+
+@pytest.mark.slow
+def test_rewards_on_the_way_are_no_part_of_the_score():
+    def at_random(_, key):
+        return jax.random.randint(key, (2,), 0, 6)
+
+    def played(shaping):
+        environment = JaxMarlEnvironment("overcooked", layout="cramped_room", max_steps=400, shaping=shaping)
+        return rollout(environment, at_random, 400)[1]
+
+    plain, shaped = played(0.0), played(1.0)
+    assert plain.metrics == ()
+    assert shaped.reward.sum() > plain.reward.sum()
+    np.testing.assert_allclose(shaped.metrics["return"], np.cumsum(plain.reward.mean(-1)))
 
 
 @pytest.mark.parametrize(

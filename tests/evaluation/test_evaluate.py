@@ -1,6 +1,7 @@
 """Playing what was trained: which episodes count, how the policy acts, and films of it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, strategies
 from paths import SUPPORT
+from reporters import SCALE
 
 from runnel.algorithm import Algorithm
 from runnel.errors import UserError
-from runnel.evaluation.evaluate import AT_A_TIME, SEED_OFFSET, evaluate
+from runnel.evaluation.evaluate import SEED_OFFSET, evaluate
 from runnel.execution.training import train
+from runnel.runtime.single_process.evaluation import AT_A_TIME, quotas
 from runnel.types import Act, Discrete
 
 
@@ -86,18 +90,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_on(f"{__name__}:Lasting", tmp_path_factory.mktemp("run"))
 
 
-def train_on(environment: str, run_dir: Path, algorithm: Any = None, envs: int = 2, steps: int = 16) -> Path:
+def train_on(
+    environment: str, run_dir: Path, algorithm: Any = None, envs: int = 2, steps: int = 16, **settings: Any
+) -> Path:
     algorithm = algorithm or Alternates()
-    return train(algorithm, environment, envs=envs, steps=steps, seed=3, run_dir=run_dir, quiet=True).run_dir
+    return train(
+        algorithm, environment, envs=envs, steps=steps, seed=3, run_dir=run_dir, quiet=True, env_settings=settings
+    ).run_dir
 
 
-def lengths_of(seed: int, count: int) -> list[int]:
-    """What the environment itself says of the first episode of each environment."""
+def lengths_of(seed: int, count: int, episode: int = 0) -> list[int]:
+    """What the environment itself says of the first episode of each environment, or of a later one."""
     from runnel.environment import episode_seed
 
     environment, lengths = Lasting(), []
     for index in range(count):
-        environment.reset(seed=episode_seed(seed, index, 0))
+        environment.reset(seed=episode_seed(seed, index, episode))
         lengths.append(environment.length)
     return lengths
 
@@ -125,9 +133,21 @@ def test_memory_is_kept_and_nothing_is_explored(run: Path) -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-def test_many_episodes_are_played_in_parts(run: Path) -> None:
+def test_of_many_episodes_each_environment_plays_the_same_number(run: Path) -> None:
+    """Taking those that end first would favour short ones."""
     count = 2 * AT_A_TIME + 1
-    assert evaluate(run, episodes=count, seed=5)["lengths"] == lengths_of(5, count)
+    found = evaluate(run, episodes=count, seed=5)["lengths"]
+    each = lengths_of(5, 43) + lengths_of(5, 43, episode=1) + lengths_of(5, 43, episode=2)
+    assert found == each
+
+
+@given(episodes=strategies.integers(1, 5000))
+def test_quotas_are_as_equal_as_they_can_be(episodes: int) -> None:
+    found = quotas(episodes)
+    assert sum(found) == episodes
+    assert len(found) <= AT_A_TIME
+    assert max(found) - min(found) <= 1
+    assert found == sorted(found, reverse=True)
 
 
 def test_without_a_seed_the_episodes_are_not_those_of_training(run: Path) -> None:
@@ -136,10 +156,16 @@ def test_without_a_seed_the_episodes_are_not_those_of_training(run: Path) -> Non
     assert found["lengths"] == lengths_of(found["seed"], 3)
 
 
-def test_it_says_which_checkpoint_it_played(run: Path) -> None:
+def test_it_says_which_policy_it_played(run: Path, tmp_path: Path) -> None:
     found = evaluate(run, episodes=1)
-    assert found["checkpoint"] == (run / "checkpoints" / "latest").resolve().name
+    assert found["policy"] == str(run / "policies" / "group-agent" / f"{2:012d}")
+    assert (found["version"], found["env_steps"]) == (2, 16)
     assert (found["algorithm"], found["environment"]) == ("alternates", f"{__name__}:Lasting")
+    older = shutil.copytree(run, tmp_path / "older", symlinks=True)
+    shutil.rmtree(older / "policies")
+    found = evaluate(older, episodes=1)
+    assert found["policy"] == str((older / "checkpoints" / "latest").resolve())
+    assert (found["version"], found["env_steps"]) == (2, 16)
 
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
@@ -170,6 +196,22 @@ def test_jax_environments_are_played_step_by_step(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="corridor gives no pictures"):
         evaluate(run, video=tmp_path / "film.mp4")
     assert not list(tmp_path.glob("*film*"))
+
+
+@pytest.mark.parametrize("environment", ["Darts", "TracedDarts"])
+def test_metrics_and_the_environments_own_score_are_reported(environment: str, tmp_path: Path) -> None:
+    played = evaluate(train_on(f"reporters:{environment}", tmp_path, scores=1), episodes=5)
+    assert played["mean_return"] == pytest.approx(SCALE * played["learner_return"])
+    assert all(value % SCALE == 0 for value in played["returns"])
+    assert played["env"]["throws"] == pytest.approx(played["mean_length"])
+    assert played["env"]["total"] == pytest.approx(played["learner_return"])
+    assert 0 <= played["env"]["is_success"] <= 1
+    assert not {"return", "length"} & played["env"].keys()
+
+
+def test_a_game_is_played_to_its_end_though_learning_sees_its_lives(tmp_path: Path) -> None:
+    played = evaluate(train_on("ALE/Breakout-v5", tmp_path, life_loss=True, max_frames=800), episodes=2)
+    assert all(length > 100 for length in played["lengths"])  # with nobody there a ball is lost in 24, and there are 5
 
 
 def test_a_script_named_from_where_one_stood_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,43 @@ class NumberedEnd(Corridor):
 
 
 @pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (
+            {"speed": jnp.zeros(3)},
+            r"step gives metrics whose 'speed' is float32\[3\], wanted a single bool, int or float",
+        ),
+        ({"phase": jnp.complex64(1)}, r"metrics whose 'phase' is complex64\[\], wanted a single bool, int or float"),
+        ({"a b": 1.0}, r"metrics called 'a b', wanted letters, digits, '_', '\.' and '-', at most 64"),
+        ({"n" * 65: 1.0}, "metrics called 'nnn.*', wanted letters"),
+        ({3: 1.0}, "metrics called 3, wanted letters"),
+        ({"hunter": {"speed": 1.0}}, "metrics of the group 'hunter', wanted one of its groups: agent"),
+        ({"speed": 1.0, "agent": {"speed": 1.0}}, "metrics whose 'agent' is .*, wanted a single bool, int or float"),
+        ({f"n{i}": 1.0 for i in range(65)}, "metrics of 65 names, wanted 64 or fewer"),
+        (jnp.zeros(3), r"metrics float32\[3\], wanted a dict from name to a number, or \(\)"),
+    ],
+)
+def test_metrics_of_a_jax_environment_that_are_no_numbers(metrics, message):
+    class Wrong(Corridor):
+        def step(self, state, action, key):
+            state, timestep = super().step(state, action, key)
+            return state, timestep._replace(metrics=metrics)
+
+    with pytest.raises(UserError, match=f"corridor: step gives {message.removeprefix('step gives ')}"):
+        runnel.build(Reinforce(), Wrong, "fused", envs=4)
+
+
+@pytest.mark.parametrize("metrics", [{}, {"agent": {"speed": 1.0}}, {"speed": True, "place": 3, "time": jnp.int8(4)}])
+def test_metrics_of_a_jax_environment_that_are_numbers(metrics):
+    class Right(Corridor):
+        def step(self, state, action, key):
+            state, timestep = super().step(state, action, key)
+            return state, timestep._replace(metrics=metrics)
+
+    runnel.build(Reinforce(), Right, "fused", envs=4)
+
+
+@pytest.mark.parametrize(
     ("environment", "message"),
     [
         ("FloatClock", r"step gives a state whose \[1\] is float32\[\]; wanted int32\[\]"),

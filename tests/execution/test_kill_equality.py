@@ -20,7 +20,9 @@ def killed(command: list[str], workers: list[str], run_dir: Path, steps: int, mo
     return chaos
 
 
-@pytest.mark.parametrize("name", ["coarse", pytest.param("fine", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["coarse", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fine", "frames"))]
+)
 def test_killed_players_change_nothing(name: str, tmp_path: Path) -> None:
     command, workers = PLANS[name]
     wanted = undisturbed(command, tmp_path / "calm", 40_000)

@@ -50,3 +50,16 @@ def test_a_deadlock_is_found_when_all_workers_wait():
     assert fault.reason == "has waited for 10 s (--hang-after): actor for parameters, learner for unrolls"
     detector.note(actor, None)
     assert detector.fault(records) is None
+
+
+def test_a_learner_at_its_end_does_not_hide_that_all_others_wait():
+    clock = Clock()
+    detector = DeadlockDetector(10.0, clock)
+    actor, done = WorkerRecord(spec("actor")), WorkerRecord(spec("learner"), state="paused")
+    records = {"actor": actor, "learner": done}
+    assert detector.fault({"learner": done}) is None
+    for clock.now in (0.0, 1.1):
+        detector.note(actor, ("parameters", 11.0 + clock.now))
+        fault = detector.fault(records)
+    assert fault is not None
+    assert fault.reason == "has waited for 10 s (--hang-after): actor for parameters"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aging import Ages, TeamAges
+from aging import Ages, OneGroupWaits, SlowPrioritised, SlowRunners, TeamAges
 from chaos import Chaos
 from kill_runs import train
 from paths import EXAMPLES
@@ -61,13 +61,72 @@ def test_one_group_waits_for_its_learner_and_the_other_does_not(settings, exampl
     assert run.result["restarts"] == 0
     assert int(run.states["hunter"].oldest) == 0
     assert 0 < int(run.states["runners"].oldest) <= 3
-    # Unrolls are taken in order where another group waits: none is lost at a pause.
-    assert {int(state.updates) for state in run.states.values()} == {60}
+    # Unrolls are taken in order where another group waits, and none is lost at a pause.
+    assert updates(run) == {60}
     more = runnel.resume(tmp_path / "run", steps=80 * 2 * 4, quiet=True)
     assert more.result["status"] == "finished"
     assert int(more.states["hunter"].oldest) == 0
-    assert int(more.states["hunter"].updates) == 80
+    assert updates(more) == {80}
     assert int(more.states["runners"].oldest) <= 3
+
+
+class StopAt:
+    """A sink that interrupts the run, as Ctrl-C does, at its first record of so many steps or more."""
+
+    def __init__(self, env_steps: int):
+        self.env_steps = env_steps
+
+    def write(self, record: dict[str, Any]) -> None:
+        if record["env_steps"] >= self.env_steps:
+            signal.raise_signal(signal.SIGINT)
+            self.env_steps = 10**8
+
+    def close(self) -> None: ...
+
+
+LAYOUTS: dict[str, tuple[Ages, str, Distribution]] = {
+    "one asynchronous learner": (SlowRunners(), "toys:Tag", OneGroupWaits()),
+    "several": (SlowRunners(), "aging:Trio", OneGroupWaits()),
+    "of one program": (SlowRunners(), "toys:Tag", OneGroupWaits(learners=2)),
+    "behind a map": (SlowRunners(maps=1), "toys:Tag", OneGroupWaits(stages=True)),
+    "behind a replay": (SlowRunners(replayed=2), "toys:Tag", OneGroupWaits(stages=True)),
+    "with priorities": (SlowPrioritised(), "toys:Tag", OneGroupWaits(staleness=8, stages=True)),
+}
+FAST = ("one asynchronous learner", "several")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in FAST else pytest.mark.slow) for c in LAYOUTS])
+def test_a_mixed_run_stopped_in_its_middle_loses_no_unroll(case, tmp_path):
+    """Before a pause, asynchronous workers catch up with the synchronous learner: every group learns from every
+    iteration."""
+    algorithm, environment, distribution = LAYOUTS[case]
+    run = runnel.train(
+        algorithm, environment, distribution, envs=4, steps=10**8, seed=1, run_dir=tmp_path / "run", quiet=True,
+        sinks=[StopAt(10 * 8)],
+    )  # fmt: skip
+    assert (run.result["status"], run.result["restarts"]) == ("interrupted", 0)
+    assert max(int(state.oldest) for state in run.states.values()) > 0, "an asynchronous learner was behind"
+    (before,) = updates(run)
+    each = max(algorithm.replayed, 1)
+    unfilled = 1 if algorithm.replayed else 0  # the first iteration only fills the replay
+    assert before == each * (run.result["env_steps"] // 8 - unfilled)
+    more = runnel.resume(tmp_path / "run", steps=run.result["env_steps"] + 6 * 8, quiet=True)
+    assert updates(more) == {before + 6 * each}
+
+
+def updates(run: runnel.Run) -> set[int]:
+    """The numbers of updates that the groups have made; one number where all have made as many."""
+    return {int(state.updates) for state in run.states.values()}
+
+
+def test_a_mixed_run_ends_where_a_group_reaches_the_target_return(tmp_path):
+    """The asynchronous learner that has reached it rests; actors and the synchronous learner then wait for it."""
+    run = runnel.train(
+        SlowRunners(), "toys:Tag", OneGroupWaits(), envs=40, steps=10**8, seed=1, run_dir=tmp_path / "run", quiet=True,
+        stop_at_return=0.0,  # which is what runners reach, and the hunter never does
+    )  # fmt: skip
+    assert run.result["status"] == "finished"
+    assert updates(run) == {run.result["env_steps"] // 80}
 
 
 def test_killed_workers_of_a_mixed_run_are_replaced(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def test_it_goes_on_under_its_own_distribution_as_a_run_of_this_version_does(old
 
 def test_it_is_evaluated_and_plotted(old_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = evaluate(old_run, episodes=2)
-    assert (found["checkpoint"], found["algorithm"], found["episodes"]) == ("000000000002", "reinforce", 2)
+    assert (Path(found["policy"]).name, found["algorithm"], found["episodes"]) == ("000000000002", "reinforce", 2)
     assert main(["eval", str(old_run), "--episodes", "1", "--json"]) == 0
     assert main(["plot", str(old_run), "--out", str(tmp_path / "curve.svg")]) == 0
     assert "curve.svg" in capsys.readouterr().out

@@ -1,7 +1,11 @@
 """What workers report, added up over a run."""
 
+from dataclasses import replace
+
+import pytest
+
 from runnel.execution.progress import ProgressAggregator
-from runnel.runtime.control_messages import ProgressReport, StalenessSums
+from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, StalenessSums
 
 
 def report(env_steps: int, staleness: StalenessSums) -> ProgressReport:
@@ -25,3 +29,27 @@ def test_the_slowest_learner_says_how_far_a_run_is():
     progress.add("two", report(48, StalenessSums(0, 0, 0)))
     assert progress.reached_env_steps() == 48
     assert progress.progress().env_steps == 48
+
+
+def test_metrics_of_the_environment_begin_anew_where_a_run_goes_back():
+    progress = ProgressAggregator({"learner"})
+    progress.metric_window.add({"speed": (6.0, 2)})
+    assert progress.progress().env == {"speed": 3.0}
+    progress.begin(40, 5, 5)
+    assert progress.progress().env == {}
+
+
+def test_learners_do_not_decide_where_the_environment_reports_its_own_score():
+    progress = ProgressAggregator({"learner"}, reports_return=True)
+    report_of_learner = report(80, StalenessSums(0, 0, 0))
+    window = EpisodeWindow(100, 500.0, {"agent": 900.0})
+    progress.add("learner", replace(report_of_learner, target_reached=True, episodes=100, window=window))
+    before = progress.progress(target=5.0)
+    assert (before.reached, before.mean_return, before.learner_return, before.episodes) == (False, None, 9.0, 0)
+    progress.metric_window.add({"return": (700.0, 99), "length": (990.0, 99)})
+    assert not progress.progress(target=5.0).reached  # of 100 episodes
+    progress.metric_window.add({"return": (7.0, 1), "length": (10.0, 1)})
+    after = progress.progress(target=5.0)
+    assert (after.reached, after.episodes, after.mean_length) == (True, 1, 10.0)
+    assert after.mean_return == pytest.approx(7.07)
+    assert after.group_returns == {"agent": pytest.approx(7.07)}

@@ -28,6 +28,8 @@ CASES = {
     "PPO, gymnax, inline": (SMALL_PPO, "gymnax:CartPole-v1", "inline"),
     "PPO, Gymnasium": (SMALL_PPO, "CartPole-v1", "inline"),
     "PPO with memory, Gymnasium": (GRU_PPO, "CartPole-v1", "inline"),
+    "PPO, Gymnasium, frames": (SMALL_PPO, "CartPole-v1", "inline", {"frame_stack": 3}),
+    "PPO, gymnax, fused, frames": (SMALL_PPO, "gymnax:CartPole-v1", "fused", {"frame_stack": 3}),
     "PPO, MuJoCo": (SMALL_PPO, "HalfCheetah-v5", "inline"),
     "DQN, gymnax, fused": (SMALL_DQN, "gymnax:CartPole-v1", "fused"),
     "DQN, Gymnasium": (SMALL_DQN, "CartPole-v1", "inline"),
@@ -37,7 +39,7 @@ CASES = {
 }  # fmt: skip
 SLOW = (
     "PPO, gymnax, inline", "PPO, Gymnasium", "DQN, gymnax, fused", "PPO with memory, Gymnasium",
-    "DQN prioritised, Gymnasium",
+    "DQN prioritised, Gymnasium", "PPO, gymnax, fused, frames",
 )  # fmt: skip
 PARAMETERS = [pytest.param(case, marks=[pytest.mark.slow] if case in SLOW else []) for case in CASES]
 
@@ -49,17 +51,14 @@ def everything(run):
 
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_stopped_and_resumed_equals_never_stopped(case, tmp_path):
-    algorithm, environment, distribution = CASES[case]
+    algorithm, environment, distribution, *settings = CASES[case]
     per_update, total = algorithm.unroll * 4, 12
+    given = dict(envs=4, seed=3, env_settings=settings[0] if settings else None, quiet=True)
     whole = runnel.train(
-        algorithm, environment, distribution, envs=4, steps=total * per_update, seed=3,
-        run_dir=tmp_path / "whole", quiet=True,
-    )  # fmt: skip
+        algorithm, environment, distribution, steps=total * per_update, run_dir=tmp_path / "whole", **given
+    )
     stops = (1, 7)
-    runnel.train(
-        algorithm, environment, distribution, envs=4, steps=stops[0] * per_update, seed=3,
-        run_dir=tmp_path / "parts", quiet=True,
-    )  # fmt: skip
+    runnel.train(algorithm, environment, distribution, steps=stops[0] * per_update, run_dir=tmp_path / "parts", **given)
     for stop in (*stops[1:], total):
         last = runnel.resume(tmp_path / "parts", steps=stop * per_update, quiet=True)
     assert everything(last) == everything(whole)

@@ -57,6 +57,8 @@ EVERY = {
     "MAPPO GRU, groups": ("fused", "coarse 2", "environments 2"),
     "VDN, groups": ("fused", "coarse 2", "replicated 2", "environments 2"),
     "QMIX, groups": ("fused", "coarse 2", "environments 2"),
+    "PPO frames, host": ("coarse 2", "fine 2, 2 splits"),
+    "PPO frames, JAX": ("fused", "coarse 2", "fine 2", "replicated 2"),
 }
 
 
@@ -166,17 +168,14 @@ def everything(run) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.states)]
 
 
-def whole_and_in_parts(algorithm, distribution, place, environment="CartPole-v1"):
+def whole_and_in_parts(algorithm, distribution, place, environment="CartPole-v1", **settings):
     """The same run twice: at a stretch, and stopped twice on its way."""
     per_iteration = algorithm.unroll * 8
+    given = dict(envs=8, seed=3, quiet=True, env_settings=settings)
     whole = runnel.train(
-        algorithm, environment, distribution, envs=8, steps=9 * per_iteration, seed=3, run_dir=place / "whole",
-        quiet=True,
-    )  # fmt: skip
-    runnel.train(
-        algorithm, environment, distribution, envs=8, steps=2 * per_iteration, seed=3, run_dir=place / "parts",
-        quiet=True,
-    )  # fmt: skip
+        algorithm, environment, distribution, steps=9 * per_iteration, run_dir=place / "whole", **given
+    )
+    runnel.train(algorithm, environment, distribution, steps=2 * per_iteration, run_dir=place / "parts", **given)
     for stop in (3, 9):
         last = runnel.resume(place / "parts", steps=stop * per_iteration, quiet=True)
     return whole, last
@@ -190,6 +189,14 @@ def same(whole, last) -> None:
 
 def test_stopped_and_resumed_equals_never_stopped(tmp_path):
     same(*whole_and_in_parts(PPO_SMALL, Coarse(2), tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("environment", ["CartPole-v1", "gymnax:CartPole-v1"])
+@pytest.mark.parametrize("case", ["coarse", "fine"])
+def test_stopped_and_resumed_equals_never_stopped_with_frames(case, environment, tmp_path):
+    same(*whole_and_in_parts(*EXACT[case], tmp_path, environment, frame_stack=3))
 
 
 @pytest.mark.slow

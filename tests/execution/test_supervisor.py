@@ -8,7 +8,7 @@ import pytest
 from supervision import DUMP, Clock, FakeGroup
 
 from runnel.config.run_config import RunConfig
-from runnel.errors import StateLost
+from runnel.errors import StateLost, WorkerFailed
 from runnel.execution.checkpoint_protocol import CheckpointProtocol
 from runnel.execution.liveness import HeartbeatMonitor
 from runnel.execution.progress import ProgressAggregator
@@ -120,6 +120,7 @@ class Synchronous(CheckpointProtocol):
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.group = supervisor, supervisor.group
         self.learners = self.in_step = supervisor.group.learners
+        self.catching_up = set()
         self._pause_at = 0
 
     def _stages(self) -> list[set[str]]:
@@ -169,3 +170,41 @@ def test_all_parts_are_collected_though_a_worker_is_lost_meanwhile(
     again = Synchronous(supervised).save()
     assert set(again) == set(arrays)
     assert types(group, "learner") == ["pause", "save", "save"]
+
+
+class Compiling(FakeGroup):
+    """The learner compiles and is heard from: at every look at the workers, so many seconds have passed."""
+
+    def __init__(self, run_dir: Path, clock: Clock, seconds: float):
+        super().__init__(run_dir, ["actor-0", "learner"])
+        self.clock, self.seconds, self.beaten = clock, seconds, 0
+
+    def poll(self, seconds: float) -> set[str]:
+        self.clock.now += self.seconds
+        self.processes["learner"].report(Status("compiling", self.clock.now, {}, {}))
+        return super().poll(seconds)
+
+    def beats(self, name: str) -> int:
+        self.beaten += 1
+        return self.beaten
+
+
+def waited_for_a_compiler(tmp_path: Path, finished_at_s: float) -> float:
+    """Waits 120 s for a pause that comes at a time; gives the time at which the wait ended."""
+    clock = Clock()
+    group: Any = Compiling(tmp_path, clock, 50.0)
+    supervised = Supervisor(
+        group, ProgressAggregator(group.learners), UsageMeter({}, []), RunConfig(), EventLog(tmp_path).record, clock
+    )
+    supervised.wait_until(lambda: clock.now >= finished_at_s, 120.0, "pause")
+    return clock.now
+
+
+def test_a_wait_goes_on_while_a_worker_compiles(tmp_path: Path) -> None:
+    assert waited_for_a_compiler(tmp_path, 1500.0) == 1500.0
+
+
+def test_a_wait_for_a_compiler_ends(tmp_path: Path) -> None:
+    words = r"no pause within 120 s, besides 1800 s in which workers compiled: waited for .*learner"
+    with pytest.raises(WorkerFailed, match=words):
+        waited_for_a_compiler(tmp_path, 1e6)

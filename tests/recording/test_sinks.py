@@ -91,6 +91,19 @@ def test_only_a_sink_that_can_is_rewound(tmp_path: Path) -> None:
     assert not read_events(tmp_path)
 
 
+def test_a_sink_that_can_is_rewound_when_a_run_is_resumed(tmp_path: Path) -> None:
+    able, unable = Rewindable(), Kept()
+    for sink in (able, unable):
+        sink.records = [{"env_steps": env_steps} for env_steps in (256, 512, 700)]  # 700: after the checkpoint
+    train(tmp_path / "run")
+    runnel.resume(tmp_path / "run", steps=1024, quiet=True, sinks=[able, unable])
+    repeated = [record["env_steps"] for record in able.records]
+    assert repeated[:2] == [256, 512]
+    assert repeated == sorted(repeated)
+    assert 700 not in repeated
+    assert [record["env_steps"] for record in unable.records[:3]] == [256, 512, 700]
+
+
 @pytest.mark.parametrize(
     ("sinks", "words"),
     [

@@ -106,6 +106,9 @@ def fine(**given: Any) -> RunSetting:
         (sync(), dict(actor=0.3, learner=0.6), "use a GPU"),
         (sync(gpus=1), dict(actor=0.3, learner=0.6), "nothing to change"),
         (sync(max_staleness=9), dict(actor=0.3, learner=0.6), "use --distribution async --actors 8"),
+        # A layout that says which groups wait is kept.
+        (sync(max_staleness=9, mixed=True), dict(actor=0.3, learner=0.6), "use a GPU"),
+        (sync(cpus=5, max_staleness=9, mixed=True), dict(actor=0.7, learner=0.25), "use a machine with more CPUs"),
         (replicated(gpus=4), dict(replica=0.99), "use --learners 4"),
         (replicated(gpus=2), dict(replica=0.99), "nothing to change"),
         (
@@ -339,6 +342,17 @@ def test_a_worker_that_began_again_is_counted_from_there() -> None:
         tally.add("actor", told)
     (actor,) = tally.report().workers
     assert (actor.busy, actor.seconds) == (1.0, 1.0)
+
+
+def test_a_run_that_is_over_before_its_streams_were_looked_at_has_them() -> None:
+    ring, clock = Ring(), Clock()
+    tally = UsageMeter({}, [Watched("actor", "learner", "unroll", ring, 1_000_000)], clock)
+    clock.now += SAMPLE_S / 2
+    ring.sent = 4
+    tally.sample()
+    assert not tally.report(recent=True).streams
+    (stream,) = tally.report().streams
+    assert (stream.source, stream.messages_per_second) == ("actor", pytest.approx(8 / SAMPLE_S))
 
 
 def test_streams_of_a_kind_are_counted_together() -> None:

@@ -190,6 +190,15 @@ def test_returns_of_several_groups_are_shown_each() -> None:
     assert words == ["return 1.00", "hunters 2.00", "prey 0"]
 
 
+def test_a_few_metrics_of_the_environment_are_shown_rates_of_success_first() -> None:
+    reported = {"env/a": 1.0, "env/b": None, "env/c": 3.0, "env/d": 4.0, "env/team/is_success": 0.5}
+    words = live_view.numbers({**RECORD, **reported})
+    assert words[1:4] == ["team/is_success 0.500", "a 1.00", "c 3.00"]
+    assert not any(word.startswith(("b ", "d ")) for word in words)
+    result = {**RESULT, "env": {name.removeprefix("env/"): value for name, value in reported.items()}}
+    assert "  reported    team/is_success 0.500, a 1.00, c 3.00" in summary(result).splitlines()
+
+
 def test_a_closed_log_does_not_stop_a_run() -> None:
     stream = io.StringIO()
     with LiveView(100, stream=stream) as view:

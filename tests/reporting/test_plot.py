@@ -133,3 +133,27 @@ def test_a_run_of_a_few_seconds_has_a_curve_too(tmp_path: Path) -> None:
             log.write({"env_steps": i, "mean_return": float(i)})
     assert len(read_metrics(run)) <= 4  # at most a line a second, and one at the end
     np.testing.assert_array_equal(plot_module.read_curve(run).env_steps, np.arange(25))
+
+
+def with_metric(directory: Path, name: str, values: list[float | None]) -> Path:
+    run = make_run(directory, [0.0] * len(values))
+    lines = [{"env_steps": 1000 * i, "mean_return": 0.0, name: value} for i, value in enumerate(values)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+def test_another_metric_is_drawn_by_its_name(tmp_path: Path) -> None:
+    run = with_metric(tmp_path / "a", "env/is_success", [None, 0.25, 0.75])
+    curve = read_curve(run, "env/is_success")
+    np.testing.assert_array_equal(curve.env_steps, [1000, 2000])
+    np.testing.assert_array_equal(curve.values, [0.25, 0.75])
+    text = plot([run], tmp_path / "curve.svg", "env/is_success").read_text()
+    assert "<!-- env/is_success -->" in text
+    assert "mean return" not in text
+
+
+def test_a_metric_that_there_is_not_names_the_nearest(tmp_path: Path) -> None:
+    run = with_metric(tmp_path / "a", "env/is_success", [0.5])
+    with pytest.raises(UserError, match=r"metric=env/success: .* has none of that name; did you mean 'env/is_success'"):
+        plot([run], tmp_path / "curve.svg", "env/success")
+    assert not (tmp_path / "curve.svg").exists()

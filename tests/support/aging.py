@@ -1,16 +1,18 @@
 """An algorithm that measures the staleness of what it learns from, where it learns, and layouts to put in between."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from toys import Tag
 
 from runnel.algorithm import Algorithm
 from runnel.graph.nodes import Graph
 from runnel.planning.plan import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout
-from runnel.replay import UniformReplay
-from runnel.types import Act, Array
+from runnel.replay import PrioritisedReplay, UniformReplay
+from runnel.types import Act, AgentSpec, Array, Box, EnvSpec
 
 ITEMS = 4
 
@@ -71,7 +73,7 @@ class Ages(Algorithm):
 
 @dataclass(frozen=True)
 class TeamAges(Ages):
-    """The same for the two groups of `toys.Tag`."""
+    """The same for the groups of `toys.Tag` and of `Trio`."""
 
     def act(self, params, observation, memory, key, explore):
         hunter = observation.shape == (3,)
@@ -133,3 +135,84 @@ class Between(Distribution):
             Fragment("environment", at, replicas=self.actors, env_splits=self.env_splits),
             Fragment("inference", serves),
         )
+
+
+# One group that waits for its learner, beside others that do not
+
+
+class Trio(Tag):
+    """`toys.Tag` with a third group, which nothing depends on."""
+
+    spec = EnvSpec(
+        "trio", {**Tag.spec.groups, "birds": AgentSpec(Box((4,)), Box((1,), np.dtype(np.float32), -1, 1))}, 10
+    )
+
+    def _observe(self, state):
+        hunter, runners, clock = state
+        birds = jnp.concatenate([hunter[None], runners, clock[None] / 10]).astype(jnp.float32)
+        return {**super()._observe(state), "birds": birds}
+
+    def step(self, state, action, key):
+        state, timestep = super().step(state, action, key)
+        return state, timestep._replace(reward={**timestep.reward, "birds": jnp.zeros(())})
+
+
+@dataclass(frozen=True)
+class SlowRunners(TeamAges):
+    """Updates of all groups but the hunter take `times` as long: their learners are as far behind as they may be."""
+
+    times: int = 100
+
+    def init(self, key, spec):
+        state = super().init(key, spec)
+        hunter = spec.observation.shape == (3,)
+        return state if hunter else state._replace(params={**state.params, "slow": jnp.zeros(())})
+
+    def learn(self, state, trajectory, key):
+        slowed = replace(self, work=self.work * self.times) if "slow" in state.params else self
+        after, out = TeamAges.learn(slowed, state, trajectory, key)
+        return after._replace(params={**state.params, **after.params}), out
+
+
+@dataclass(frozen=True)
+class SlowPrioritised(SlowRunners):
+    """Learns from a prioritised replay: priorities go back from the learner to where the replay is."""
+
+    bound: int = 8
+    replayed: int = 2
+
+    def learn(self, state, batch, key):
+        state, out = super().learn(state, batch.items, key)
+        return state, {**out, "priorities": jnp.ones(ITEMS)}
+
+    def loop(self, flow):
+        replay = flow.replay(PrioritisedReplay(ITEMS))
+        replay.insert(flow.map(self.items, flow.rollout(self.act, steps=self.unroll)))
+        out = flow.learn(self.learn, replay.sample(ITEMS, samples_per_insert=self.replayed))
+        replay.update(out["priorities"])
+
+
+@dataclass(frozen=True)
+class OneGroupWaits(Distribution):
+    """A learner for each group. Actors wait for the hunter's alone.
+
+    `learners`: of each other group. `stages`: the other groups' maps and replays have workers of their own.
+    """
+
+    staleness: int = 3
+    learners: int = 1
+    stages: bool = False
+
+    def layout(self, graph: Graph) -> Layout:
+        fragments = [Fragment("actor", ("environment", "act", "rollout"), replicas=2)]
+        for group in graph.states:
+            free = group != "hunter"
+            own = [node for node in graph.after_rollout() if node.group == group]
+            before = [node.name for node in own if node.kind in ("map", "replay")] if free and self.stages else []
+            if before:
+                fragments.append(Fragment(f"{group}-stage", tuple(before)))
+            learns = tuple(node.name for node in own if node.name not in before)
+            fragments.append(Fragment(f"{group}-learner", learns, replicas=self.learners if free else 1))
+        others = [group for group in graph.states if group != "hunter"]
+        edges = {(f"{group}/rollout", f"{group}/*"): BoundedStaleness(self.staleness) for group in others}
+        return Layout(tuple(fragments), Barrier(), edges=edges)

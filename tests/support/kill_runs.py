@@ -23,6 +23,10 @@ PLANS = {
         ["ppo", "CartPole-v1", "--distribution", "coarse", "--actors", "2", "--set", "memory=gru"],
         ["actor-0", "actor-1"],
     ),
+    "frames": (
+        ["ppo", "CartPole-v1", "--distribution", "coarse", "--actors", "2", "--set", "env.frame_stack=3"],
+        ["actor-0", "actor-1"],
+    ),
 }  # fmt: skip
 """Plans, and who is killed; the learner is killed beside them where a checkpoint is there to go back to."""
 

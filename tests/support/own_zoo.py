@@ -17,14 +17,22 @@ class Caravan(ParallelEnv):
 
     Walker i sees the step, i + 1, and a number drawn at the reset. Every step gives walker i a reward of i + 1, and the
     step in which it dies 10 less. `end` says how the episode ends for those that are left; `fault` what goes wrong in
-    step 4, and `masked` whether infos tell which actions are legal: all but i.
+    step 4, `masked` whether infos tell which actions are legal, all but i, and `tells` whether they tell numbers.
     """
 
     metadata: ClassVar = {"name": "caravan", "render_modes": ["rgb_array"]}
     possible_agents: ClassVar = ["walker_0", "walker_1", "walker_2"]
 
-    def __init__(self, end: str = "terminated", fault: str = "", masked: bool = False, render_mode: str | None = None):
+    def __init__(
+        self,
+        end: str = "terminated",
+        fault: str = "",
+        masked: bool = False,
+        tells: bool = False,
+        render_mode: str | None = None,
+    ):
         self.end, self.fault, self.masked, self.render_mode = end, fault, masked, render_mode
+        self.tells = tells
 
     def observation_space(self, agent: str) -> Box:
         return Box(-np.inf, np.inf, (3,), np.float32)
@@ -58,7 +66,10 @@ class Caravan(ParallelEnv):
         self.agents = [agent for agent in self.agents if not (terminations.get(agent) or truncations.get(agent))]
         if self.steps == 4:
             self._go_wrong(observations, rewards)
-        return observations, rewards, terminations, truncations, self._infos()
+        infos = self._infos()
+        if self.tells:
+            infos = {agent: {**infos.get(agent, {}), **self._told(agent)} for agent in observations}
+        return observations, rewards, terminations, truncations, infos
 
     def render(self) -> np.ndarray:
         return np.full((4, 6, 3), self.steps, np.uint8)
@@ -72,6 +83,10 @@ class Caravan(ParallelEnv):
     def _infos(self) -> dict[str, dict[str, Any]]:
         masks = {agent: (np.arange(4) != int(agent[-1])).astype(np.int8) for agent in self.agents}
         return {agent: {"action_mask": mask} if self.masked else {} for agent, mask in masks.items()}
+
+    def _told(self, agent: str) -> dict[str, Any]:
+        last = {"last": int(agent[-1])} if agent == "walker_2" else {}
+        return {"place": int(agent[-1]), "name": agent, **last}
 
     def _go_wrong(self, observations: dict[str, Any], rewards: dict[str, Any]) -> None:
         match self.fault:

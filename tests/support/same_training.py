@@ -156,6 +156,8 @@ TRAININGS = {
     "MAPPO GRU, groups": (GRU_MAPPO, "toys:Tag"),
     "VDN, groups": (SMALL_VDN, "teams:Meeting"),
     "QMIX, groups": (SMALL_QMIX, "teams:Meeting"),
+    "PPO frames, host": (SMALL_PPO, "CartPole-v1", {"frame_stack": 3}),
+    "PPO frames, JAX": (SMALL_PPO, "gymnax:CartPole-v1", {"frame_stack": 3}),
 }
 
 DISTRIBUTIONS = {
@@ -183,14 +185,14 @@ def learnt(run) -> list[np.ndarray]:
 
 def in_many(what: str, training: str, names: list[str]) -> dict[str, float]:
     """How far each way ends from `inline`."""
-    algorithm, environment = TRAININGS[training]
+    algorithm, environment, *settings = TRAININGS[training]
     steps = (UPDATES + 3) * algorithm.unroll * ENVS
     with tempfile.TemporaryDirectory() as directory:
 
         def train(name: str, steps: int, place: str):
             return runnel.train(
                 algorithm, environment, DISTRIBUTIONS[name], envs=ENVS, steps=steps, seed=7,
-                run_dir=Path(directory, place), quiet=True,
+                run_dir=Path(directory, place), quiet=True, env_settings=settings[0] if settings else None,
             )  # fmt: skip
 
         distances, reference = {}, learnt(train("inline", steps, "inline"))

@@ -62,6 +62,7 @@ class IterationMetrics(NamedTuple):
     updates: dict[str, Array]  # by learning node: [] how many updates were made
     out: dict[str, dict[str, Array]]  # by learning node: the sums of `out`'s scalars over its updates
     broken: dict[str, NonFiniteCounts] = {}  # noqa: RUF012  (never changed) by node that changes state: the updates refused
+    env: dict[str, Array] = {}  # noqa: RUF012  (never changed) by metric of the environment: [2] sum and number of episodes
 
 
 def scalars(out: PyTree) -> dict[str, Array]:
@@ -86,4 +87,5 @@ def noted(metrics: IterationMetrics, learnt: IterationMetrics) -> IterationMetri
         {**metrics.updates, **learnt.updates},
         {**metrics.out, **learnt.out},
         {**metrics.broken, **learnt.broken},
+        {**metrics.env, **learnt.env},
     )

@@ -22,8 +22,8 @@ import numpy as np
 from runnel.algorithm import act_one
 from runnel.environment import JaxEnvironment
 from runnel.graph.nodes import Graph, Node
+from runnel.ops import env_metrics, random
 from runnel.ops import episodes as ops_episodes
-from runnel.ops import random
 from runnel.ops.autoreset import autoreset_step
 from runnel.ops.episodes import Finished
 from runnel.ops.scatters import suited_to_device
@@ -203,6 +203,7 @@ class Loop:
                 jax.tree.map(lambda r: jnp.asarray(r, jnp.result_type(float)), self.by_column(timestep.reward)),
                 (terminated, truncated, first),
                 self.by_column(timestep.observation),
+                env_metrics.named(timestep.metrics),
             )
             after_step = EnvStates(state, self.by_column(after), terminated | truncated)
             return (after_step, {group: act.memory for group, act in acts.items()}), seen
@@ -219,7 +220,7 @@ class Loop:
         now = (environments, carry.actors.memory)
         (environments, memory), seen = jax.lax.scan(chunk_of_steps, now, steps.reshape(-1, chunk))
         seen = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen)
-        observation, action, extras, reward, (terminated, truncated, first), last_observation = seen
+        observation, action, extras, reward, (terminated, truncated, first), last_observation, metrics = seen
         trajectories = {
             group: self.trajectory(
                 group, carry.actors.memory[group], carry.actors.discounted_sum[group],
@@ -230,8 +231,9 @@ class Loop:
             for group in self.groups
         }  # fmt: skip
         carry = carry._replace(environments=environments, actors=carry.actors._replace(memory=memory))
-        carry, finished = self._count(carry, reward, terminated | truncated)
-        return carry, trajectories, finished
+        ended = terminated | truncated
+        carry, finished = self._count(carry, reward, ended)
+        return carry, trajectories, finished._replace(env=env_metrics.summed(metrics, ended))
 
     def trajectory(
         self, group: str, memory: PyTree, discounted_sum: Array, version: Array, index: Array, observation: PyTree,

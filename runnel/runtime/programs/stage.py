@@ -83,7 +83,7 @@ class Stage:
     def count(self, carry: Carry, finished: Finished) -> tuple[Carry, IterationMetrics]:
         """Takes note of the episodes that ended."""
         window, ended = ops_episodes.push(carry.window, finished)  # type: ignore[arg-type]
-        return carry._replace(window=window), IterationMetrics(ended, {}, {})
+        return carry._replace(window=window), IterationMetrics(ended, {}, {}, env=finished.env)
 
     def run(
         self, carry: Carry, nodes: Sequence[Node], values: Values, metrics: IterationMetrics

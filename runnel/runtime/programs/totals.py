@@ -12,11 +12,12 @@ import numpy as np
 
 from runnel.ops import episodes as ops_episodes
 from runnel.runtime.programs.carry import Carry, IterationMetrics
+from runnel.runtime.programs.episode_sums import EpisodeSums
 from runnel.runtime.programs.finite import NonFiniteCounts
 from runnel.types import Array
 
 
-class Progress(NamedTuple):
+class ProgressDelta(NamedTuple):
     """A stretch of training, as plain numbers."""
 
     iterations: int
@@ -30,6 +31,8 @@ class Progress(NamedTuple):
     env_steps: int | None = None  # None: computed from iterations
     staleness: tuple[float, int] = (0.0, 0)  # mean and most, in updates, since this process began to train
     broken: Mapping[str, int] = MappingProxyType({})  # updates refused, by what was the first not to be finite
+    env: dict[str, float] = {}  # noqa: RUF012  (never changed) metrics of the environment, over the newest 100 episodes
+    learner_return: float | None = None  # the mean return as learning sees it, where the environment reports its own
 
 
 def empty(metrics: Any) -> IterationMetrics:
@@ -51,8 +54,8 @@ def window_mean_of(window: ops_episodes.Window) -> Array:
     return jnp.where(window.filled >= ops_episodes.WINDOW, ops_episodes.mean_return(window), jnp.nan)
 
 
-def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) -> Progress:
-    """Waits for the device and brings the sums to the host."""
+def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) -> tuple[ProgressDelta, EpisodeSums]:
+    """Waits for the device and brings the sums to the host: the progress, and metrics of the environment."""
     total, window = jax.device_get((total, carry.window))
     filled = int(window.filled)
     groups = {g: float(np.sum(r) / filled) for g, r in window.returns.items()} if filled else {}
@@ -63,7 +66,7 @@ def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) 
         for name, value in sums.items():
             if times:
                 out[f"{prefix}/{name}" if prefix else name] = float(value) / times
-    return Progress(
+    progress = ProgressDelta(
         iterations=iterations,
         updates=sum(int(n) + _times(total.broken.get(node)) for node, n in total.updates.items()),
         episodes=int(total.episodes),
@@ -74,6 +77,12 @@ def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) 
         reached=stopped,
         broken=_broken(total.broken.values()),
     )
+    return progress, sums_of(total.env)
+
+
+def sums_of(env: Mapping[str, np.ndarray]) -> EpisodeSums:
+    """Metrics of the environment that are on the host already."""
+    return {name: (float(total), int(count)) for name, (total, count) in env.items() if count}
 
 
 class Summed(NamedTuple):

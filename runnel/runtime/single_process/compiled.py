@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,9 +14,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.usage import UsageReport, single_process_usage
 from runnel.types import PER_COLUMN, Array, PyTree
 
@@ -39,6 +41,7 @@ class CompiledProgram:
         self._snapshots, self._iterations = SnapshotTaker(snapshots), 0
         self.loop, self.stage, self.seed = loop, Stage(loop.graph), jnp.uint32(seed)
         self.mesh = Mesh(list(devices), ("columns",))
+        self.metric_window = MetricWindow()
         self.iterations_per_call = 1
         self._seconds = 0.0
         self._shardings = self._sharding(jax.eval_shape(loop.init, self.seed))
@@ -54,24 +57,26 @@ class CompiledProgram:
         with jax.default_device(self.mesh.devices.flat[0]):
             return jax.device_put(self._init(self.seed), self._shardings)
 
-    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         del seconds, stop  # a call cannot be interrupted; it is short instead
         self._take_if_due()
         started = time.monotonic()
         count = min(iterations, self.iterations_per_call, self._until_snapshot())
-        self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(target))
+        decided = target if not self.metric_window.scored else math.inf  # else here, after the call
+        self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(decided))
         # All devices, not only the one the totals are read from: a call that overtook the one before it could
         # leave too few of the host's threads for both to complete a collective.
         jax.block_until_ready(self.carry)
-        progress = totals.read(int(done), total, self.carry, bool(reached))
+        progress, ended = totals.read(int(done), total, self.carry, bool(reached))
+        self.metric_window.add(ended)
         spent = time.monotonic() - started
         self._iterations += progress.iterations
         self._take_if_due()
         self._seconds += spent
         if spent < CALL_S / 2 and progress.iterations == self.iterations_per_call:
             self.iterations_per_call *= 2
-        return progress
+        return self.metric_window.apply(progress, target)
 
     def _take_if_due(self) -> None:
         env_steps = self._iterations * self.loop.graph.steps_per_iteration

@@ -14,7 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.environment import Environment, HostEnvironment, HostStep, HostVector, JaxEnvironment, is_traceable
+from runnel.environment import (
+    Environment,
+    HostEnvironment,
+    HostStep,
+    HostVector,
+    JaxEnvironment,
+    ended_episodes,
+    is_traceable,
+)
 from runnel.graph.nodes import Graph
 from runnel.ops import random
 from runnel.ops.autoreset import autoreset_step
@@ -41,12 +49,13 @@ class PlayedEpisodes(NamedTuple):
     returns: dict[str, np.ndarray]  # by group: [N], the mean over the group's agents
     lengths: np.ndarray  # [N]
     metrics: dict[str, np.ndarray]  # by name: [N] what the environment reported; NaN where it did not
+    learner_returns: np.ndarray  # [N] sums of the rewards that learning sees; others where the environment has a score
     notes: tuple[str, ...] = ()  # for the user: episodes that were cut
 
 
-def quotas(episodes: int) -> list[int]:
-    """By environment: how many episodes it plays."""
-    rounds = -(-episodes // AT_A_TIME)
+def quotas(episodes: int, most: int | None = None) -> list[int]:
+    """By environment: how many episodes it plays. `most`: environments that there are, where that cannot be chosen."""
+    rounds = -(-episodes // min(AT_A_TIME, most or AT_A_TIME))
     envs = -(-episodes // rounds)
     return [episodes // envs + (e < episodes % envs) for e in range(envs)]
 
@@ -79,6 +88,7 @@ class _Tally:
         self.returns: list[list[dict[str, float]]] = [[] for _ in self.indices]
         self.lengths: list[list[int]] = [[] for _ in self.indices]
         self.metrics: list[list[dict[str, float]]] = [[] for _ in self.indices]
+        self.learner: list[list[float]] = [[] for _ in self.indices]
         self.groups, self.notes = groups, []
 
     def wants(self, row: int) -> bool:
@@ -89,12 +99,17 @@ class _Tally:
 
     def add(self, row: int, returns: dict[str, float], length: int, metrics: dict[str, float]) -> None:
         if self.wants(row):
+            self.learner[row].append(float(np.mean(list(returns.values()))))
             own = dict(metrics)
-            for group in self.groups:
-                # An environment that scores otherwise than it rewards says so under this name.
-                for name in (f"{group}/return", *(["return"] if len(self.groups) == 1 else [])):
-                    returns[group] = own.pop(name, returns[group])
-            length = int(own.pop("length", length))
+            # An environment that scores otherwise than it rewards says so: for each group, or for all together.
+            scores = {group: own.pop(f"{group}/return") for group in self.groups if f"{group}/return" in own}
+            overall = own.pop("return", None)
+            if not scores and overall is not None:
+                scores = dict.fromkeys(self.groups, overall)
+            if scores:
+                returns = {**returns, **scores}
+                lengths = [own.pop(f"{group}/length", None) for group in self.groups] + [own.pop("length", None)]
+                length = int(next((each for each in lengths if each is not None), length))
             self.returns[row].append(returns)
             self.lengths[row].append(length)
             self.metrics[row].append(own)
@@ -107,6 +122,7 @@ class _Tally:
             {group: np.array([self.returns[e][k][group] for k, e in order], np.float64) for group in self.groups},
             np.array([self.lengths[e][k] for k, e in order], np.int64),
             {name: np.array([self.metrics[e][k].get(name, np.nan) for k, e in order]) for name in names},
+            np.array([self.learner[e][k] for k, e in order], np.float64),
             tuple(self.notes),
         )
 
@@ -135,7 +151,8 @@ class HostEvaluator:
         rewards = {group: np.zeros(count) for group in self._specs}
         lengths, first = np.zeros(count, np.int64), np.ones(count, np.bool_)
         self.vector.reset(out.observation)
-        self._metrics()  # of episodes before this evaluation
+        numbers = self.vector.episode_numbers()
+        ended_episodes(self.vector)  # those before this evaluation
         for step in range(LIMIT_STEPS * max(self.quota.values())):
             if watch is not None:
                 watch(self.vector)
@@ -148,8 +165,10 @@ class HostEvaluator:
                 rewards[group] += out.reward[group].reshape(count, spec.agents).mean(1)
             first = out.terminated | out.truncated
             if first.any():
-                reported = self._metrics()
-                for row in np.flatnonzero(first).tolist():
+                reported = {each.row: each.values for each in ended_episodes(self.vector)}
+                before, numbers = numbers, self.vector.episode_numbers()
+                # A game may go on after what ends an episode for learning: the loss of a life.
+                for row in np.flatnonzero(numbers != before).tolist():
                     returns = {group: float(total[row]) for group, total in rewards.items()}
                     tally.add(row, returns, int(lengths[row]), reported.get(row, {}))
                     lengths[row] = 0
@@ -162,11 +181,6 @@ class HostEvaluator:
 
     def close(self) -> None:
         self.vector.close()
-
-    def _metrics(self) -> dict[int, dict[str, float]]:
-        """By row: what environments reported of the episodes that ended since the last call."""
-        report = getattr(self.vector, "episode_metrics", None)
-        return {each.row: each.values for each in report()} if report is not None else {}
 
     def _note(self, tally: _Tally, rewards: dict[str, np.ndarray], lengths: np.ndarray) -> None:
         failures = [failure for failure in self.vector.failures() if failure.episode < self.quota[failure.index]]
@@ -298,7 +312,7 @@ class CompiledEvaluator:
 
         state, after, timestep = jax.vmap(step_one)(environments.state, actions, keys[:, 0], fresh)
         done = timestep.terminated | timestep.truncated
-        return (EnvStates(state, loop.by_column(after), done), timestep), getattr(timestep, "metrics", ())
+        return (EnvStates(state, loop.by_column(after), done), timestep), timestep.metrics
 
     def _specs(self) -> Any:
         return self.loop.graph.spec.groups

@@ -8,15 +8,16 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
+from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable, reports_return
 from runnel.graph.nodes import Graph
 from runnel.planning.plan import Plan
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite
 from runnel.runtime.programs.carry import Carry
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import NO_SNAPSHOTS, SnapshotSchedule, TakenSnapshot
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.single_process.compiled import CompiledProgram
 from runnel.runtime.single_process.stepped import SteppedProgram
 from runnel.runtime.usage import UsageReport
@@ -36,7 +37,12 @@ class Program(Protocol):
         """Steps that host environments have taken in this process; another thread reads it, to detect hangs."""
         ...
 
-    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+    @property
+    def metric_window(self) -> MetricWindow:
+        """Metrics of the environment over the newest episodes; a checkpoint's counters have them."""
+        ...
+
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         ...
 
@@ -74,7 +80,7 @@ class Program(Protocol):
         """Waits for what workers send, without letting them train further than they were asked to."""
         ...
 
-    def rest(self) -> Progress | None:
+    def rest(self) -> ProgressDelta | None:
         """The progress between the return of `run` and the pause that `save` made."""
         ...
 
@@ -100,7 +106,8 @@ def make_program(
         return SteppedProgram(loop, None, seed, fragment.name, snapshots=snapshots)
     assert isinstance(environment, HostEnvironment)
     vector = environment.open(range(graph.envs), seed)
-    return SteppedProgram(Loop(graph), vector, seed, fragment.name, report_event, snapshots)
+    scored = reports_return(environment)
+    return SteppedProgram(Loop(graph), vector, seed, fragment.name, report_event, scored, snapshots)
 
 
 def carry_types(graph: Graph, environment: Environment) -> Carry:

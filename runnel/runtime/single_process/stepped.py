@@ -18,9 +18,10 @@ from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.acting import LocalPolicies
 from runnel.runtime.programs.carry import ActorStates, Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.programs.unrolls import assemble_all
 from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.runtime.recovery import action_history
@@ -40,11 +41,14 @@ class SteppedProgram:
         seed: int,
         name: str = "process",
         report_event: ReportEvent = ignore_event,
+        reports_return: bool = False,
         snapshots: SnapshotSchedule = NO_SNAPSHOTS,
     ):
+        """`reports_return`: the environments of `vector` report their own score."""
         self.name, self.report_event, self.steps = name, report_event, 0
         self._snapshots, self._iterations = SnapshotTaker(snapshots), 0
         self.loop, self.stage = loop, Stage(loop.graph)
+        self.metric_window = MetricWindow(reports_return)
         self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
         self.player = self._player(vector, seed) if vector is not None else None
         self._unroll_s, self._learn_s = 0.0, 0.0
@@ -71,7 +75,7 @@ class SteppedProgram:
     def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
         return NO_STAMP, {group: state.params for group, state in self.carry.states.items()}
 
-    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> Progress:
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
         started, done, reached, refused = time.monotonic(), 0, False, False
         total = None
@@ -80,11 +84,17 @@ class SteppedProgram:
             total, reached, refused = self._iterate(total, target)
             done += 1
             self._iterations += 1
+            if self.player is not None:
+                self.metric_window.add(self.player.episode_sums())
+            if self.metric_window.scored:
+                reached = self.metric_window.reached(target)
             # A snapshot ends the call: what is decided by its evaluation is decided before training goes on.
             if self._take_if_due() or stop() or time.monotonic() - started > seconds:
                 break
         assert total is not None
-        return totals.read(done, total, self.carry, reached)
+        progress, ended = totals.read(done, total, self.carry, reached)
+        self.metric_window.add(ended)
+        return self.metric_window.apply(progress, target)
 
     def _take_if_due(self) -> bool:
         env_steps = self._iterations * self.loop.graph.steps_per_iteration

@@ -25,6 +25,7 @@ class Actor:
             compiled=partial(a.context.enter, "working"), beat=a.context.bell.beat_at,
             report_event=a.context.report_event,
         )  # fmt: skip
+        self.context.episode_sums = self.player.episode_sums
         self._steps = a.graph.unroll * sum(len(place.envs) for place in a.blocks)
 
     @property

@@ -113,6 +113,12 @@ class Assignment:
         return self.free and self.in_order
 
     @property
+    def catches_up(self) -> bool:
+        """Whether it is asynchronous beside a synchronous group. When asked to pause, it first catches up with that
+        group's learner."""
+        return self.free and self.plan.mixed
+
+    @property
     def asks_early(self) -> bool:
         """Whether a block may ask for its first actions while its neighbours still step: they are acted for on request,
         not in step with others."""

@@ -15,8 +15,10 @@ from runnel.graph.nodes import Graph
 from runnel.ops import episodes as ops_episodes
 from runnel.ops.episodes import Finished, Running
 from runnel.planning import channels
+from runnel.runtime.programs import episode_sums, totals
 from runnel.runtime.programs.acting import ParameterSource
 from runnel.runtime.programs.carry import ActorStates, Carry, EnvStates
+from runnel.runtime.programs.episode_sums import EpisodeSums
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.unrolls import pack
 from runnel.runtime.programs.versions import ParameterStamp
@@ -25,7 +27,7 @@ from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import Arrays, BlockMemory, Journal
 from runnel.runtime.workers.ports import OutPort
 from runnel.runtime.workers.stream_headers import UnrollHeader, last_unroll
-from runnel.types import PyTree, Trajectory
+from runnel.types import Array, PyTree, Trajectory
 
 
 class CompiledActing(NamedTuple):
@@ -89,6 +91,7 @@ class CompiledPlayer:
             if any(outs[block.place.number].values()):  # else the nodes that take it are here, and share its fate
                 self._keep(block, memory, start.rejoins)
         self._seen: list[tuple[dict[str, Trajectory], Finished]] = []
+        self._ended: list[dict[str, Array]] = []  # metrics of the environments, by unroll
 
     def _begin(self, block: _Played, saved: dict[str, np.ndarray]) -> Carry:
         loop = block.loop
@@ -149,8 +152,10 @@ class CompiledPlayer:
             if block.journal is not None:
                 # Before it is handed over: the streams' headers then say which entry to continue from.
                 block.journal.write(block.entry())
+            ended, finished = finished.env, finished._replace(env={})
             if not outs:
                 self._seen.append((trajectories, finished))
+                self._note(ended)
                 continue
             for group, ports in block.outs.items():
                 agents = self.graph.spec.groups[group].agents
@@ -163,6 +168,19 @@ class CompiledPlayer:
                         for to, value in zip(out.slots[claimed[id(out)]], arrays, strict=True):
                             to[...] = value
                         out.commit(UnrollHeader(behind, stamp.versions[group]))
+            self._note(ended)  # now that they have been handed over
+
+    def _note(self, ended: dict[str, Array]) -> None:
+        if ended:
+            self._ended.append(ended)
+
+    def episode_sums(self) -> EpisodeSums:
+        """Metrics of the episodes that ended in unrolls since this was last called."""
+        ended, self._ended = self._ended, []
+        sums: EpisodeSums = {}
+        for each in jax.device_get(ended):
+            episode_sums.add(sums, totals.sums_of(each))
+        return sums
 
     def unrolled(self) -> tuple[dict[str, Trajectory], Finished]:
         """The newest unroll, for nodes in the same worker."""

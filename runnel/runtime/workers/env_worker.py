@@ -64,6 +64,7 @@ class EnvWorker:
             list(self.blocks.values()), gate.wait_for, gate.early_stamp, context.leave_boundary,
             asks_count=early and bool(rolled), beat=context.bell.beat_at, report_event=context.report_event,
         )  # fmt: skip
+        context.episode_sums = self.player.episode_sums
         report_cut_episodes(self.blocks.values(), context.report_event)
 
     def _block(

@@ -35,8 +35,8 @@ class Learner:
         a, context, trainer = self.a, self.context, self.worker.trainer
         context.poll()
         # An asynchronous learner may also pause while it waits for unrolls: what it has of them is lost. Several that
-        # are one program may not: they pause where they agree to.
-        context.between = a.free and (a.spmd is None or a.fragment.replicas == 1)
+        # are one program may not: they pause where they agree to, or where all have caught up and none has an unroll.
+        context.between = a.free and (a.spmd is None or a.fragment.replicas == 1 or a.catches_up)
         self.snapshots.boundary(trainer.carry, self.progress.env_steps, self._wanted())
         while self._stops():
             context.pause()

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from runnel.environment import Episode, HostStep, HostVector
+from runnel.environment import Episode, HostStep, HostVector, ended_episodes, lives_of
 from runnel.errors import EnvironmentFailed
 from runnel.recording.events import ReportEvent, ignore_event
+from runnel.runtime.programs import episode_sums
 from runnel.runtime.programs.episode_counter import EpisodeCounter
+from runnel.runtime.programs.episode_sums import EpisodeSums
 from runnel.runtime.programs.versions import NO_STAMP, ParameterStamp
 from runnel.runtime.recovery.action_history import ActionHistory, PrivateBuffers, RowSpec
 from runnel.runtime.recovery.journal import Journal
@@ -78,6 +80,9 @@ class BlockState:
         self.terminated = np.zeros((steps, len(envs)), np.bool_)
         self.truncated = np.zeros((steps, len(envs)), np.bool_)
         self.first = np.ones((steps + 1, len(envs)), np.bool_)
+        self._lives = lives_of(vector)
+        # Where environments go on after an episode's end, the ends that they do not go on after.
+        self._games_ended = np.zeros((steps, len(envs)), np.bool_) if self._lives is not None else self.first[1:]
         self.journal: Journal | None = None
         self.cut = 0  # episodes that could not be replayed
         self.entry: Callable[[], dict[str, np.ndarray]] = dict  # what the journal keeps of it between two unrolls
@@ -121,6 +126,8 @@ class BlockState:
                   for e, c, n in zip(episodes, cut, numbers, strict=True)]  # fmt: skip
         self.history.restore(stands, unrolls * self.steps)
         self.first[-1] = self.history.began == self.history.end
+        if self._lives is not None:
+            self.first[-1] |= self._lives.first
         self.counter.forget(cut)
         self._opened()
         return cut
@@ -143,14 +150,14 @@ class BlockState:
         for t in range(done):
             actions = {group: lane.actions[t] for group, lane in self.served.items()}
             out = self._out(t)
-            self.vector.step(actions, out)
-            np.logical_or(out.terminated, out.truncated, self.first[t + 1])
+            self._step(t, actions, out, self.first[t + 1])
         self.at = done
 
     def _opening(self) -> dict[str, PyTree]:
         return {group: lane.results(-1).observation for group, lane in self.lanes.items()}
 
     def _opened(self) -> None:
+        ended_episodes(self.vector)  # of what it did before
         flags = Flags(self.first[-1], np.zeros_like(self.first[-1]), np.zeros_like(self.first[-1]))
         for lane in self.lanes.values():
             lane.observed(self.steps, self.unrolls * self.steps, flags)
@@ -192,10 +199,15 @@ class BlockState:
         """Steps the environments and notifies every lane."""
         now = self._now
         out = now.outs[t] if now.outs else self._out(t)
-        self.vector.step(actions, out)
-        np.logical_or(out.terminated, out.truncated, now.first[t + 1])
+        self._step(t, actions, out, now.first[t + 1])
         if not now.outs:
             self._notify(t, out)
+
+    def _step(self, t: int, actions: dict[str, np.ndarray], out: HostStep, first: np.ndarray) -> None:
+        self.vector.step(actions, out)
+        np.logical_or(out.terminated, out.truncated, first)
+        if self._lives is not None:
+            self._games_ended[t] = self._lives.began
 
     def _out(self, t: int) -> HostStep:
         """Where step `t` writes."""
@@ -240,7 +252,7 @@ class BlockState:
         actions = {g: lane.slot.named["action"][0] for g, lane in self.kept.items()}
         actions |= {g: lane.actions for g, lane in self.served.items()}
         kept = {g: self._by_environment(action, g) for g, action in actions.items()} if self.replays else {}
-        self.history.add(kept, self.first[1:])
+        self.history.add(kept, self._games_ended)
         unroll = count(self.kept, self.counter, self.discounts, self.terminated, self.truncated, self.first)
         self.unrolls += 1
         self.begun, self.at = False, 0
@@ -303,6 +315,7 @@ class Player:
         self.started, self.asks_count, self.compiled = started, asks_count, compiled
         self.beat, self.report_event = beat, report_event
         self.environment_s, self.act_s = 0.0, 0.0
+        self._ended: EpisodeSums = {}
 
     @property
     def between_unrolls(self) -> bool:
@@ -358,10 +371,16 @@ class Player:
 
     def _finish(self, block: BlockState) -> None:
         block.finish()
+        episode_sums.add_episodes(self._ended, ended_episodes(block.vector))  # now that they have been handed over
         self.report_failures(block)
         stamp = self.early(block)
         if stamp is not None:
             block.begin(stamp)
+
+    def episode_sums(self) -> EpisodeSums:
+        """Metrics of the episodes that ended in complete unrolls since this was last called."""
+        ended, self._ended = self._ended, {}
+        return ended
 
     def report_failures(self, block: BlockState) -> None:
         """What went wrong in environments of a block since this was last asked."""

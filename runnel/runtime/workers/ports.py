@@ -17,6 +17,7 @@ import numpy as np
 from runnel.config.json_messages import JsonMessage
 from runnel.runtime.control_messages import (
     Command,
+    EpisodesEnded,
     Event,
     Go,
     Load,
@@ -84,11 +85,13 @@ class WorkerContext:
         self.counts: dict[str, float] = defaultdict(float)  # whatever the worker counts
         self.between = False
         self.pausing = False
-        self.pause_at = 0  # the iteration not to pause before; learners in step with each other must pause at the same
-        self.iteration: Callable[[], int | None] = lambda: None  # of a learner
+        self.pause_at = 0  # the iteration not to pause before
+        self.iteration: Callable[[], int | None] = lambda: None  # of a worker that trains
         self.save: Callable[[], dict[str, np.ndarray]] = dict
-        # In a pause: throws away what others must get rid of to pause too, and says whether there was anything.
+        # In a pause: takes in what others must get rid of to pause too, and says whether there was anything.
         self.drain: Callable[[], bool] = lambda: False
+        # Metrics of the episodes that have ended since this was last called.
+        self.episode_sums: Callable[[], dict[str, tuple[float, int]]] = dict
         self.on_pause: Callable[[], None] = lambda: None
         self.on_go: Callable[[Go], None] = lambda message: None
         self.on_snapshot: Callable[[], None] = lambda: None  # of learners: in a pause
@@ -114,7 +117,7 @@ class WorkerContext:
                 if found is not None:
                     break
                 self.poll()
-                if self.pausing and self.between:
+                if self.pausing and self.between and not self.too_early():
                     self.pause()
         finally:
             self._count_wait()
@@ -154,6 +157,7 @@ class WorkerContext:
                 self.pausing, self.pause_at = False, 0
                 self.on_go(command)
             case Save():
+                self.drain()  # the last to pause may have sent something
                 self.line.send_arrays(Saved().to_json(), self.save())
             case TakeSnapshot():
                 self.snapshot_wanted = True
@@ -185,7 +189,7 @@ class WorkerContext:
         self.between = False
 
     def too_early(self) -> bool:
-        """Whether others have begun an iteration that they cannot finish without this learner."""
+        """Whether others are ahead: they cannot finish an iteration without this worker, or it is to catch up."""
         iteration = self.iteration()
         return iteration is not None and iteration < self.pause_at
 
@@ -205,6 +209,9 @@ class WorkerContext:
 
     def report(self) -> None:
         self._count_wait()
+        sums = self.episode_sums()
+        if sums:
+            self.send(EpisodesEnded(sums))
         elapsed = time.monotonic() - self.started
         waits = None if self._waits_for is None else (self._waits_for, time.monotonic() - self._began_to_wait)
         self._reported_wait = waits is not None

@@ -1,8 +1,11 @@
-"""Snapshots of the states that a learner holds: copied on the device, fetched while it goes on, and sent when ready."""
+"""Snapshots of the states that a learner holds: copied on the device, then fetched and sent while it goes on."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import contextlib
+import queue
+import threading
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +18,13 @@ from runnel.runtime.workers.assembly import Assignment
 from runnel.types import Array
 
 
-class _Pending(NamedTuple):
+class _Copied(NamedTuple):
     header: SnapshotTaken
-    leaves: dict[str, Array]  # by name; copies, on their way to the host
+    leaves: dict[str, Array]  # by name; the learner's own arrays are overwritten by the next update
 
 
 class SnapshotSender:
-    """Takes snapshots at a learner's boundaries. Learning waits only for the copy on the device."""
+    """Takes snapshots at a learner's boundaries. Learning waits for the copy on the device; a thread does the rest."""
 
     def __init__(self, a: Assignment, schedule: SnapshotSchedule, env_steps: int):
         # Learners of one SPMD program all have the same state: the first sends it.
@@ -29,34 +32,37 @@ class SnapshotSender:
         self._groups = list(learnt) if a.spmd is None or not a.spec.replica else []
         self._line, self.schedule = a.context.line, schedule
         self._before = env_steps or BEGINNING
-        self._pending: list[_Pending] = []
+        self._copied: queue.Queue[_Copied] = queue.Queue()
+        self._thread: threading.Thread | None = None
         self._copy = jax.jit(lambda leaves: jax.tree.map(jnp.copy, leaves))
 
     def boundary(self, carry: Carry, env_steps: int, wanted: bool = False) -> None:
-        """Between two iterations: takes a snapshot of each group if one is due or wanted, and sends those ready."""
+        """Between two iterations: takes a snapshot of each group if one is due or wanted."""
         mark = self.schedule.mark(self._before, env_steps)
         self._before = env_steps
         for due in [*([mark] if mark is not None else []), *([ASKED] if wanted else [])]:
             for group in self._groups:
                 leaves = self._copy(parameter_leaves(carry.states[group]))
-                for leaf in leaves.values():
-                    _fetch(leaf)
                 header = SnapshotTaken(group, due, env_steps, int(carry.updates[group]))
-                self._pending.append(_Pending(header, leaves))
-        while self._pending and all(leaf.is_ready() for leaf in self._pending[0].leaves.values()):
-            self._send(self._pending.pop(0))
+                self._copied.put(_Copied(header, leaves))
+                self._begin()
 
     def flush(self) -> None:
-        """Sends what is left: the launcher waits."""
-        while self._pending:
-            self._send(self._pending.pop(0))
+        """Waits until all are sent: the launcher waits for them."""
+        self._copied.join()
 
-    def _send(self, pending: _Pending) -> None:
-        arrays = {name: as_numpy(leaf) for name, leaf in pending.leaves.items()}
-        self._line.send_arrays(pending.header.to_json(), arrays)
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="snapshots", daemon=True)
+            self._thread.start()
 
-
-def _fetch(leaf: Any) -> None:
-    """Begins to copy an array to the host."""
-    if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf.copy_to_host_async()
+    def _serve(self) -> None:
+        while True:
+            header, leaves = self._copied.get()
+            try:
+                # Where the launcher is gone, or does not read for half a minute, the worker's own reports notice it.
+                with contextlib.suppress(BrokenPipeError, TimeoutError):
+                    arrays = {name: as_numpy(leaf) for name, leaf in leaves.items()}
+                    self._line.send_arrays(header.to_json(), arrays)
+            finally:
+                self._copied.task_done()

@@ -199,13 +199,31 @@ class Trainer:
             self._send(segment, values)
         if rounds.awaits_priorities:
             self._late.append((rounds, values))
-            while self._late and (self.settings.in_order or self._priorities_came(self._late[0][0])):
+            if self.settings.in_order:
                 self._prioritise(*self._late.pop(0))
+            else:
+                self.take_late_priorities()
         if not self._learnt() and self.remote_states is None:
             # Versions are counted here too: keys derive from them, and must be those of a worker that also learns.
             self.carry = self.carry._replace(
                 updates={group: np.int32(count + 1) for group, count in self.carry.updates.items()}
             )
+
+    def take_late_priorities(self) -> bool:
+        """Applies priorities that have come for earlier batches, in order; returns whether there were any."""
+        before = len(self._late)
+        while self._late_came():
+            self._prioritise(*self._late.pop(0))
+        return len(self._late) < before
+
+    def await_input(self, ready: Callable[[], bool], cause: str) -> None:
+        """Waits for an input; meanwhile takes priorities, which a learner must get rid of before it learns more.
+
+        The input may never come: where another group's training has ended, actors step no more.
+        """
+        while self._late and not ready():
+            self.context.wait(lambda: ready() or self._late_came() or None, cause)
+            self.take_late_priorities()
 
     def _learnt(self) -> set[str]:
         return {node.group for node in self.stage.nodes if node.traits.learns}
@@ -213,7 +231,11 @@ class Trainer:
     def _sampled(self, rounds: Rounds, carry: Carry) -> tuple[Carry, Values]:
         return self.stage.sample(carry, rounds.component)
 
-    def _priorities_came(self, rounds: Rounds) -> bool:
+    def _late_came(self) -> bool:
+        """Whether the priorities of the oldest batch that waits for them have come."""
+        if not self._late:
+            return False
+        rounds, _ = self._late[0]
         return all(port.peek() for node in rounds.awaits_priorities for port in self.incoming[node].ports)
 
     def _prioritise(self, rounds: Rounds, values: Values) -> None:
@@ -327,6 +349,8 @@ class Trainer:
     def _take(self, value_port: ValuePort) -> tuple[PyTree, Acted]:
         """The value of a remote node, or the parts of it that are used here; and the versions that it was made from."""
         (port,) = [port for port in value_port.ports if port.takes(self.iteration)]
+        if not self._samples(value_port.node):
+            self.await_input(port.peek, port.name)
         message = port.receive()
         self._work()
         if not self._samples(value_port.node):

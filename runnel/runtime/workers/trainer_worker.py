@@ -45,6 +45,9 @@ class TrainerWorker:
         collector, nodes = make_gradient_collector(a)
         self.work = _Iterations(self) if collector is None else _Gradients(self, collector, nodes)
         self.context.on_pause = self.progress.report
+        self.context.iteration = lambda: self.trainer.iteration
+        if a.catches_up:
+            self.context.drain = self.trainer.take_late_priorities
 
     def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
         """Acts with the states that the trainer has."""
@@ -103,7 +106,10 @@ class _Iterations:
             self._ahead = self._batch()
 
     def _batch(self) -> TrainerBatch | None:
-        return self.batches.make(self.worker.trainer.iteration, self.worker.acting_versions())
+        trainer = self.worker.trainer
+        if self.collector is not None:
+            trainer.await_input(lambda: self.batches.ready(trainer.iteration), "unrolls")
+        return self.batches.make(trainer.iteration, self.worker.acting_versions())
 
 
 class _Gradients:

@@ -141,11 +141,12 @@ class UsageMeter:
 
     def sample(self) -> None:
         """Looks at the streams, unless that was done just now."""
+        if self._clock() - self._sampled_at >= SAMPLE_S:
+            self._sample()
+
+    def _sample(self) -> None:
         now = self._clock()
-        passed = now - self._sampled_at
-        if passed < SAMPLE_S:
-            return
-        self._sampled_at = now
+        passed, self._sampled_at = now - self._sampled_at, now
         sums = self._sums
         sums.sampled += passed
         shares = Counter((stream.source, stream.target, stream.kind) for stream in self.streams)
@@ -163,6 +164,8 @@ class UsageMeter:
 
     def report(self, recent: bool = False) -> UsageReport:
         """Since `begin`, or over the last seconds."""
+        if not recent and not self._sums.sampled:  # a run of a moment
+            self._sample()
         first = self._moments[0] if recent else _Sums(0.0)
         stretch = self._sums.since(first, self._clock())
         return UsageReport(

@@ -57,9 +57,12 @@ def run(context: WorkerContext, role: Role, *, compiles: bool = True) -> None:
 
 
 def listen(context: WorkerContext, between: bool, before_pause: Callable[[], None] = lambda: None) -> None:
-    """A boundary of workers other than learners. `between`: the state is that between two unrolls, so it may pause."""
+    """A boundary of workers other than learners.
+
+    `between`: the state is that between two unrolls, so it may pause, unless it is to catch up first.
+    """
     context.poll()
     context.between = between
-    if between and context.pausing:
+    if between and context.pausing and not context.too_early():
         before_pause()
         context.pause()

@@ -1,0 +1,277 @@
+"""How the environments of a `gymnasium.vector.VectorEnv` begin their next episodes, by its autoreset mode.
+
+Every step of a row is to be a step of its environment, and where an episode ends its true last observation is wanted:
+
+| mode | treatment |
+|---|---|
+| SAME_STEP | the vector resets them itself; last observations are in `info["final_obs"]` |
+| DISABLED | they are reset at once, with `options={"reset_mask": ...}` |
+| NEXT_STEP | Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv`: as DISABLED. Others: vectors of one environment |
+
+In NEXT_STEP mode a vector spends the step after an episode's end on the reset of that environment, while its others
+take an ordinary step. That step has no action and no reward: it is no step of the environment, and no algorithm may
+learn from it. All rows step together, so it cannot be left out of one row. Vectors of one environment are reset whole,
+between two steps. No JAX is imported here.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorActionWrapper,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorRewardWrapper,
+    VectorWrapper,
+)
+from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, RecordEpisodeStatistics
+
+from runnel.errors import EnvironmentFailed, UserError
+
+LAST: Final = ("final_obs", "final_observation")
+"""Where the last observations of ended episodes are in `info`; the second before Gymnasium 1.1."""
+
+PASS_MASKS: Final = (
+    VectorActionWrapper,
+    VectorObservationWrapper,
+    VectorRewardWrapper,
+    DictInfoToList,
+    RecordEpisodeStatistics,
+)
+"""Gymnasium's wrappers around which single environments can be reset; of these, `NormalizeObservation` refuses it."""
+
+Seeds = Callable[[int], int]
+"""Of an environment of the vector: the seed with which its next episode begins."""
+
+
+class VectorStep(NamedTuple):
+    """What a step gave, one value an environment."""
+
+    observation: Sequence[Any]  # what is seen next: a new episode's first where one ended
+    reward: np.ndarray  # [n]
+    terminated: np.ndarray  # [n] bool
+    truncated: np.ndarray  # [n] bool
+    last: dict[int, Any]  # by environment whose episode ended: its true last observation
+    metrics: dict[int, dict[str, float]]  # by the same: the numbers in its last info
+
+
+class Treated(Protocol):
+    """The vectors of one worker, with their resets as above."""
+
+    vectors: Sequence[VectorEnv]
+
+    def reset(self, seeds: Seeds) -> Sequence[Any]:
+        """Begins an episode of every environment."""
+        ...
+
+    def step(self, actions: np.ndarray, seeds: Seeds) -> VectorStep: ...
+
+    def restart(self, envs: Sequence[int], seeds: Seeds) -> dict[int, Any]:
+        """Begins the next episodes of these environments, or of all; first observations by environment."""
+        ...
+
+    def render(self, env: int) -> Any:
+        """A picture of one environment; None where there is none."""
+        ...
+
+
+def mode_of(vector: VectorEnv, name: str) -> AutoresetMode:
+    """How a vector resets its environments, as it declares it."""
+    found = vector.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(found)
+    except ValueError:
+        wanted = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
+        raise UserError(
+            f"{name}: found autoreset_mode {found!r} in its metadata, expected one of {wanted}: say when it resets an "
+            "environment whose episode has ended"
+        ) from None
+
+
+def resets_rows(vector: VectorEnv, name: str) -> bool:
+    """Whether environments of a vector begin their next episodes while others go on, and no step is lost by it."""
+    if mode_of(vector, name) is not AutoresetMode.NEXT_STEP:
+        return True
+    *around, inner = _layers(vector)
+    # Without shared memory, AsyncVectorEnv resets an environment twice that was reset by a mask.
+    known = type(inner) is SyncVectorEnv or (type(inner) is AsyncVectorEnv and inner.shared_memory)
+    return known and all(map(_passes_masks, around))
+
+
+def _passes_masks(wrapper: VectorEnv) -> bool:
+    written_by_gymnasium = type(wrapper).__module__.startswith("gymnasium.")
+    return written_by_gymnasium and isinstance(wrapper, PASS_MASKS) and type(wrapper) is not NormalizeObservation
+
+
+def _layers(vector: VectorEnv) -> Iterator[VectorEnv]:
+    while isinstance(vector, VectorWrapper):
+        yield vector
+        vector = vector.env
+    yield vector
+
+
+def treat(vector: VectorEnv, takes_seeds: bool, name: str) -> Treated:
+    """A vector that `resets_rows`. `takes_seeds`: its `reset` takes a seed for each environment."""
+    kind = SameStep if mode_of(vector, name) is AutoresetMode.SAME_STEP else Masked
+    return kind(vector, takes_seeds, name)
+
+
+class SameStep:
+    """A vector that resets environments in the step in which their episodes end."""
+
+    def __init__(self, vector: VectorEnv, takes_seeds: bool, name: str):
+        self.vectors: Sequence[VectorEnv] = (vector,)
+        self._vector = vector
+        self._takes_seeds, self._name = takes_seeds, name
+
+    def reset(self, seeds: Seeds) -> Sequence[Any]:
+        observation, _ = self._vector.reset(seed=self._seed(seeds))
+        return each(observation, self._vector.num_envs)
+
+    def step(self, actions: np.ndarray, seeds: Seeds) -> VectorStep:
+        observation, reward, terminated, truncated, info = self._vector.step(actions)
+        flags = _flags(terminated, truncated, self._vector.num_envs)
+        ended = np.flatnonzero(flags[0] | flags[1]).tolist()
+        last = {env: self._last(info, env) for env in ended}
+        metrics = {env: numbers(info_of(info, env).get("final_info", {})) for env in ended}
+        return VectorStep(each(observation, self._vector.num_envs), np.asarray(reward), *flags, last, metrics)
+
+    def restart(self, envs: Sequence[int], seeds: Seeds) -> dict[int, Any]:
+        return dict(enumerate(self.reset(seeds)))
+
+    def render(self, env: int) -> Any:
+        pictures: Any = self._vector.render()
+        return None if pictures is None else pictures[env]
+
+    def _seed(self, seeds: Seeds) -> Any:
+        count = self._vector.num_envs
+        return [seeds(env) for env in range(count)] if self._takes_seeds else seeds(0)
+
+    def _last(self, info: Any, env: int) -> Any:
+        own = info_of(info, env)
+        for key in LAST:
+            whole = info.get(key) if isinstance(info, Mapping) else None
+            batched = isinstance(whole, Mapping | tuple)
+            found = each(whole, self._vector.num_envs)[env] if batched else own.get(key)
+            if found is not None:
+                return found
+        raise EnvironmentFailed(
+            f"{self._name}: an episode of environment {env} ended, and info has no last observation of it; a vector "
+            "whose autoreset_mode is SAME_STEP gives info['final_obs']"
+        )
+
+
+class Masked(SameStep):
+    """A vector of which single environments are reset."""
+
+    def step(self, actions: np.ndarray, seeds: Seeds) -> VectorStep:
+        observation, reward, terminated, truncated, info = self._vector.step(actions)
+        flags = _flags(terminated, truncated, self._vector.num_envs)
+        seen, reward = each(observation, self._vector.num_envs), np.array(reward)
+        ended = np.flatnonzero(flags[0] | flags[1]).tolist()
+        if not ended:
+            return VectorStep(seen, reward, *flags, {}, {})
+        metrics = {env: numbers(info_of(info, env)) for env in ended}
+        seen = copy.deepcopy(list(seen))  # a reset may write where the step has written
+        last = {env: seen[env] for env in ended}
+        for env, first in self.restart(ended, seeds).items():
+            seen[env] = first
+        return VectorStep(seen, reward, *flags, last, metrics)
+
+    def restart(self, envs: Sequence[int], seeds: Seeds) -> dict[int, Any]:
+        mask = np.zeros(self._vector.num_envs, np.bool_)
+        mask[list(envs)] = True
+        seed = self._seed(seeds) if self._takes_seeds else None  # one seed would be for all of them
+        observation, _ = self._vector.reset(seed=seed, options={"reset_mask": mask})
+        first = each(observation, self._vector.num_envs)
+        return {env: first[env] for env in envs}
+
+
+class Apart:
+    """Vectors of one environment each."""
+
+    def __init__(self, vectors: Sequence[VectorEnv], takes_seeds: bool, name: str):
+        self.vectors = vectors
+        self._rows = [SameStep(vector, takes_seeds, name) for vector in vectors]
+
+    def reset(self, seeds: Seeds) -> Sequence[Any]:
+        return list(self.restart(range(len(self.vectors)), seeds).values())
+
+    def step(self, actions: np.ndarray, seeds: Seeds) -> VectorStep:
+        given = [vector.step(actions[env : env + 1]) for env, vector in enumerate(self.vectors)]
+        seen = [each(step[0], 1)[0] for step in given]
+        reward = np.array([np.asarray(step[1])[0] for step in given])
+        flags = [np.concatenate(part) for part in zip(*(_flags(step[2], step[3], 1) for step in given), strict=True)]
+        ended = np.flatnonzero(flags[0] | flags[1]).tolist()
+        metrics = {env: numbers(info_of(given[env][4], 0)) for env in ended}
+        last = {env: copy.deepcopy(seen[env]) for env in ended}
+        for env, first in self.restart(ended, seeds).items():
+            seen[env] = first
+        return VectorStep(seen, reward, flags[0], flags[1], last, metrics)
+
+    def restart(self, envs: Sequence[int], seeds: Seeds) -> dict[int, Any]:
+        return {env: self._rows[env].reset(lambda _, env=env: seeds(env))[0] for env in envs}
+
+    def render(self, env: int) -> Any:
+        return self._rows[env].render(0)
+
+
+def each(observation: Any, count: int) -> Sequence[Any]:
+    """One observation an environment, from a tree of arrays with a row for each."""
+    if isinstance(observation, Mapping):
+        parts = {key: each(part, count) for key, part in observation.items()}
+        return [{key: part[env] for key, part in parts.items()} for env in range(count)]
+    if isinstance(observation, tuple):
+        parts = [each(part, count) for part in observation]
+        return [tuple(part[env] for part in parts) for env in range(count)]
+    rows = np.asarray(observation)
+    if rows.ndim < 1 or len(rows) != count:
+        raise ValueError(f"an array of shape {rows.shape} among its observations, expected {count} rows")
+    return rows  # type: ignore[return-value]
+
+
+def _flags(terminated: Any, truncated: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which episodes ended. Where both are said there is no value to bootstrap: that is terminated."""
+    ends, cuts = (np.array(flags, np.bool_) for flags in (terminated, truncated))
+    if ends.shape != (count,) or cuts.shape != (count,):
+        raise ValueError(f"terminated and truncated of shapes {ends.shape} and {cuts.shape}, expected {count} each")
+    return ends, cuts & ~ends
+
+
+def info_of(info: Any, env: int) -> dict[str, Any]:
+    """The info of one environment: of a vector's arrays with masks, `_name` for `name`, or of a list of dicts."""
+    if not isinstance(info, Mapping):
+        return dict(info[env])
+    found: dict[str, Any] = {}
+    for key, value in info.items():
+        there = info.get(f"_{key}")
+        if (key[:1] == "_" and key[1:] in info) or (there is not None and not there[env]):
+            continue
+        if isinstance(value, Mapping):
+            found[key] = info_of(value, env)
+        elif isinstance(value, np.ndarray | list | tuple) and len(value) > env:
+            found[key] = value[env]
+    return found
+
+
+def numbers(info: Any) -> dict[str, float]:
+    """The finite numbers in the info of one environment."""
+    each_of = info.items() if isinstance(info, Mapping) else ()
+    found = {str(key): _number(value) for key, value in each_of if key not in LAST}
+    return {key: number for key, number in found.items() if number is not None}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, np.ndarray) and value.shape == ():
+        value = value.item()
+    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+        return None
+    return float(value) if math.isfinite(value) else None

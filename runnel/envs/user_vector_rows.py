@@ -1,0 +1,301 @@
+"""The rows of a user's `gymnasium.vector.VectorEnv`: episodes, failures and metrics. No JAX is imported here.
+
+What an environment of the vector gives that is no good (NaN, a reward that is not finite) cuts its episode. Where the
+vector itself raises nobody knows which environment it was: all episodes are cut, and the vector is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from runnel.environment import Episode, EpisodeMetrics, Failure, HostStep, episode_seed
+from runnel.envs import spaces
+from runnel.envs.recovery import KEPT, EnvironmentFault, Failures, fault_of_observation, fault_of_reward, raised
+from runnel.envs.user_vector_modes import Treated, VectorStep
+from runnel.errors import EnvironmentFailed, UserError
+from runnel.types import DEFAULT_GROUP, PyTree, zeros
+
+SPARE: Final = 1 << 31
+"""Added to the number of an environment of the vector that has no row: the index from which its seeds come."""
+
+
+class UserVector:
+    """Environments of one vector, or of several of one environment each.
+
+    A vector may have more environments than there are rows; those are stepped with the others and not looked at.
+    """
+
+    stateful = False
+    watch: Callable[[int], None] | None = None
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], Treated],
+        indices: Sequence[int],
+        seed: int,
+        observations: spaces.Observations,
+        actions: spaces.Actions,
+        closes: bool = True,
+        closed: Callable[[], None] = lambda: None,
+    ):
+        """`build` makes the vectors, at first and where they failed; they are closed where `closes`."""
+        self._name, self._build, self._closes, self._closed = name, build, closes, closed
+        self._indices, self._seed = [int(index) for index in indices], int(seed)
+        self._observations, self._actions = observations, actions
+        self._treated = build()
+        rows = len(self._indices)
+        self._episodes = np.zeros(rows, np.int64)
+        self._clock = 0  # steps of the vector since `reset` or `restore`
+        self._shown = zeros(observations.space, rows)  # our own copy: callers may write where we wrote
+        self._failures = Failures(name, rows)
+        self._metrics: deque[EpisodeMetrics] = deque(maxlen=KEPT)
+        self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
+        self._proven = False  # whether every environment has once begun an episode
+
+    def reset(self, observation: dict[str, PyTree]) -> None:
+        self._start(np.zeros_like(self._episodes), observation)
+
+    def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
+        self._clock += 1
+        out.terminated.fill(False)
+        out.truncated.fill(False)
+        given = self._condemnation() or self._step(self._unpack(action))
+        if isinstance(given, EnvironmentFault):
+            out.reward[DEFAULT_GROUP][:] = 0
+            self._make_anew(given, out, stepping=True)
+        else:
+            self._take(given, out)
+        self._observations.copy(out.observation[DEFAULT_GROUP], self._shown)
+        self._tell_watch(-1)
+
+    def episode_numbers(self) -> np.ndarray:
+        return self._episodes.copy()
+
+    def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
+        """Cuts all of them: episodes cannot be replayed."""
+        self._proven = True
+        self._start(np.array([episode.number + 1 for episode in episodes], np.int64), observation)
+        return np.ones(len(self._indices), np.bool_)
+
+    def condemn(self, row: int, episode: int, what: str) -> None:
+        self._condemned[row, episode] = what
+
+    def failures(self) -> list[Failure]:
+        return self._failures.fetch()
+
+    def episode_metrics(self) -> list[EpisodeMetrics]:
+        found = list(self._metrics)
+        self._metrics.clear()
+        return found
+
+    def render(self, row: int) -> np.ndarray:
+        picture = self._treated.render(row)
+        if np.ndim(picture) != 3:
+            raise UserError(
+                f"{self._name} gives no pictures: wanted one [height, width, 3] for each environment from `render`, "
+                f"found {type(picture).__name__} of shape {np.shape(picture)}"
+            )
+        return np.asarray(picture, np.uint8)
+
+    def close(self) -> None:
+        self._close_vectors()
+        self._closed()
+
+    def _start(self, episodes: np.ndarray, observation: dict[str, PyTree]) -> None:
+        self._clock, self._episodes = 0, episodes
+        self._condemned.clear()
+        self._failures.forget()
+        self._metrics.clear()
+        self._begin()
+        self._proven = True
+        self._observations.copy(observation[DEFAULT_GROUP], self._shown)
+        self._tell_watch(-1)
+
+    def _begin(self) -> None:
+        """Begins the episodes whose numbers stand in `_episodes`, or the first after them that can be begun."""
+        while True:
+            given = self._try("reset", self._treated.reset, self._this_seed)
+            fault = given if isinstance(given, EnvironmentFault) else self._show("reset", given)
+            if fault is None:
+                return
+            if fault.misfit and not self._proven:
+                raise UserError(f"{self._name}: {fault.what}; correct the vector's single_observation_space")
+            self._count(0, fault)
+            self._rebuild()
+            self._episodes += 1
+
+    def _step(self, actions: np.ndarray) -> VectorStep | EnvironmentFault:
+        """What the vector gave for these actions, or what is wrong with it for all environments."""
+        step = self._try("step", self._treated.step, actions, self._next_seed)
+        if isinstance(step, EnvironmentFault):
+            return step
+        rewards = step.reward
+        if rewards.shape != step.terminated.shape or rewards.dtype.kind not in spaces.REAL:
+            found = f"{rewards.dtype} of shape {rewards.shape}"
+            what = f"the vector's step gave rewards of {found}, wanted a number for each environment"
+            return EnvironmentFault(what, misfit=True)
+        return step
+
+    def _take(self, step: VectorStep, out: HostStep) -> None:
+        """Writes a step; episodes of environments that gave what is no good are cut, and the next ones begin."""
+        rows = range(len(self._indices))
+        out.terminated[:], out.truncated[:] = step.terminated[: len(rows)], step.truncated[: len(rows)]
+        ended = [row for row in step.last if row in rows]
+        failed = self._faults_of_rewards(step.reward, out.reward[DEFAULT_GROUP])
+        for row in ended:
+            if fault := fault_of_observation("step", step.last[row], self._observations):
+                failed[row] = fault
+            else:
+                self._observations.write_row(out.last_observation[DEFAULT_GROUP], row, step.last[row])
+        unbegun: dict[int, EnvironmentFault] = {}
+        if failed or self._show("step", step.observation) is not None:
+            unbegun = self._show_each(step.observation, failed, ended)
+        for row, fault in failed.items():
+            out.reward[DEFAULT_GROUP][row], out.terminated[row], out.truncated[row] = 0, False, True
+            self._observations.copy_row(out.last_observation[DEFAULT_GROUP], self._shown, row)
+            self._count(row, fault, stepping=True)
+        self._metrics.extend(
+            EpisodeMetrics(row, int(self._episodes[row]), step.metrics[row])
+            for row in ended
+            if row not in failed and step.metrics.get(row)
+        )
+        self._episodes[out.terminated | out.truncated] += 1
+        for row, fault in unbegun.items():
+            self._count(row, fault)
+            self._episodes[row] += 1
+        if failed or unbegun:
+            self._restart([*failed, *unbegun], out)
+
+    def _faults_of_rewards(self, given: np.ndarray, rewards: np.ndarray) -> dict[int, EnvironmentFault]:
+        """Writes the rewards of a step that are good; the others by row."""
+        if spaces.are_rewards(given[: len(rewards)], rewards):
+            rewards[:] = given[: len(rewards)]
+            return {}
+        faults = {}
+        for row in range(len(rewards)):
+            fault = fault_of_reward(given[row], rewards.dtype)
+            rewards[row] = 0 if fault else given[row]
+            if fault:
+                faults[row] = fault
+        return faults
+
+    def _show(self, call: str, values: Sequence[Any]) -> EnvironmentFault | None:
+        """Shows the observations of all rows, if all are good; else what is wrong with the first that is not."""
+        own = values[: len(self._indices)]
+        try:
+            self._shown = self._observations.write(self._shown, own)
+        except Exception as problem:
+            faults = (fault_of_observation(call, value, self._observations) for value in own)
+            return next(filter(None, faults), None) or raised(call, problem)
+        return None
+
+    def _show_each(
+        self, values: Sequence[Any], failed: dict[int, EnvironmentFault], ended: Sequence[int]
+    ) -> dict[int, EnvironmentFault]:
+        """Shows what is good, and adds to what failed; which episodes could not begin."""
+        unbegun: dict[int, EnvironmentFault] = {}
+        for row in range(len(self._indices)):
+            call = "reset" if row in ended else "step"
+            if row in failed:
+                continue
+            if fault := fault_of_observation(call, values[row], self._observations):
+                (unbegun if row in ended else failed)[row] = fault
+            else:
+                self._observations.write_row(self._shown, row, values[row])
+        return unbegun
+
+    def _restart(self, rows: Iterable[int], out: HostStep) -> None:
+        """Begins the next episodes of these. Where the vector can only reset all of them, the others are cut."""
+        left = list(dict.fromkeys(rows))
+        while left:
+            given = self._try("reset", self._treated.restart, left, self._this_seed)
+            if isinstance(given, EnvironmentFault):
+                self._make_anew(given, out)
+                return
+            self._cut([row for row in given if row not in left and row < len(self._indices)], out)
+            left = []
+            for row, value in given.items():
+                if row >= len(self._indices):
+                    continue
+                if fault := fault_of_observation("reset", value, self._observations):
+                    self._count(row, fault)
+                    self._episodes[row] += 1
+                    left.append(row)
+                else:
+                    self._observations.write_row(self._shown, row, value)
+
+    def _make_anew(self, fault: EnvironmentFault, out: HostStep, stepping: bool = False) -> None:
+        """The vector failed: cuts all episodes where they stand, and begins the next ones in one made anew."""
+        self._count(0, fault, stepping)  # nobody knows whose it is
+        self._cut(range(len(self._indices)), out)
+        self._rebuild()
+        self._begin()
+
+    def _cut(self, rows: Iterable[int], out: HostStep) -> None:
+        """Truncates the episodes of these that did not end with this step."""
+        for row in rows:
+            if not (out.terminated[row] or out.truncated[row]):
+                out.truncated[row] = True
+                self._observations.copy_row(out.last_observation[DEFAULT_GROUP], self._shown, row)
+                self._episodes[row] += 1
+
+    def _rebuild(self) -> None:
+        """Makes the vector anew."""
+        self._close_vectors()
+        while problem := self._try("maker", self._build_again):
+            self._count(0, problem)
+
+    def _build_again(self) -> None:
+        self._treated = self._build()
+
+    def _close_vectors(self) -> None:
+        for vector in self._treated.vectors if self._closes else ():
+            with contextlib.suppress(Exception, SystemExit):  # what it did was good, and is done
+                vector.close()
+
+    def _try(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
+        """What a call gave, or an `EnvironmentFault`."""
+        self._tell_watch(0)
+        try:
+            return call(*args)
+        except (KeyboardInterrupt, EnvironmentFailed):
+            raise
+        except BaseException as problem:  # also `sys.exit`: an environment does not decide how a run ends
+            return raised(f"the vector's {what}", problem)
+
+    def _condemnation(self) -> EnvironmentFault | None:
+        """Whether one of the episodes is not to be gone on with: all of them step together. Asked once."""
+        keys = [key for key in self._condemned if self._episodes[key[0]] == key[1]]
+        found = [self._condemned.pop(key) for key in keys]
+        return EnvironmentFault(found[0]) if found else None
+
+    def _unpack(self, action: dict[str, np.ndarray]) -> np.ndarray:
+        actions = np.asarray(self._actions.unpack(action[DEFAULT_GROUP]))
+        spare = sum(vector.num_envs for vector in self._treated.vectors) - len(actions)
+        return np.concatenate([actions, actions[:1].repeat(spare, axis=0)]) if spare else actions
+
+    def _this_seed(self, env: int) -> int:
+        """The seed of the episode whose number stands in `_episodes`."""
+        return self._seed_of(env, 0)
+
+    def _next_seed(self, env: int) -> int:
+        return self._seed_of(env, 1)
+
+    def _seed_of(self, env: int, later: int) -> int:
+        if env >= len(self._indices):
+            return episode_seed(self._seed, SPARE + env, self._clock)
+        return episode_seed(self._seed, self._indices[env], int(self._episodes[env]) + later)
+
+    def _count(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
+        failure = Failure(row, self._indices[row], int(self._episodes[row]), fault.what, fault.traceback)
+        self._failures.add(failure, self._clock, stepping)
+
+    def _tell_watch(self, row: int) -> None:
+        if self.watch is not None:
+            self.watch(row)

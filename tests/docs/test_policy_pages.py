@@ -1,0 +1,34 @@
+"""Every code block of the pages about policies and evaluation runs, in the order of the page."""
+
+import re
+import shlex
+
+import pytest
+from paths import ROOT
+
+from runnel.cli.main import main
+
+PAGES = ("use-a-policy.md", "evaluate.md")
+BLOCK = re.compile(r"^```(python|)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs(page: str, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall((ROOT / "docs" / page).read_text())
+    assert len(blocks) >= 4
+    names: dict[str, object] = {}
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, page, "exec"), names)
+            continue
+        for line in block.splitlines():
+            program, *arguments = shlex.split(line)
+            assert program == "runnel"
+            assert main([*arguments, *(["--quiet"] if arguments[0] == "train" else [])]) == 0, line
+    printed = capsys.readouterr().out
+    if page == "use-a-policy.md":
+        assert "True" in printed  # the policy that was saved acts like the one it was saved from
+        assert "latest" in printed
+    else:
+        assert "95%" in printed
