@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runnel.algorithm import Algorithm
     from runnel.environment import HostEnvironment, JaxEnvironment, TimeStep
     from runnel.errors import UserError
+    from runnel.evaluation.export import export
     from runnel.evaluation.loading import load, policies
     from runnel.execution.building import build
     from runnel.execution.callbacks import Progress
@@ -32,6 +33,7 @@ _HOME = {
     "JaxEnvironment": "environment",
     "TimeStep": "environment",
     "UserError": "errors",
+    "export": "evaluation.export",
     "load": "evaluation.loading",
     "policies": "evaluation.loading",
     "build": "execution.building",

@@ -316,6 +316,14 @@ def _parser() -> argparse.ArgumentParser:
     policies.add_argument("--untag", metavar="TAG", help="remove a tag")
     policies.add_argument("--json", action="store_true", help="all of it, for programs")
 
+    export = command("export", "write a policy of a run for programs without Runnel")
+    export.add_argument("run_dir", type=Path, metavar="RUN_DIR[@TAG]", help="the newest policy, or the one of a tag")
+    export.add_argument("--format", choices=("stablehlo", "onnx"), required=True, help="for JAX, or for ONNX runtimes")
+    export.add_argument("--out", type=Path, metavar="DIR", help="a new directory (./RUN[-GROUP][-TAG]-FORMAT)")
+    export.add_argument("--group", metavar="NAME", help="of several groups of agents, whose policy")
+    export.add_argument("--opset", type=_whole(1, 1000), metavar="N", help="version of ONNX's operators (the newest)")
+    _add_trust(export)
+
     about = "show what would run where, and what would travel"
     plan = command("plan", about, add_help=False, usage=f"runnel plan {what}")
     _add_what_to_train(plan)

@@ -1,4 +1,4 @@
-"""The command line: `runnel train`, `resume`, `eval`, `policies`, `plan`, `plot`, `bench`, `list`.
+"""The command line: `runnel train`, `resume`, `eval`, `policies`, `export`, `plan`, `plot`, `bench`, `list`.
 
 Everything is imported when a command needs it, so that `runnel --help` and `runnel list` answer without JAX.
 """
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _saying_what_takes_long(args: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
     """Before anything else is imported: that alone may take seconds."""
-    if args.command not in ("train", "resume", "eval", "plan"):
+    if args.command not in ("train", "resume", "eval", "export", "plan"):
         return contextlib.nullcontext()
     # What the others print is their result.
     shows = args.command in ("train", "resume") and not getattr(args, "dry_run", False)
@@ -220,6 +220,14 @@ def _policies(args: argparse.Namespace) -> int:
     return 0
 
 
+def _export(args: argparse.Namespace) -> int:
+    from runnel.evaluation.export import export
+
+    made = export(args.run_dir, args.out, args.format, group=args.group, opset=args.opset, trust=args.trust)
+    print(printable(str(made)))
+    return 0
+
+
 def _plan(args: argparse.Namespace) -> int:
     from runnel.execution.building import build
 
@@ -310,6 +318,7 @@ COMMANDS = {
     "resume": _resume,
     "eval": _eval,
     "policies": _policies,
+    "export": _export,
     "plan": _plan,
     "plot": _plot,
     "bench": _bench,

@@ -9,8 +9,10 @@ users' own included, because it replaces how JAX lowers the primitive on CPUs. T
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,12 +22,24 @@ from jax.interpreters import mlir
 
 Array = jax.Array
 
+_LEFT_TO_JAX: contextvars.ContextVar[bool] = contextvars.ContextVar("left_to_jax", default=False)
+
 _lower = functools.partial(convolution._conv_general_dilated_lower, expand_complex_convolutions=True)
 
 
 def register() -> None:
     """Lowers convolutions on CPUs this way from now on, in this process."""
     mlir.register_lowering(convolution.conv_general_dilated_p, _rule, platform="cpu")
+
+
+@contextlib.contextmanager
+def left_to_jax() -> Iterator[None]:
+    """Meanwhile convolutions are lowered as JAX itself does it: for programs that run elsewhere."""
+    token = _LEFT_TO_JAX.set(True)
+    try:
+        yield
+    finally:
+        _LEFT_TO_JAX.reset(token)
 
 
 def fast_layout(rank: int) -> lax.ConvDimensionNumbers:
@@ -37,8 +51,8 @@ def fast_layout(rank: int) -> lax.ConvDimensionNumbers:
 
 def _rule(ctx: Any, lhs: Any, rhs: Any, *, dimension_numbers: lax.ConvDimensionNumbers, **settings: Any) -> Any:
     fast = fast_layout(len(dimension_numbers.lhs_spec))
-    if dimension_numbers == fast:
-        return _lower(ctx, lhs, rhs, dimension_numbers=fast, **settings)
+    if dimension_numbers == fast or _LEFT_TO_JAX.get():
+        return _lower(ctx, lhs, rhs, dimension_numbers=dimension_numbers, **settings)
     convolve = functools.partial(_transposed, given=dimension_numbers, fast=fast, settings=settings)
     return mlir.lower_fun(convolve, multiple_results=False)(ctx, lhs, rhs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
@@ -28,6 +29,24 @@ def configure_jax() -> None:
         from runnel.config import cpu_convolutions
 
         cpu_convolutions.register()
+
+
+@contextlib.contextmanager
+def lowering_for_elsewhere() -> Iterator[None]:
+    """Meanwhile programs are lowered as JAX itself does it, and do not name the files that they were traced from."""
+    import jax
+
+    frames = jax.config.values["jax_traceback_in_locations_limit"]
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(ImportError, AttributeError):  # as above: then nothing was replaced
+                from runnel.config import cpu_convolutions
+
+                stack.enter_context(cpu_convolutions.left_to_jax())
+            yield
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", frames)
 
 
 def keep_off_devices(machine: Any) -> None:

@@ -25,7 +25,7 @@ from runnel.nn.cores import Core
 from runnel.nn.heads import ActionDistribution, Head
 from runnel.nn.networks import dense
 from runnel.observations import view
-from runnel.ops.hardware import launch_bound
+from runnel.ops.hardware import launch_bound, plain
 from runnel.types import Array, PyTree
 
 
@@ -93,8 +93,9 @@ class ActorCritic(struct.PyTreeNode):
             memory = self.core.step(trunk.core, memory, features)
             return self.core.output(memory), memory
 
-        features, memory = self._each(one, memory, joint=self.towers)
-        distribution, value = self._read(features, joint=self.towers)
+        joint = self.towers and not plain()
+        features, memory = self._each(one, memory, joint)
+        distribution, value = self._read(features, joint)
         return Prediction(_masked(distribution, legal), value, memory)
 
     def unroll(self, observation: PyTree, first: Array | tuple[()], memory: PyTree) -> Prediction:

@@ -1,7 +1,13 @@
 """What the device is like, for the few operations that have a better form on one kind than on another."""
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
 import jax
 from jax._src import xla_bridge  # there is no public way to ask whether JAX has started
+
+_PLAIN: contextvars.ContextVar[bool] = contextvars.ContextVar("plain", default=False)
 
 
 def launch_bound() -> bool:
@@ -9,4 +15,19 @@ def launch_bound() -> bool:
 
     Never starts JAX on its devices: before that, functions are traced for their types only, which are the same.
     """
-    return xla_bridge.backends_are_initialized() and jax.default_backend() != "cpu"
+    return not plain() and xla_bridge.backends_are_initialized() and jax.default_backend() != "cpu"
+
+
+def plain() -> bool:
+    """Whether to use the form that any device and any other program can run."""
+    return _PLAIN.get()
+
+
+@contextlib.contextmanager
+def plain_networks() -> Iterator[None]:
+    """What is traced in this context has no form that was chosen for a device, and no kernel of its own."""
+    token = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(token)
