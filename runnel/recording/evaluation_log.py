@@ -13,6 +13,8 @@ from runnel.recording.files import AppendOnlyFile, as_user_error, clean, write_a
 
 FILE: Final = "evaluations.jsonl"
 MOST_BYTES: Final = 1 << 30
+
+_NUMBERS: Final = ("mean_return", "std_return", "mean_length", "score")
 MOST_STEPS: Final = 1 << 62
 
 
