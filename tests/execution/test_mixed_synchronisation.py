@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aging import Ages, OneGroupWaits, SlowPrioritised, SlowRunners, TeamAges
 from chaos import Chaos
+from interrupts import StopAt
 from kill_runs import train
 from paths import EXAMPLES
 
@@ -68,20 +69,6 @@ def test_one_group_waits_for_its_learner_and_the_other_does_not(settings, exampl
     assert int(more.states["hunter"].oldest) == 0
     assert updates(more) == {80}
     assert int(more.states["runners"].oldest) <= 3
-
-
-class StopAt:
-    """A sink that interrupts the run, as Ctrl-C does, at its first record of so many steps or more."""
-
-    def __init__(self, env_steps: int):
-        self.env_steps = env_steps
-
-    def write(self, record: dict[str, Any]) -> None:
-        if record["env_steps"] >= self.env_steps:
-            signal.raise_signal(signal.SIGINT)
-            self.env_steps = 10**8
-
-    def close(self) -> None: ...
 
 
 LAYOUTS: dict[str, tuple[Ages, str, Distribution]] = {
