@@ -106,11 +106,12 @@ def updates(run: runnel.Run) -> set[int]:
     return {int(state.updates) for state in run.states.values()}
 
 
-def test_a_mixed_run_ends_where_a_group_reaches_the_target_return(tmp_path):
-    """The asynchronous learner that has reached it rests; actors and the synchronous learner then wait for it."""
+@pytest.mark.parametrize("staleness", [3, 0])
+def test_a_run_ends_where_one_of_several_learners_reaches_the_target_return(staleness, tmp_path):
+    """That learner rests; actors and the other learner then wait for it."""
     run = runnel.train(
-        SlowRunners(), "toys:Tag", OneGroupWaits(), envs=40, steps=10**8, seed=1, run_dir=tmp_path / "run", quiet=True,
-        stop_at_return=0.0,  # which is what runners reach, and the hunter never does
+        SlowRunners(), "toys:Tag", OneGroupWaits(staleness), envs=40, steps=10**8, seed=1, run_dir=tmp_path / "run",
+        quiet=True, stop_at_return=0.0,  # which is what runners reach, and the hunter never does
     )  # fmt: skip
     assert run.result["status"] == "finished"
     assert updates(run) == {run.result["env_steps"] // 80}
