@@ -163,6 +163,7 @@ class FrameStackedEnvironment:
         self.environment, self.frames = environment, frames
         self.spec = stacked_spec(environment.spec, frames)
         self.fixed_envs: int | None = getattr(environment, "fixed_envs", None)
+        self.one_vector = bool(getattr(environment, "one_vector", False))
         self.reports_return = reports_return(environment)
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> FrameStackedVector:
