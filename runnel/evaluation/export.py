@@ -28,7 +28,7 @@ from runnel.evaluation.loading import make
 from runnel.evaluation.stablehlo_file import to_stablehlo
 from runnel.execution.run import Run
 from runnel.execution.stored_policies import Source, StoredPolicy, find, split_name
-from runnel.policy import Policy
+from runnel.policy import Policies, Policy
 from runnel.recording.files import as_user_error, clean, one_line, write_atomically
 from runnel.recording.policy_store import LATEST, PolicyStore, Snapshot
 from runnel.types import AgentSpec, Discrete, MultiDiscrete
@@ -40,7 +40,7 @@ DESCRIPTION_FORMAT: Final = 1
 
 
 def export(
-    source: Source | Policy,
+    source: Source | Policy | Policies,
     out: str | Path | None = None,
     format: Format = "stablehlo",
     tag: str = LATEST,
@@ -52,11 +52,14 @@ def export(
 ) -> Path:
     """Writes a policy for programs without Runnel, and returns the new directory.
 
-    `source`, `tag`, `group`, `algorithm` and `trust` are as for `runnel.load`; a `Policy` can be given too. `out`: a
-    directory that is new or empty; without it, one beside you that is named after the run, the tag and the format.
-    `opset`: the version of ONNX's operators, for a runtime that does not know the newest.
+    `source`, `tag`, `group`, `algorithm` and `trust` are as for `runnel.load`; what it returns can be given too.
+
+    `out`: a directory that is new or empty; without it, one in the current directory that is named after run, group,
+    tag and format. `opset`: the version of ONNX's operators, for a runtime that does not know the newest.
     """
     _check(format, opset)
+    if isinstance(source, Policies):
+        source = source[_only(source.groups, group)]
     directory = Path(out) if out is not None else _named(source, tag, group, format)
     _check_new(directory)
     configure_jax()
@@ -114,12 +117,16 @@ def _named(source: Source | Policy, tag: str, group: str | None, format: str) ->
 
 def _found(source: Source, tag: str, group: str | None, algorithm: Algorithm | None, trust: Collection[str]) -> Policy:
     stored: Mapping[str, StoredPolicy] = find(source, tag, group, algorithm)
-    if len(stored) > 1:
+    return make(stored[_only(stored, group)], "cpu", 0, trust)
+
+
+def _only(groups: Collection[str], group: str | None) -> str:
+    """The group that is meant."""
+    if group is None and len(groups) > 1:
         raise UserError(
-            f"found policies of the groups {', '.join(stored)}, expected one: name it with group=", keywords=("group",)
+            f"found policies of the groups {', '.join(groups)}, expected one: name it with group=", keywords=("group",)
         )
-    (one,) = stored.values()
-    return make(one, "cpu", 0, trust)
+    return group or next(iter(groups))
 
 
 def _traced(policy: Policy) -> ActingFunction:

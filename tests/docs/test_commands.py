@@ -9,7 +9,9 @@ from paths import ROOT
 from runnel.cli import arguments
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*runnel ((?:train|resume|eval|plan|plot|bench|list)\b(?!:).*)$")
+COMMAND = re.compile(
+    r"^(?:\$ )?(?:[A-Z_]+=\S+ )*runnel ((?:train|resume|eval|policies|export|plan|plot|bench|list)\b(?!:).*)$"
+)
 
 
 def commands(page):

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import exports
@@ -21,10 +21,12 @@ import runnel
 from runnel import algorithms
 from runnel.algorithm import Algorithm
 from runnel.cli import main as cli
+from runnel.config import serialization
 from runnel.config.jax_config import configure_jax
 from runnel.errors import UserError
 from runnel.evaluation import onnx_file
 from runnel.evaluation.acting_function import acting_function
+from runnel.recording.policy_store import PolicyStore
 from runnel.types import Act, AgentSpec, Box, Discrete
 
 FORMATS = ["stablehlo", "onnx"]
@@ -285,9 +287,23 @@ def test_without_jax2onnx_the_error_says_how_to_install_it(tmp_path, monkeypatch
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
+    """A run with stored policies of two groups."""
     path = tmp_path_factory.mktemp("run") / "tag"
-    runnel.train("ppo", Tag(), steps=1, envs=2, settings={"unroll": 4}, run_dir=path, quiet=True)
+    path.mkdir()
+    for group, spec in Tag.spec.groups.items():
+        policy = policy_of(algorithms.load("ppo")(), spec)
+        made = serialization.to_json(policy.algorithm)
+        config = replace(policy.config, group=group, algorithm=made, version=3, env_steps=100)
+        PolicyStore(path).add(config, policy.arrays)
     return path
+
+
+def test_of_several_loaded_policies_one_is_named(run_dir, tmp_path):
+    policies = runnel.load(run_dir)
+    with pytest.raises(UserError, match="groups hunter, runners, expected one"):
+        runnel.export(policies, tmp_path / "out")
+    made = runnel.export(policies, tmp_path / "out", group="hunter")
+    assert json.loads((made / "model.json").read_text())["group"] == "hunter"
 
 
 @pytest.mark.parametrize(
@@ -330,5 +346,5 @@ def test_the_command_writes_a_new_directory_named_after_run_group_and_format(run
     ]  # fmt: skip
     described = json.loads((tmp_path / "tag-runners-stablehlo" / "model.json").read_text())
     assert described["group"] == "runners"
-    assert described["env_steps"] > 0
+    assert (described["version"], described["env_steps"]) == (3, 100)
     assert cli.main(["export", str(run_dir), "--format", "stablehlo", "--group", "runners"]) == 2  # now it is there

@@ -8,6 +8,7 @@ from flax import linen
 
 from runnel.nn import GRU, LSTM, ActionValues, ActorCritic, head_for, initial_memory, network_for
 from runnel.nn.lstm import LSTMMemory
+from runnel.ops import hardware
 from runnel.types import Box, Discrete, MultiDiscrete, zeros
 
 SPACE, ACTIONS = Box((3,)), Discrete(2)
@@ -133,6 +134,19 @@ def test_towers_are_the_same_computed_together_or_apart(monkeypatch):
     together = model.step(jnp.ones(3), ())
     np.testing.assert_allclose(apart.value, together.value, rtol=1e-5)
     np.testing.assert_allclose(apart.distribution.logits, together.distribution.logits, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("core", [None, GRU(5)], ids=["none", "gru"])
+def test_the_plain_form_of_a_step_gives_the_same(core):
+    actor_critic, memory = create(core), initial_memory(core, True)
+    x = jnp.array([0.5, -1.0, 2.0])
+    wanted = actor_critic.step(x, memory)
+    products = str(jax.make_jaxpr(lambda *given: actor_critic.step(*given))(x, memory)).count("dot_general")
+    with hardware.plain_networks():
+        found = actor_critic.step(x, memory)
+        plain = str(jax.make_jaxpr(lambda *given: actor_critic.step(*given))(x, memory)).count("dot_general")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, wanted)
+    assert plain == 2 * products  # each tower has its own, and an export of the policy needs half of them
 
 
 @pytest.mark.parametrize("x64", [False, True])
