@@ -29,7 +29,8 @@ class Corridor:
         terminated = place == self.length  # no value after it
         truncated = clock >= self.limit  # cut off: the last observation has a value
         reward = jnp.where(terminated, 1.0, -0.01)
-        return (place, clock), TimeStep(self._observe(place, clock), reward, terminated, truncated)
+        metrics = {"is_success": terminated}
+        return (place, clock), TimeStep(self._observe(place, clock), reward, terminated, truncated, metrics)
 
     def render(self, state):
         """A picture, for `runnel eval --video`: uint8 [height, width, 3]."""

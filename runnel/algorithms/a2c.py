@@ -50,7 +50,7 @@ class Gradient(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting tells learning. Probabilities and values are not among it: learning computes them anew."""
+    """What acting hands to learning. Probabilities and values are not part of it: learning recomputes them."""
 
     sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
 

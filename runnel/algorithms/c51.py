@@ -56,8 +56,8 @@ class C51(Algorithm):
     learning_rate: float = 5e-4
     discount: float = 0.99
     atoms: int = 51
-    v_min: float = -10.0  # returns are told apart from here
-    v_max: float = 10.0  # to here
+    v_min: float = -10.0  # the lowest return of the support
+    v_max: float = 10.0  # the highest
     unroll: int = 4  # steps of every environment per iteration
     n_step: int = 1  # steps ahead of each, no more than `unroll`
     batch: int = 64
@@ -118,7 +118,7 @@ class C51(Algorithm):
         return Act(exploration.epsilon_greedy(action_key, q, epsilon, view(observation).action_mask))
 
     def support(self) -> Array:
-        """[atoms] the returns that are told apart."""
+        """[atoms] the support: the returns that have a probability each."""
         return jnp.linspace(self.v_min, self.v_max, self.atoms)
 
     def mean(self, logits: Array) -> Array:

@@ -49,7 +49,7 @@ class Gradient(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting tells learning."""
+    """What acting hands to learning."""
 
     sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
     log_prob: Array  # [] by the policy that acted

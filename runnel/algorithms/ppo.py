@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting tells learning."""
+    """What acting hands to learning."""
 
     sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
     log_prob: Array  # []

@@ -1,7 +1,7 @@
 """QMIX (Rashid et al., 2018): a team's value is a mixture of its agents', which rises wherever one of theirs does.
 
-As in VDN, the team learns as one and each agent acts alone on values of its own; but how these make up the team's, a
-mixing network says that is made anew from each state. Only learning looks at the state.
+As in VDN, the team learns as one and each agent acts alone on values of its own. Here a mixing network computes the
+team's value from these; its weights are computed from the state. Only learning sees the state.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class RunConfig:
     """What to do when an update is refused because something is not finite."""
     init_from: Source | Mapping[str, Source] | None = None
     """Stored policies whose parameters training begins with."""
-    frozen: Any = None
+    frozen: Mapping[str, Source] | None = None
     """By group: stored policies that act for groups which do not learn."""
     eval_every: int | None = None
     """Evaluates the policy whenever so many environment steps are taken, at the beginning and at the end."""

@@ -1,8 +1,8 @@
 """Brax's environments (0.14), as single environments that only the runtime resets.
 
 Episodes have Brax's usual limit of 1,000 steps (`episode_length`), which is a truncation; the environment's own `done`
-is a termination. Every episode begins anew. Brax itself begins again and again from an environment's first state,
-because resets are dear; here one is made beside each step, which costs less than the step itself.
+is a termination. Every episode begins from a new state. Brax itself returns to an environment's first state, because
+resets are expensive; here one is computed beside each step, which costs less than the step itself.
 
 `backend` chooses the physics: `generalized`, Brax's default and the one here; `spring`, which is quicker and the least
 exact; `positional`; `mjx`. Returns are to be compared within one backend only.

@@ -174,7 +174,7 @@ class EnvPoolVector:
         self._pool = None  # which ends its thread
 
     def _start(self, episodes: np.ndarray, observation: dict[str, PyTree]) -> None:
-        """Makes the pool anew, from the seeds of the episodes that begin with it."""
+        """Makes a new pool, from the seeds of the episodes that begin with it."""
         self.close()
         numbers = zip(self._indices, episodes.tolist(), strict=True)
         self._pool = self._make([episode_seed(self._seed, index, number) for index, number in numbers])
@@ -279,7 +279,7 @@ class EnvPoolVector:
             self.watch(row)
 
     def _fail(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
-        """Counts a failure. There is nothing to be made anew: the pool is one, and a reset is what it offers."""
+        """Counts a failure. Single environments of a pool cannot be replaced, only reset."""
         failure = Failure(row, self._indices[row], int(self._episodes[row]), fault.what, fault.traceback)
         self._failures.add(failure, self._clock, stepping)
 

@@ -31,6 +31,7 @@ from runnel.environment import (
     HostEnvironment,
     HostStep,
     HostVector,
+    Lives,
     ended_episodes,
     lives_of,
     reports_return,
@@ -70,29 +71,29 @@ def checked(value: Any) -> int:
     return int(value)
 
 
-class Layout(NamedTuple):
-    """How the frames of one leaf lie in the stack."""
+class FrameAxis(NamedTuple):
+    """The axis along which the frames of one leaf are joined."""
 
-    axis: int  # along which they are joined, counted from the end
-    new: bool  # whether that axis is one that a single frame does not have
+    number: int  # counted from the end
+    new: bool  # whether a single frame does not have it
 
     def join(self, frames: Sequence[Any], concatenate: Callable[..., Any] = np.concatenate, **out: Any) -> Any:
         """Frames, the oldest first, as one array. They may have more axes in front."""
-        return concatenate([frame[..., None] if self.new else frame for frame in frames], axis=self.axis, **out)
+        return concatenate([frame[..., None] if self.new else frame for frame in frames], axis=self.number, **out)
 
 
-def layout_of(leaf: Leaf) -> Layout:
+def axis_of(leaf: Leaf) -> FrameAxis:
     if len(leaf.shape) in (0, 2):
-        return Layout(-1, new=True)
-    return Layout(-3 if channel_axis(leaf) == 0 else -1, new=False)
+        return FrameAxis(-1, new=True)
+    return FrameAxis(-3 if channel_axis(leaf) == 0 else -1, new=False)
 
 
 class Place(NamedTuple):
-    """Where a leaf lies in observations by group; `layout` is None of what is not stacked."""
+    """Where a leaf lies in observations by group; `axis` is None of what is not stacked."""
 
     group: str
     path: Path
-    layout: Layout | None
+    axis: FrameAxis | None
 
     def of(self, observations: dict[str, PyTree]) -> Any:
         tree = observations[self.group]
@@ -108,7 +109,7 @@ def places(spec: EnvSpec) -> list[Place]:
         parted = is_parted(agents.observation)
         for path, leaf in _leaves(agents.observation):
             seen = not parted or path[0] == SEEN
-            found.append(Place(group, path, layout_of(leaf) if seen else None))
+            found.append(Place(group, path, axis_of(leaf) if seen else None))
     return found
 
 
@@ -124,9 +125,6 @@ def stacked_spec(spec: EnvSpec, frames: int) -> EnvSpec:
     """The spec of an environment whose observations are stacks of so many frames."""
 
     def stacked(space: Space) -> Space:
-        if is_parted(space):
-            assert isinstance(space, dict)
-            return {**space, SEEN: stacked(space[SEEN])}
         return space_map(lambda leaf: _stacked(leaf, frames), space)
 
     def native(format: NativeFormat | None) -> NativeFormat | None:
@@ -136,10 +134,11 @@ def stacked_spec(spec: EnvSpec, frames: int) -> EnvSpec:
                        for path, start in format.observation_starts)  # fmt: skip
         return dataclasses.replace(format, observation_starts=starts)
 
-    groups = {
-        group: dataclasses.replace(agents, observation=stacked(agents.observation), native=native(agents.native))
-        for group, agents in spec.groups.items()
-    }
+    groups = {}
+    for group, agents in spec.groups.items():
+        space: Any = agents.observation
+        observation = {**space, SEEN: stacked(space[SEEN])} if is_parted(space) else stacked(space)
+        groups[group] = dataclasses.replace(agents, observation=observation, native=native(agents.native))
     return dataclasses.replace(spec, groups=groups)
 
 
@@ -148,12 +147,12 @@ def _stacked(leaf: Leaf, frames: int) -> Leaf:
         return MultiDiscrete((leaf.n,) * frames, leaf.dtype)
     if isinstance(leaf, MultiDiscrete):
         return MultiDiscrete(leaf.sizes * frames, leaf.dtype)
-    layout = layout_of(leaf)
+    axis = axis_of(leaf)
 
     def repeated(bound: Any) -> Any:
-        return layout.join([np.broadcast_to(bound, leaf.shape)] * frames) if np.ndim(bound) else bound
+        return axis.join([np.broadcast_to(bound, leaf.shape)] * frames) if np.ndim(bound) else bound
 
-    shape = layout.join([np.broadcast_to(np.int8(0), leaf.shape)] * frames).shape
+    shape = axis.join([np.broadcast_to(np.int8(0), leaf.shape)] * frames).shape
     return Box(shape, leaf.dtype, repeated(leaf.low), repeated(leaf.high))
 
 
@@ -164,6 +163,7 @@ class FrameStackedEnvironment:
         self.environment, self.frames = environment, frames
         self.spec = stacked_spec(environment.spec, frames)
         self.fixed_envs: int | None = getattr(environment, "fixed_envs", None)
+        self.one_vector = bool(getattr(environment, "one_vector", False))
         self.reports_return = reports_return(environment)
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> FrameStackedVector:
@@ -183,7 +183,7 @@ class FrameStackedVector:
 
     def __init__(self, vector: HostVector, spec: EnvSpec, envs: int, frames: int):
         """`spec` is that of the vector inside."""
-        self._vector, self.lives = vector, lives_of(vector)
+        self._vector = vector
         self._agents = {group: agents.agents for group, agents in spec.groups.items()}
         self._places = places(spec)
 
@@ -192,6 +192,11 @@ class FrameStackedVector:
 
         self._frames = deque(observations() for _ in range(frames))  # the oldest first
         self._last = observations()
+
+    @property
+    def lives(self) -> Lives | None:
+        """That of the vector inside, where its environments go on after what ends an episode for learning."""
+        return lives_of(self._vector)
 
     def reset(self, observation: dict[str, PyTree]) -> None:
         self._vector.watch = self.watch
@@ -230,6 +235,8 @@ class FrameStackedVector:
                     stand[row] = _without_last(Episode(number, episodes[row].actions), _length(episodes[row]))
             if back == oldest:
                 self._fill(None)
+            elif self.lives is not None:
+                self._fill(self.lives.first)  # for learning, an episode begins here
             if cut.all():  # all stand at the beginning of other episodes
                 break
         if cut.any():
@@ -255,19 +262,19 @@ class FrameStackedVector:
     def _show(self, observation: dict[str, PyTree]) -> None:
         for place in self._places:
             frames = [place.of(frame) for frame in self._frames]
-            if place.layout is None:
+            if place.axis is None:
                 place.of(observation)[...] = frames[-1]
             else:
-                place.layout.join(frames, out=place.of(observation))
+                place.axis.join(frames, out=place.of(observation))
 
     def _end(self, ended: np.ndarray, out: HostStep) -> None:
         """Writes the last stacks of episodes that ended; the next ones begin with a stack of their first frame."""
         for place in self._places:
             rows = self._rows(ended, place.group)
             last = place.of(self._last)[rows]
-            if place.layout is not None:
+            if place.axis is not None:
                 *before, _ = self._frames  # the newest is of the next episode already
-                last = place.layout.join([*(place.of(frame)[rows] for frame in before), last])
+                last = place.axis.join([*(place.of(frame)[rows] for frame in before), last])
             place.of(out.last_observation)[rows] = last
         self._fill(ended)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from runnel.environment import JaxEnvironment, TimeStep
-from runnel.envs.frame_stack import Layout, Place, places, stacked_spec
+from runnel.envs.frame_stack import FrameAxis, Place, places, stacked_spec
 from runnel.types import Array, EnvSpec, PyTree
 
 
@@ -33,8 +33,8 @@ class FrameStackedJaxEnvironment:
     def reset(self, key: Array) -> tuple[StackedState, PyTree]:
         inner, observation = self.environment.reset(key)
         stacks = tuple(
-            layout.join([place.of(self._groups(observation))] * self.frames, jnp.concatenate)
-            for place, layout in self._stacked()
+            axis.join([place.of(self._groups(observation))] * self.frames, jnp.concatenate)
+            for place, axis in self._stacked()
         )
         return StackedState(inner, stacks), self._show(observation, stacks)
 
@@ -42,13 +42,13 @@ class FrameStackedJaxEnvironment:
         inner, timestep = self.environment.step(state.inner, action, key)
         seen = self._groups(timestep.observation)
         stacks = tuple(
-            _pushed(stack, place.of(seen), layout)
-            for stack, (place, layout) in zip(state.stacks, self._stacked(), strict=True)
+            _pushed(stack, place.of(seen), axis)
+            for stack, (place, axis) in zip(state.stacks, self._stacked(), strict=True)
         )
         return StackedState(inner, stacks), timestep._replace(observation=self._show(timestep.observation, stacks))
 
-    def _stacked(self) -> list[tuple[Place, Layout]]:
-        return [(place, place.layout) for place in self._places if place.layout is not None]
+    def _stacked(self) -> list[tuple[Place, FrameAxis]]:
+        return [(place, place.axis) for place in self._places if place.axis is not None]
 
     def _groups(self, observation: PyTree) -> dict[str, PyTree]:
         return observation if self._only is None else {self._only: observation}
@@ -63,8 +63,8 @@ class FrameStackedJaxEnvironment:
         return jax.tree.unflatten(jax.tree.structure(observation), [leaf for _, leaf in ordered])
 
 
-def _pushed(stack: Array, frame: Any, layout: Layout) -> Array:
+def _pushed(stack: Array, frame: Any, axis: FrameAxis) -> Array:
     """A stack without its oldest frame and with a new one."""
-    frame = frame[..., None] if layout.new else frame
-    rest = jax.lax.slice_in_dim(stack, frame.shape[layout.axis], None, axis=layout.axis)
-    return jnp.concatenate([rest, frame], axis=layout.axis)
+    frame = frame[..., None] if axis.new else frame
+    rest = jax.lax.slice_in_dim(stack, frame.shape[axis.number], None, axis=axis.number)
+    return jnp.concatenate([rest, frame], axis=axis.number)

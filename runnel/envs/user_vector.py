@@ -92,6 +92,11 @@ class UserVectorEnvironment:
         found._lent = _Lent(name)
         return found
 
+    @property
+    def one_vector(self) -> bool:
+        """Whether a process has one vector of it, and not more."""
+        return self._lent is not None
+
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> UserVector:
         if render:
             draw_without_screen()

@@ -141,7 +141,7 @@ class SameStep:
         flags = _flags(terminated, truncated, self._vector.num_envs)
         ended = np.flatnonzero(flags[0] | flags[1]).tolist()
         last = {env: self._last(info, env) for env in ended}
-        metrics = {env: numbers(info_of(info, env).get("final_info", {})) for env in ended}
+        metrics = {env: numbers(info_of(info, env).get("final_info")) for env in ended}
         return VectorStep(each(observation, self._vector.num_envs), np.asarray(reward), *flags, last, metrics)
 
     def restart(self, envs: Sequence[int], seeds: Seeds) -> dict[int, Any]:
@@ -247,16 +247,24 @@ def _flags(terminated: Any, truncated: Any, count: int) -> tuple[np.ndarray, np.
 
 
 def info_of(info: Any, env: int) -> dict[str, Any]:
-    """The info of one environment: of a vector's arrays with masks, `_name` for `name`, or of a list of dicts."""
-    if not isinstance(info, Mapping):
-        return dict(info[env])
+    """The info of one environment: of a vector's arrays with masks, `_name` for `name`, or of a list of dicts.
+
+    Nothing of what is neither: infos are no reason to stop.
+    """
+    try:
+        return _info_of(info, env) if isinstance(info, Mapping) else dict(info[env])
+    except Exception:
+        return {}
+
+
+def _info_of(info: Mapping[str, Any], env: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in info.items():
         there = info.get(f"_{key}")
         if (key[:1] == "_" and key[1:] in info) or (there is not None and not there[env]):
             continue
         if isinstance(value, Mapping):
-            found[key] = info_of(value, env)
+            found[key] = _info_of(value, env)
         elif isinstance(value, np.ndarray | list | tuple) and len(value) > env:
             found[key] = value[env]
     return found

@@ -22,7 +22,7 @@ E = TypeVar("E")
 
 
 class RecoveringVector(abc.ABC, Generic[E]):
-    """A `HostVector` less its `step` and `render`: each environment has a row, and is made anew where it fails.
+    """A `HostVector` less its `step` and `render`: each environment has a row, and is replaced when it fails.
 
     What the environments show is kept here too, and copied to where the caller wants it: a failed environment's last
     good observation is still there when the caller has written over its own.
@@ -135,7 +135,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
             return raised(what, problem)
 
     def _fail(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
-        """Counts a failure, and puts an environment made anew in the place of the one that failed."""
+        """Counts a failure, and replaces the environment that failed by a new one."""
         problem: EnvironmentFault | None = fault
         while problem:
             failure = Failure(row, self._indices[row], self._episodes[row], problem.what, problem.traceback)

@@ -64,6 +64,12 @@ def evaluate(
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
     with contained(), recording_video(video) as film:
         found = stored_policies.find(run, tag, None, built.algorithm, note, built)
+        for group in built.graph.states:
+            if group not in found:
+                raise UserError(
+                    f"{run_dir} has no policy '{tag}' of group '{group}', expected one of each group; use another tag"
+                )
+        found = {group: found[group] for group in built.graph.states}
         params = {group: params_of(built.graph.states[group], s.arrays(), s.where) for group, s in found.items()}
         startup.phase(f"playing {episodes} episodes")
         if film is not None:

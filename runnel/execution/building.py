@@ -126,6 +126,11 @@ def _check_vectors(plan: Plan, environment: Environment) -> None:
     fixed, players = fixed_envs(environment), plan.home("environment")
     if fixed is None:
         return
+    if players.env_splits > 1 and getattr(environment, "one_vector", False):
+        raise UserError(
+            f"{environment.spec.name} is one vector, made already: found env_splits={players.env_splits}, for which a "
+            "worker needs as many; expected env_splits=1, or a function that makes a vector"
+        )
     vectors = len(players.environments) * players.env_splits
     total = sum(stop - start for start, stop in players.environments)
     if any((stop - start) != fixed * players.env_splits for start, stop in players.environments):

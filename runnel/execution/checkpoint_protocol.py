@@ -40,6 +40,7 @@ class CheckpointProtocol:
         self.in_step = {name for name in self.learners if self._is_synchronous(name)}
         self.catching_up = self._training() - self.in_step if self.plan.mixed else set()
         self._pause_at = 0  # the iteration at which learners that are in step pause, once they had to be aligned
+        self._told: set[str] = set()  # the workers that know of the pause in progress
 
     def _is_synchronous(self, learner: str) -> bool:
         nodes = self.plan.fragment(self.group.specs[learner].fragment).nodes
@@ -60,6 +61,7 @@ class CheckpointProtocol:
             record.pause_at, record.saved = 0, {}
             if record.paused:
                 record.state = "paused"
+        self._told = set()
         for stage in self._stages():
             behind = max(map(self._behind, stage), default=0)
             for name in stage:
@@ -79,6 +81,7 @@ class CheckpointProtocol:
     def _pause(self, name: str) -> None:
         """Asks a worker to pause, unless it has paused where it is to."""
         if not self.supervisor.records[name].paused or self._behind(name):
+            self._told.add(name)
             self.supervisor.pause(name, self._synchronous_iteration() if name in self.catching_up else 0)
 
     def _behind(self, name: str) -> int:
@@ -126,6 +129,7 @@ class CheckpointProtocol:
     def _all_paused(self) -> bool:
         self._align()
         self._wake()
+        self._tell()
         return not any(record.state == "pausing" for record in self.supervisor.records.values())
 
     def _align(self) -> None:
@@ -155,6 +159,13 @@ class CheckpointProtocol:
             if records[name].paused and records[name].paused_at is not None:
                 records[name].state = "running"
                 self.supervisor.send(name, Pause(NOT_YET))
+
+    def _tell(self) -> None:
+        """Tells learners that have paused by themselves, at the end of training, that the others are to pause too."""
+        for name in self.learners - self._told:
+            if self.supervisor.records[name].paused:
+                self._told.add(name)
+                self.supervisor.send(name, Pause(self.supervisor.records[name].pause_at))
 
     def _all_saved(self) -> bool:
         records = self.supervisor.records

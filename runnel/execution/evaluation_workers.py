@@ -92,6 +92,14 @@ class EvaluationWorkers:
     def busy(self) -> bool:
         return self._now is not None or bool(self._waiting)
 
+    def rewind(self, env_steps: int) -> None:
+        self._done = [done for done in self._done if done.snapshot.env_steps <= env_steps]
+        self._waiting = [(each, must) for each, must in self._waiting if each.env_steps <= env_steps]
+        if self._now is not None and self._now.env_steps > env_steps:
+            self._now = None
+            for share in self._shares:  # what they send of it has a number that nobody waits for
+                share.working = None
+
     def close(self) -> None:
         if self._launcher is not None:
             self._launcher.close(1.0)

@@ -48,6 +48,10 @@ class Evaluators(Protocol):
 
     def busy(self) -> bool: ...
 
+    def rewind(self, env_steps: int) -> None:
+        """Training returns to an earlier point: later snapshots will come again, and are forgotten."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -90,6 +94,9 @@ class InProcessEvaluators:
 
     def busy(self) -> bool:
         return False
+
+    def rewind(self, env_steps: int) -> None:
+        self._done = [done for done in self._done if done.snapshot.env_steps <= env_steps]
 
     def close(self) -> None:
         if self._made is not None:

@@ -7,11 +7,14 @@ the metadata of the snapshot, whose score decides which policy is best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from runnel.config import serialization
 from runnel.config.run_config import RunConfig
 from runnel.errors import RunFailed, UserError, nearest
 from runnel.execution.building import BuiltRun
@@ -53,13 +56,20 @@ class PolicyRecorder:
         self.rule = Retention(asked.keep_every, asked.keep_every_s, asked.keep_best)
         self._described, self._algorithm = described_policies(built, config), built.algorithm
         self._frozen = built.graph.frozen  # another run's store has them
-        self._evaluators = self._make_evaluators(run_dir, built)
-        self._evaluated_at = -1  # environment steps of the newest snapshot that was sent to be evaluated
+        self._evaluators = self._make_evaluators(run_dir, config, built)
+        self._taken_at = -1  # environment steps of the newest snapshot that was due
+        self._evaluated_at = -1  # and of the newest that was sent to be evaluated
         self.newest: dict[str, Any] | None = None  # the newest evaluation
         self.best: dict[str, Any] | None = None
-        self.reached = False  # the return that ends the run
+        self.highest = -math.inf  # of the mean returns
 
-    def _make_evaluators(self, run_dir: Path, built: BuiltRun) -> Evaluators | None:
+    @property
+    def reached(self) -> bool:
+        """Whether an evaluation has found the return that ends the run."""
+        target = self.asked.stop_at_eval_return
+        return target is not None and self.highest >= target
+
+    def _make_evaluators(self, run_dir: Path, config: Mapping[str, Any], built: BuiltRun) -> Evaluators | None:
         asked = self.asked
         if asked.eval_every is None:
             return None
@@ -71,6 +81,14 @@ class PolicyRecorder:
             workers = 1 if built.plan.workers > 1 else 0
         if not workers:
             return InProcessEvaluators(task, self._stop)
+        for part in ("algorithm", "environment"):
+            why = serialization.reason(config[part])
+            if why is not None:
+                raise UserError(
+                    f"eval_workers={workers}: found an {part} that another process cannot make, expected one that it "
+                    f"can ({why}); eval_workers=0 evaluates in this process",
+                    keywords=("eval_workers",),
+                )
         from runnel.execution.evaluation_workers import EvaluationWorkers
         from runnel.launch.local_launcher import LocalLauncher
 
@@ -101,20 +119,32 @@ class PolicyRecorder:
     def take(self, snapshot: TakenSnapshot) -> None:
         """A snapshot that was due: keeps it, and has it evaluated."""
         self.keep(snapshot)
+        if snapshot.mark < 0:
+            return
+        # Not the mark itself: a snapshot may be due for several reasons, of which the mark names the latest.
+        before, self._taken_at = self._taken_at, snapshot.env_steps
         every = self.asked.eval_every
-        if every is not None and snapshot.mark >= 0 and snapshot.mark % every == 0:
+        if every is not None and snapshot.env_steps // every > before // every:
             self._submit(snapshot, must=self.asked.eval_wait)
 
     def keep(self, snapshot: TakenSnapshot) -> None:
         """Stores a snapshot, unless the store has it already. A full disk does not end a run."""
-        try:
-            for group, arrays in snapshot.arrays.items():
-                version = snapshot.versions[group]
-                if group not in self._frozen and not self.store.query(group, version=version):
-                    config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
-                    self.store.add(config, arrays)
+        with self._storing():
+            self._add(snapshot)
             if self._evaluators is None or snapshot.mark < 0:
                 self.store.prune(self.rule)
+
+    def _add(self, snapshot: TakenSnapshot) -> None:
+        for group, arrays in snapshot.arrays.items():
+            version = snapshot.versions[group]
+            if group not in self._frozen and not self.store.query(group, version=version):
+                config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
+                self.store.add(config, arrays)
+
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        try:
+            yield
         except (OSError, UserError) as error:
             self._report_event(
                 "policy_failed", reason=f"a policy could not be stored: {error}", action="training goes on"
@@ -132,10 +162,21 @@ class PolicyRecorder:
         """Training returns to an earlier point: what was made later will be made again."""
         self.store.rewind(env_steps)
         self.log.rewind(env_steps)
-        self._evaluated_at = min(self._evaluated_at, env_steps)
-        self.reached, self.newest, self.best = False, None, None
+        if self._evaluators is not None:
+            self._evaluators.rewind(env_steps)
+        self.highest, self.newest, self.best = -math.inf, None, None
         for found in read_evaluations(self.log.run_dir):
             self._note(found)
+        logged = -1 if self.newest is None else self.newest["env_steps"]
+        self._taken_at = env_steps
+        self._evaluated_at = max(min(self._evaluated_at, env_steps), logged)
+
+    def catch_up(self, snapshot: TakenSnapshot, steps_per_iteration: int) -> None:
+        """A run goes on with these parameters: evaluates them if that was due when it was interrupted, and was not
+        done any more."""
+        if self._evaluators is not None and self._evaluated_at < snapshot.env_steps:
+            self._taken_at = snapshot.env_steps - steps_per_iteration
+            self.take(replace(snapshot, mark=snapshot.env_steps))
 
     # Evaluations
 
@@ -172,20 +213,20 @@ class PolicyRecorder:
         }
         found["score"] = score_of(flat(found, ""), self.asked.eval_metric)
         self.log.add(found)
-        for group, version in snapshot.versions.items():
-            summary = {**flat(found), SCORE: found["score"], "episodes": found["episodes"]}
-            self.store.annotate(group, version, summary)
-        self.store.prune(self.rule)
+        with self._storing():
+            self._add(snapshot)  # it may have been removed meanwhile: it had no score, and newer ones came
+            for group, version in snapshot.versions.items():
+                summary = {**flat(found), SCORE: found["score"], "episodes": found["episodes"]}
+                self.store.annotate(group, version, summary)
+            self.store.prune(self.rule)
         self._note(found)
         return RecordedEvaluation(found, snapshot)
 
     def _note(self, found: dict[str, Any]) -> None:
         self.newest = found
-        if self.best is None or (found.get("score") or 0.0) > (self.best.get("score") or 0.0):
+        if self.best is None or found["score"] > self.best["score"]:
             self.best = found
-        target = self.asked.stop_at_eval_return
-        if target is not None and found["mean_return"] >= target:
-            self.reached = True
+        self.highest = max(self.highest, found["mean_return"])
 
     def metrics(self) -> dict[str, float]:
         """What the newest evaluation found, as metrics."""
@@ -201,6 +242,7 @@ class PolicyRecorder:
         return {
             "evaluation": {name: self.newest[name] for name in names},
             "best": {name: self.best[name] for name in names},
+            "highest_eval_return": self.highest,
             "evaluations_skipped": self._evaluators.skipped,
         }
 

@@ -91,8 +91,15 @@ def may_be_done(result: Mapping[str, Any] | None, config: RunConfig) -> bool:
 
 
 def _reached(result: Mapping[str, Any], config: RunConfig) -> bool:
-    reached, target = result.get("mean_return"), config.stop_at_return
-    return target is not None and isinstance(reached, int | float) and reached >= target
+    return is_reached(result, "mean_return", config.stop_at_return) or is_reached(
+        result, "highest_eval_return", config.stop_at_eval_return
+    )
+
+
+def is_reached(result: Mapping[str, Any] | None, name: str, target: float | None) -> bool:
+    """Whether a result says that a return which ends the run was reached."""
+    found = (result or {}).get(name)
+    return target is not None and isinstance(found, int | float) and found >= target
 
 
 def read_result(run_dir: Path) -> dict[str, Any] | None:

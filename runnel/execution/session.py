@@ -295,6 +295,7 @@ class Session:
         target = math.inf if target is None else target
         saved_at, progress = time.monotonic(), None
         reached = self.counters.mean_return is not None and self.resumed and self.counters.mean_return >= target
+        reached |= self.policies.reached
         while self.counters.env_steps < wanted and not self.interrupted and not reached and not self.callbacks.stopped:
             left = math.ceil((self._next_stop(wanted) - self.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if self.stats.startup_s is not None else (0.0, 1)
@@ -526,6 +527,8 @@ class Session:
             note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
         self._saved_at_iteration = self.counters.iterations
         self.policies.rewind(taken)
+        carry, per_iteration = saved["carry"], self.built.graph.steps_per_iteration
+        self.policies.catch_up(snapshots.take(carry.states, carry.updates, taken), per_iteration)
         note(f"resumed at {self.counters.env_steps:,} steps")
         self.events.record("resumed", reason=f"at {self.counters.env_steps:,} steps", cut_episodes=cut)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from runnel.runtime.control_messages import SnapshotTaken
-from runnel.runtime.programs.snapshots import TakenSnapshot
+from runnel.runtime.programs.snapshots import ASKED, TakenSnapshot
 
 
 class SnapshotCollector:
@@ -24,8 +24,9 @@ class SnapshotCollector:
         if parts.keys() != self.groups:
             return
         del self._parts[taken.mark]
-        # A mark that one learner passed over, because a later one was due at once, will never be complete.
-        self._parts = {mark: rest for mark, rest in self._parts.items() if mark > taken.mark}
+        # A mark that one learner passed over, because a later one was due at once, will never be complete. One that
+        # was asked for still will.
+        self._parts = {mark: rest for mark, rest in self._parts.items() if mark > taken.mark or mark == ASKED}
         self._whole.append(
             TakenSnapshot(
                 taken.mark,

@@ -30,7 +30,7 @@ from runnel.execution.building import BuiltRun, build, read_config, rebuild
 from runnel.execution.callbacks import Callback, Callbacks
 from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, on
 from runnel.execution.policy_recorder import check_metric
-from runnel.execution.run import Run, finished, may_be_done, of_run, read_result
+from runnel.execution.run import Run, finished, is_reached, may_be_done, of_run, read_result
 from runnel.execution.session import Session
 from runnel.execution.stored_policies import Source
 from runnel.execution.trust import WANDB, admit, sign
@@ -267,9 +267,11 @@ def _changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result:
         stored = replace(stored, on_nan=on_nan)
     if steps is None:
         return stored
-    reached, target = (result or {}).get("mean_return"), stored.stop_at_return
-    if isinstance(reached, int | float) and target is not None and reached >= target:
-        stored = replace(stored, stop_at_return=None)  # reached already: more steps are to go beyond it
+    # What is reached already is left out: more steps are to go beyond it.
+    if is_reached(result, "mean_return", stored.stop_at_return):
+        stored = replace(stored, stop_at_return=None)
+    if is_reached(result, "highest_eval_return", stored.stop_at_eval_return):
+        stored = replace(stored, stop_at_eval_return=None)
     return replace(stored, steps=steps)
 
 

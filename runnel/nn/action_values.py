@@ -22,8 +22,8 @@ from runnel.types import Array, PyTree
 class ActionHead(linen.Module):
     """From features to `[actions, *each]`: by one layer, or dueling (Wang et al., 2016).
 
-    Dueling, one stream tells what the observation is worth and another how much better each action is than the mean of
-    all. A stream has a hidden layer of its own, as wide as the features: without, the two would be no more than one.
+    Dueling, one stream gives the value of the observation and another how much better each action is than the mean of
+    all. Each stream has a hidden layer of its own, as wide as the features: without it, the two would be one layer.
     """
 
     actions: int

@@ -64,5 +64,5 @@ def check_mask(spec: AgentSpec) -> None:
 
 
 def _towers(spec: AgentSpec) -> bool:
-    """Policy and value each have a network, but for images: convolutions are dear and serve both."""
+    """Policy and value each have a network. For images they share one, because convolutions are expensive."""
     return not networks.is_image(view(spec.observation).seen)

@@ -40,7 +40,7 @@ class AgentPolicy(struct.PyTreeNode):
     network: Any = struct.field(pytree_node=False)
     core: Core | None = struct.field(pytree_node=False)
     head: Head = struct.field(pytree_node=False)
-    identities: int = struct.field(pytree_node=False)  # agents that are told apart by number; 0: by what they see only
+    identities: int = struct.field(pytree_node=False)  # agents with a number of their own as input; 0: without
 
     @classmethod
     def create(cls, settings: Settings, key: Array, spec: AgentSpec) -> AgentPolicy:
@@ -116,7 +116,7 @@ class StateValue(struct.PyTreeNode):
 
 
 def with_state(whole: WholeState, observation: PyTree, agents: int) -> PyTree:
-    """[T, E * agents, ...] with the state, but for an agent alone."""
+    """[T, E * agents, ...] with the state; unchanged for a single agent."""
     seen, action_mask, active, state = view(observation)
     if state is None and agents > 1:
         by_environment = jax.vmap(jax.vmap(whole))(observed_together(observation, agents))  # [T, E, s]

@@ -20,7 +20,7 @@ Memory = Literal["none", "gru", "lstm"]
 
 
 class Core(Protocol):
-    """Turns a sequence of features into memories, of which each tells its output."""
+    """Turns a sequence of features into memories; each memory determines the output of its step."""
 
     @property
     def size(self) -> int:
@@ -38,7 +38,7 @@ class Core(Protocol):
         ...
 
     def unroll(self, params: Any, memory: PyTree, features: Array, first: Array) -> PyTree:
-        """[T, ...] the memory after each of T steps, begun anew at steps that are `first` in an episode."""
+        """[T, ...] the memory after each of T steps, reset at steps that are `first` in an episode."""
         ...
 
     def output(self, memory: PyTree) -> Array:
@@ -55,7 +55,7 @@ def gates(key: Array, inputs: int, size: int, count: int) -> Array:
 
 
 def unroll(advance: Callable[[PyTree, Array], PyTree], memory: PyTree, driven: Array, first: Array) -> PyTree:
-    """[T, ...] the memory after each of T steps, each driven by a row and begun anew where it is `first`."""
+    """[T, ...] the memory after each of T steps, each driven by a row, and reset where that is `first`."""
 
     def body(memory: PyTree, step: tuple[Array, Array]) -> tuple[PyTree, PyTree]:
         driven, first = step

@@ -46,7 +46,7 @@ class SquashedGaussian(NamedTuple):
     log_std: Array  # [..., n]
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
-        """[..., n] and [...]. Both at once: what was drawn cannot be told from an action that is 1 by rounding."""
+        """[..., n] and [...]. Both at once: from an action that rounding made 1, what was drawn cannot be recovered."""
         gaussian = Gaussian(self.mean, self.log_std)
         drawn = gaussian.sample(key)
         squashed, log_slope = distrax.Tanh().forward_and_log_det(drawn)

@@ -32,7 +32,7 @@ class Settings(Protocol):
 
 
 def identities_of(settings: Settings, spec: AgentSpec) -> int:
-    """How many agents are told apart by number: 0 where they are known by what they see only."""
+    """How many agents have a number of their own as an input of the network; 0 if they have none."""
     return spec.agents if settings.agent_ids and spec.agents > 1 else 0
 
 
@@ -84,7 +84,7 @@ class TeamValues(struct.PyTreeNode):
     """
 
     values: ActionValues
-    identities: int = struct.field(pytree_node=False)  # agents that are told apart by number; 0: by what they see only
+    identities: int = struct.field(pytree_node=False)  # agents with a number of their own as input; 0: without
 
     @classmethod
     def create(cls, settings: Settings, key: Array, spec: AgentSpec) -> TeamValues:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,9 @@ from runnel.recording.files import AppendOnlyFile, as_user_error, clean, write_a
 
 FILE: Final = "evaluations.jsonl"
 MOST_BYTES: Final = 1 << 30
+
+_NUMBERS: Final = ("mean_return", "std_return", "mean_length", "score")
+MOST_STEPS: Final = 1 << 62
 
 
 class EvaluationLog:
@@ -47,6 +51,26 @@ def read_evaluations(run_dir: Path | str) -> list[dict[str, Any]]:
                 each = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(each, dict) and type(each.get("env_steps")) is int:
+            if _is_evaluation(each):
                 found.append(each)
     return found
+
+
+def _is_evaluation(value: Any) -> bool:
+    """Whether a run has written it: it is shown, compared and drawn."""
+    if not isinstance(value, dict) or type(value.get("env_steps")) is not int or type(value.get("episodes")) is not int:
+        return False
+    numbers = [value.get(name) for name in ("mean_return", "std_return", "mean_length", "score")]
+    returns, tables = value.get("returns"), [value.get(name, {}) for name in ("env", "group_returns")]
+    interval = value.get("return_interval")
+    return (
+        0 <= value["env_steps"] < MOST_STEPS
+        and all(map(_is_number, numbers))
+        and isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval))
+        and isinstance(returns, list) and all(map(_is_number, returns))
+        and all(isinstance(table, dict) and all(v is None or _is_number(v) for v in table.values()) for table in tables)
+    )  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < math.inf

@@ -24,6 +24,8 @@ from runnel.recording.files import as_user_error, clean, one_line, read_json
 CONFIG: Final = "config.json"
 MODEL: Final = "model.safetensors"
 MOST_BYTES: Final = 1 << 40
+MOST_HEADER_BYTES: Final = 100_000_000
+"""As safetensors itself allows."""
 
 
 def write(root: Path, name: str, config: PolicyConfig, arrays: Mapping[str, np.ndarray]) -> PolicyConfig:
@@ -69,8 +71,8 @@ def read_arrays(root: Path, name: str, config: PolicyConfig) -> dict[str, np.nda
     """The parameters; a file that differs from the one that was written is refused."""
     path = root / name / MODEL
     try:
-        content = run_directory.read(root, _below(name, MODEL), MOST_BYTES)
-    except OSError as error:
+        content = _read_model(root, _below(name, MODEL))
+    except (OSError, MemoryError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from None
     if config.digest != _digest(content):
         raise UserError(f"{path} is damaged: it is not the file that {CONFIG} describes; use another snapshot")
@@ -78,6 +80,17 @@ def read_arrays(root: Path, name: str, config: PolicyConfig) -> dict[str, np.nda
         return parameters.unpack(content)
     except parameters.DamagedParameters as error:
         raise UserError(f"{path} is no file of parameters that Runnel writes: {error}") from None
+
+
+def _read_model(root: Path, name: str) -> bytes:
+    """The whole file; what is obviously none of parameters, such as a huge file of zeros, is not read to its end."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with run_directory.open_to_read(root, name, min(MOST_BYTES, memory_bytes)) as file:
+        size = os.fstat(file.fileno()).st_size
+        if not 2 <= int.from_bytes(file.read(8), "little") <= min(size, MOST_HEADER_BYTES):
+            return b""
+        file.seek(0)
+        return file.read(size)
 
 
 def _read_json(root: Path, name: str, path: Path) -> Any:

@@ -39,7 +39,7 @@ SCORE: Final = "score"
 """The entry of a snapshot's metadata by which the best is found: higher is better."""
 
 WRITING: Final = ".writing-"
-VERSION: Final = re.compile(r"\d{12,18}")
+VERSION: Final = re.compile(r"[0-9]{12,18}")
 TAG: Final = re.compile(r"[A-Za-z_][\w.-]{0,99}")
 
 Tags = dict[str, dict[str, int]]
@@ -128,7 +128,7 @@ def snapshot_name(group: str, version: int) -> str:
 
 def group_directory(group: str) -> str:
     """A name that every file system takes, and that leads nowhere else."""
-    return "group-" + quote(group, safe="").replace(".", "%2E")
+    return "group-" + quote(group, safe="", errors="replace").replace(".", "%2E")
 
 
 class PolicyStore:
@@ -183,7 +183,8 @@ class PolicyStore:
 
     def groups(self) -> list[str]:
         names = run_directory.names(self.run_dir, DIRECTORY)
-        return sorted(unquote(name.removeprefix("group-")) for name in names if name.startswith("group-"))
+        found = {unquote(name.removeprefix("group-")): name for name in names if name.startswith("group-")}
+        return sorted(group for group, name in found.items() if group_directory(group) == name)
 
     def _all(self, group: str | None = None) -> list[Snapshot]:
         tags = self.tags()
@@ -201,7 +202,7 @@ class PolicyStore:
                 continue
             with contextlib.suppress(UserError):  # one that is damaged is as good as not there
                 config = policy_directory.read_config(self.run_dir, f"{below}/{name}")
-                if config.group == group and config.version == int(name):
+                if config.group == group and name == f"{config.version:012d}":
                     found.append(Snapshot(self.run_dir, config))
         return sorted(found, key=lambda s: (s.env_steps, s.version))
 

@@ -61,6 +61,20 @@ def test_the_vector_of_the_documentation_trains(tmp_path, monkeypatch):
     sys.modules.pop("many_carts", None)
 
 
+def test_the_environments_of_the_documentation_report_metrics_and_scores(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    shaped = runnel.train("reinforce:Reinforce", "shaped:Shaped", steps=2_048, run_dir=tmp_path / "shaped", quiet=True)
+    assert shaped.result["mean_return"] == -200  # nobody gets up the mountain so soon
+    assert shaped.result["learner_return"] > -200
+    assert shaped.result["env"] == {"is_success": 0}
+    corridor = runnel.train(
+        "reinforce:Reinforce", "corridor:Corridor", steps=8_192, run_dir=tmp_path / "corridor", quiet=True
+    )
+    assert 0 < corridor.result["env"]["is_success"] <= 1
+    for module in ("reinforce", "shaped", "corridor"):
+        sys.modules.pop(module, None)
+
+
 SHOWN = [
     (page.name, command, shown)
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -1,12 +1,14 @@
 """Frames stacked by setting: the same for host and JAX environments, whatever they show."""
 
 import functools
+from types import SimpleNamespace
 
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import own_envs
+import own_vectors
 import parted
 import pytest
 import toys
@@ -229,6 +231,64 @@ def test_what_is_not_played_again_the_same_is_cut(monkeypatch):
     assert cut.tolist() == [True]
     assert vector.episode_numbers().tolist() == [5]
     assert len(vector.failures()) == 1
+
+
+def test_metrics_are_those_of_the_vector_inside():
+    environment = of_object(own_vectors.sync, {"frame_stack": 2, "mode": "SAME_STEP"})
+    vector, out = environment.open(range(2), 7), empty(environment.spec, 2)
+    vector.reset(out.observation)
+    for _ in range(6):
+        vector.step({"agent": np.array([0, 0], np.int32)}, out)
+    assert {each.row for each in vector.episode_metrics()} == {0, 1}
+    plain = of_object(Drunkard, {"frame_stack": 2}).open(range(1), 7)
+    assert isinstance(plain.episode_metrics(), list)
+
+
+def test_what_begins_for_learning_begins_with_a_stack_of_its_own():
+    """Where a game goes on after the loss of a life, a restored stack has nothing of the life before."""
+    environment = FrameStackedEnvironment(Lives(), 3)
+    whole, again = environment.open([0], 0), environment.open([0], 0)
+    out, restored = empty(environment.spec, 1), empty(environment.spec, 1)
+    whole.reset(out.observation)
+    for step in range(1, 9):
+        whole.step({"agent": np.zeros(1, np.int32)}, out)
+        again.restore([Episode(0, {"agent": np.zeros(step, np.int32)})], restored.observation)
+        assert same(out.observation, restored.observation)
+
+
+class Lives:
+    """A host environment that loses a life in every third step and goes on."""
+
+    spec = EnvSpec.single("lives", Box((1,)), Discrete(2))
+
+    def open(self, indices, seed, render=False):
+        return LivesVector()
+
+
+class LivesVector:
+    stateful, watch = False, None
+
+    def __init__(self):
+        self.count, self.lives = 0, SimpleNamespace(first=np.ones(1, bool))
+
+    def reset(self, observation):
+        self.restore([Episode(0, {})], observation)
+
+    def step(self, action, out):
+        self.count += 1
+        self.lives.first[:] = out.terminated[:] = self.count % 3 == 0
+        out.truncated[:] = False
+        out.observation["agent"][:] = out.last_observation["agent"][:] = self.count
+        out.reward["agent"][:] = 1
+
+    def restore(self, episodes, observation):
+        self.count = len(episodes[0].actions.get("agent", ()))
+        self.lives.first[:] = self.count % 3 == 0
+        observation["agent"][:] = self.count
+        return np.zeros(1, bool)
+
+    def episode_numbers(self):
+        return np.zeros(1, np.int64)
 
 
 def test_pictures_are_those_of_the_environment():

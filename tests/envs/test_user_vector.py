@@ -176,6 +176,10 @@ def test_several_workers_need_as_many_vectors(capsys):
     ) as error:
         runnel.build(PPO_OF_COUNTER, own_vectors.three, Fine(2, env_splits=2), envs=8)
     assert error.value.keywords == ("envs",)
+    with pytest.raises(
+        UserError, match=r"is one vector, made already: found env_splits=2, .* expected env_splits=1, or"
+    ):
+        runnel.build(PPO_OF_COUNTER, own_vectors.MADE, Fine(2, env_splits=2), envs=8)
 
 
 def test_more_environments_than_rows_are_not_looked_at():
@@ -242,6 +246,12 @@ def test_workers_step_vectors_of_their_own(distribution, tmp_path):
         PPO_OF_COUNTER, sync, distribution, envs=4, steps=640, run_dir=tmp_path, quiet=True,
         env_settings={"mode": "SAME_STEP"},
     )  # fmt: skip
+    assert (run.result["status"], run.result["restarts"]) == ("finished", 0)
+
+
+@pytest.mark.slow
+def test_a_vector_that_is_a_variable_of_a_module_is_made_in_every_worker(tmp_path):
+    run = runnel.train(PPO_OF_COUNTER, own_vectors.MADE, Coarse(2), envs=4, steps=320, run_dir=tmp_path, quiet=True)
     assert (run.result["status"], run.result["restarts"]) == ("finished", 0)
 
 
@@ -348,6 +358,14 @@ def test_observations_in_parts():
     assert out.last_observation["agent"]["place"][0].tolist() == [3, -3]
     assert out.last_observation["agent"]["pair"][0][0] == 3
     assert out.observation["agent"]["pair"][0].tolist() == [0, 3]
+
+
+def test_infos_that_are_none_stop_nothing():
+    table = Table(of_object(own_vectors.Mute, {"mode": "DISABLED"}))
+    table.play(12)
+    assert table.vector.episode_numbers().all()
+    assert not table.vector.episode_metrics()
+    assert not table.vector.failures()
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -74,10 +74,11 @@ def everything(run):
 def test_the_configuration_of_a_run_trains_the_same_again(environment, distribution, tmp_path):
     asked = dict(envs=4, steps=256, seed=9, env_settings={"frame_stack": 2}, quiet=True)
     first = runnel.train(SMALL, environment, distribution, run_dir=tmp_path / "first", **asked)
-    for name, file in (("directory", tmp_path / "first"), ("file", tmp_path / "first" / "config.json")):
-        again = runnel.train(**config_file.arguments(file), run_dir=tmp_path / name, quiet=True)
-        assert everything(again) == everything(first)
-        assert (tmp_path / name / "config.json").read_text() == (tmp_path / "first" / "config.json").read_text()
+    found = config_file.arguments(tmp_path / "first")
+    assert config_file.arguments(tmp_path / "first" / "config.json") == found
+    again = runnel.train(**found, run_dir=tmp_path / "again", quiet=True)
+    assert everything(again) == everything(first)
+    assert (tmp_path / "again" / "config.json").read_text() == (tmp_path / "first" / "config.json").read_text()
 
 
 def test_a_run_of_an_older_version_is_a_file_to_train_from(tmp_path):

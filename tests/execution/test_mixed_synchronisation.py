@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aging import Ages, OneGroupWaits, SlowPrioritised, SlowRunners, TeamAges
 from chaos import Chaos
+from interrupts import StopAt
 from kill_runs import train
 from paths import EXAMPLES
 
@@ -70,20 +71,6 @@ def test_one_group_waits_for_its_learner_and_the_other_does_not(settings, exampl
     assert int(more.states["runners"].oldest) <= 3
 
 
-class StopAt:
-    """A sink that interrupts the run, as Ctrl-C does, at its first record of so many steps or more."""
-
-    def __init__(self, env_steps: int):
-        self.env_steps = env_steps
-
-    def write(self, record: dict[str, Any]) -> None:
-        if record["env_steps"] >= self.env_steps:
-            signal.raise_signal(signal.SIGINT)
-            self.env_steps = 10**8
-
-    def close(self) -> None: ...
-
-
 LAYOUTS: dict[str, tuple[Ages, str, Distribution]] = {
     "one asynchronous learner": (SlowRunners(), "toys:Tag", OneGroupWaits()),
     "several": (SlowRunners(), "aging:Trio", OneGroupWaits()),
@@ -119,11 +106,12 @@ def updates(run: runnel.Run) -> set[int]:
     return {int(state.updates) for state in run.states.values()}
 
 
-def test_a_mixed_run_ends_where_a_group_reaches_the_target_return(tmp_path):
-    """The asynchronous learner that has reached it rests; actors and the synchronous learner then wait for it."""
+@pytest.mark.parametrize("staleness", [3, 0])
+def test_a_run_ends_where_one_of_several_learners_reaches_the_target_return(staleness, tmp_path):
+    """That learner rests; actors and the other learner then wait for it."""
     run = runnel.train(
-        SlowRunners(), "toys:Tag", OneGroupWaits(), envs=40, steps=10**8, seed=1, run_dir=tmp_path / "run", quiet=True,
-        stop_at_return=0.0,  # which is what runners reach, and the hunter never does
+        SlowRunners(), "toys:Tag", OneGroupWaits(staleness), envs=40, steps=10**8, seed=1, run_dir=tmp_path / "run",
+        quiet=True, stop_at_return=0.0,  # which is what runners reach, and the hunter never does
     )  # fmt: skip
     assert run.result["status"] == "finished"
     assert updates(run) == {run.result["env_steps"] // 80}

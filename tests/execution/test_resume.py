@@ -10,6 +10,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from clocked import ENVS, Counting
+from interrupts import StopAt
 from paths import ROOT, SUPPORT
 
 import runnel
@@ -18,6 +20,7 @@ from runnel.algorithms.ppo import PPO
 from runnel.config.run_config import RunConfig
 from runnel.errors import UserError
 from runnel.execution.run import Run, may_be_done
+from runnel.planning.channels import MOST_SLOTS
 
 SMALL_PPO = PPO(unroll=8, minibatches=2, epochs=2, normalise_observations=True, normalise_returns=True, hidden=(16,))
 SMALL_DQN = DQN(unroll=4, min_size=64, capacity=256, batch=16, samples_per_insert=2.0, hidden=(16,), target_period=7)
@@ -219,3 +222,21 @@ def test_classes_of_an_interactive_session_are_found_again_in_it(tmp_path):
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
     with pytest.raises(UserError, match="this run uses class Mine, which no other process can import"):
         runnel.resume(tmp_path / "run")
+
+
+def test_an_asynchronous_run_that_is_stopped_discards_unrolls_in_flight_and_learns_from_none_twice(tmp_path):
+    stopped = runnel.train(
+        Counting(), "clocked:Clocked", "async", envs=ENVS, steps=10**6, run_dir=tmp_path / "run", quiet=True,
+        sinks=[StopAt(100)],
+    )  # fmt: skip
+    resumed = runnel.resume(tmp_path / "run", steps=stopped.result["env_steps"] + 80, quiet=True)
+    before, after = (np.asarray(run.states["agent"].seen) for run in (stopped, resumed))
+    for run, seen in ((stopped, before), (resumed, after)):
+        assert seen.max() == 1
+        assert seen.sum() == run.result["env_steps"], "only what is learnt from is counted"
+    for was, now in zip(before, after, strict=True):
+        learnt = int(was.sum())
+        assert was[:learnt].all(), "up to the stop, nothing is lost"
+        lost = np.flatnonzero(now[learnt:])[0]
+        assert lost <= MOST_SLOTS * Counting.unroll
+        assert now[learnt + lost : learnt + lost + now.sum() - learnt].all(), "nor after it"

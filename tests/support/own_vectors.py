@@ -113,6 +113,10 @@ def three() -> VectorEnv:
     return sync(3, "SAME_STEP")
 
 
+MADE = sync(2, "SAME_STEP")
+"""One that is made already, in each process that imports this module."""
+
+
 def cartpoles(num_envs: int, mode: str = "SAME_STEP") -> VectorEnv:
     return gymnasium.make_vec(
         "CartPole-v1", num_envs, vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode[mode]}
@@ -187,6 +191,13 @@ class Silent(OwnVector):
 
     def step(self, actions: Any) -> Any:
         return (*super().step(actions)[:4], {})
+
+
+class Mute(OwnVector):
+    """Has no infos."""
+
+    def step(self, actions: Any) -> Any:
+        return (*super().step(actions)[:4], None)
 
 
 class Undeclared(OwnVector):

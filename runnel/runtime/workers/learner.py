@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from runnel.planning.cuts import learns
 from runnel.runtime.recovery.journal import Arrays
 from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.parameters import ParameterPublisher
@@ -25,6 +26,7 @@ class Learner:
         self._any = jax.jit(jnp.any)
         self.context.iteration, self.context.on_go = self.progress.iteration, self.progress.on_go
         self.context.on_pause, self.context.on_snapshot = self._report, self._send_snapshot
+        self._only = sum(each.replicas for each in a.plan.fragments if learns(each, a.run_graph)) == 1
         if a.free and not a.pauses:
             self.context.drain = self._drain
 
@@ -67,7 +69,12 @@ class Learner:
         self.worker.turn()
 
     def _drain(self) -> bool:
-        """Empties its streams in a pause, so that other workers come to the end of their iteration."""
+        """Empties its streams in a pause, so that other workers come to the end of their iteration.
+
+        One that rests at the end of training does so only for other learners, which may still need unrolls.
+        """
+        if self._only and not self.context.asked:
+            return False
         self.worker.held.release()
         collector = self.worker.work.collector
         values = [p for stream, p in self.a.ends.streams.items() if isinstance(p, InPort) and stream.kind == "value"]

@@ -85,6 +85,7 @@ class WorkerContext:
         self.counts: dict[str, float] = defaultdict(float)  # whatever the worker counts
         self.between = False
         self.pausing = False
+        self.asked = False  # by the launcher; a learner also pauses by itself, at the end of training
         self.pause_at = 0  # the iteration not to pause before
         self.iteration: Callable[[], int | None] = lambda: None  # of a worker that trains
         self.save: Callable[[], dict[str, np.ndarray]] = dict
@@ -152,9 +153,9 @@ class WorkerContext:
             case Reset():
                 raise ResetRequested
             case Pause(at_iteration):
-                self.pausing, self.pause_at = True, at_iteration
+                self.pausing, self.asked, self.pause_at = True, True, at_iteration
             case Go():
-                self.pausing, self.pause_at = False, 0
+                self.pausing, self.asked, self.pause_at = False, False, 0
                 self.on_go(command)
             case Save():
                 self.drain()  # the last to pause may have sent something

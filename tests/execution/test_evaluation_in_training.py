@@ -1,0 +1,452 @@
+"""Evaluation during training: it changes nothing, plays the same episodes every time, and survives what breaks."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from chaos import Chaos
+from toys import Drift, Reinforce
+
+import runnel
+from runnel.errors import RunFailed, UserError
+from runnel.execution.evaluation_task import task_of
+from runnel.execution.evaluation_workers import MOST_TRIES, EvaluationWorkers
+from runnel.execution.evaluators import InProcessEvaluators, wait_for
+from runnel.execution.policy_recorder import check_metric, score_of
+from runnel.execution.run import Run
+from runnel.launch.local_launcher import LocalLauncher
+from runnel.recording.evaluation_log import read_evaluations
+from runnel.recording.events import read_events
+from runnel.recording.metrics import read_metrics
+from runnel.recording.policy_store import BEST, LATEST, PolicyStore
+from runnel.runtime.programs import snapshots
+from runnel.runtime.programs.loop import Loop
+
+PER_ITERATION = 32
+STEPS = 10 * PER_ITERATION
+EVERY = 2 * PER_ITERATION
+MARKS = list(range(0, STEPS + 1, EVERY))
+
+Train = Callable[..., Run]
+
+
+def train(run_dir: Path, distribution: str = "inline", environment: Any = "evaluated:Walk", **more: Any) -> Run:
+    given = {"envs": 4, "steps": STEPS, "seed": 3, "quiet": True, "run_dir": run_dir, **more}
+    return runnel.train(given.pop("algorithm", None) or Reinforce(), environment, distribution, **given)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Runs that several tests look at: one of each kind."""
+    made: dict[str, Run] = {}
+
+    def get(distribution: str = "inline", **more: Any) -> Run:
+        key = json.dumps([distribution, more], sort_keys=True)
+        if key not in made:
+            made[key] = train(tmp_path_factory.mktemp("runs") / "run", distribution, **more)
+        return made[key]
+
+    return get
+
+
+def bits(run: Run) -> list[bytes]:
+    """Everything that was learnt, optimisers included."""
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.states)]
+
+
+def evaluated(run: Run | Path) -> list[tuple[int, list[float], list[int]]]:
+    found = read_evaluations(run.run_dir if isinstance(run, Run) else run)
+    return [(each["env_steps"], each["returns"], each["lengths"]) for each in found]
+
+
+def events(run: Run, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_events(run.run_dir) if event["event"] == kind]
+
+
+# Training is the same
+
+
+@pytest.mark.parametrize(
+    ("distribution", "more"),
+    [
+        ("inline", {}),
+        ("inline", {"eval_wait": True}),
+        ("inline", {"eval_workers": 1}),
+        ("inline", {"eval_explore": True, "keep_every": PER_ITERATION, "keep_best": 3}),
+        ("fused", {}),
+        ("fused", {"eval_wait": True}),
+        ("coarse", {"actors": 2}),
+        pytest.param("coarse", {"actors": 2, "eval_wait": True}, marks=pytest.mark.slow),
+        pytest.param("fine", {"actors": 2}, marks=pytest.mark.slow),
+        pytest.param("fine", {"actors": 2, "eval_wait": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_training_is_bitwise_the_same_with_and_without_evaluation(
+    distribution: str, more: dict[str, Any], trained: Train
+) -> None:
+    plain = {"actors": more["actors"]} if "actors" in more else {}
+    environment = "toys:Corridor" if distribution == "fused" else "evaluated:Walk"
+    without = trained(distribution, environment=environment, **plain)
+    run = trained(distribution, environment=environment, eval_every=EVERY, eval_episodes=5, **more)
+    assert bits(run) == bits(without)
+    assert {name: run.result[name] for name in ("env_steps", "updates", "episodes", "mean_return")} == {
+        name: without.result[name] for name in ("env_steps", "updates", "episodes", "mean_return")
+    }
+    steps = [at for at, *_ in evaluated(run)]
+    assert (steps[0], steps[-1]) == (0, STEPS)
+    assert not evaluated(without)
+    if more.get("eval_wait") or (run.result["distribution"] in ("inline", "fused") and "eval_workers" not in more):
+        assert steps == MARKS
+
+
+def test_environments_that_draw_from_global_generators_do_not_notice_it(trained: Train) -> None:
+    def of(**more: Any) -> Run:
+        np.random.seed(5)
+        return trained(env_settings={"draws_globally": True}, **more)
+
+    assert bits(of()) == bits(of(eval_every=EVERY))
+
+
+# What is played
+
+
+def test_it_is_evaluated_at_the_beginning_at_every_multiple_and_at_the_end(trained: Train) -> None:
+    run = trained(eval_every=EVERY, eval_episodes=5)
+    assert [at for at, *_ in evaluated(run)] == MARKS
+    uneven = trained(eval_every=3 * PER_ITERATION + 1, eval_episodes=5)  # marks fall between two iterations
+    assert [at for at, *_ in evaluated(uneven)] == [0, 128, 224, 320]
+    rare = trained(eval_every=10**6, eval_episodes=5)
+    assert [at for at, *_ in evaluated(rare)] == [0, STEPS]
+    # A snapshot that is due for another reason just after a mark does not hide the mark.
+    both = trained(eval_every=EVERY - 1, eval_episodes=5, keep_every=EVERY)
+    assert [at for at, *_ in evaluated(both)] == MARKS
+    known = {at: returns for at, returns, _ in evaluated(run)}
+    assert {at: returns for at, returns, _ in evaluated(uneven) if at in known} == {
+        at: known[at] for at in (0, 128, 320)
+    }
+
+
+def test_the_same_episodes_are_played_at_every_evaluation(trained: Train) -> None:
+    still = trained(algorithm=None, eval_every=EVERY, eval_episodes=7, settings=None, env_settings={"bonus": 0.5})
+    by_policy: dict[tuple[float, ...], int] = {}
+    for _, returns, lengths in evaluated(still):
+        by_policy[(*returns, *lengths)] = by_policy.get((*returns, *lengths), 0) + 1
+        assert len(returns) == len(lengths) == 7
+    assert max(by_policy.values()) > 1  # a policy that acts alike is found to be alike
+
+
+def test_every_evaluation_is_what_runnel_eval_finds_of_the_same_policy(tmp_path: Path) -> None:
+    from runnel.evaluation.evaluate import evaluate
+
+    run = train(tmp_path / "run", eval_every=EVERY, eval_episodes=5, eval_seed=77, keep_every=EVERY)
+    for found in read_evaluations(run.run_dir):
+        version = found["versions"]["agent"]
+        again = evaluate(f"{run.run_dir}@{version}", episodes=5, seed=77)
+        assert (again["returns"], again["lengths"]) == (found["returns"], found["lengths"])
+        assert again["return_interval"] == found["return_interval"]
+        assert again["env_steps"] == found["env_steps"]
+
+
+@pytest.mark.parametrize(
+    "environment", ["evaluated:Walk", pytest.param("toys:Corridor", marks=pytest.mark.slow)]
+)  # fmt: skip
+def test_results_are_the_same_in_this_process_and_in_any_number_of_workers(environment: str, tmp_path: Path) -> None:
+    built = runnel.build(Reinforce(), environment, "inline", envs=4)
+    episodes = 70  # more than play side by side
+    task = task_of(built, {}, episodes, 11, explore=True)
+    state = Loop(built.graph).init_state(jax.numpy.uint32(1), "agent")
+    state = state._replace(params={**state.params, "b": jax.numpy.float32([0.0, 1.0])})  # rather to the right
+    snapshot = snapshots.take({"agent": state}, {"agent": 4}, 128, 128)
+    ways = [InProcessEvaluators(task)]
+    ways += [EvaluationWorkers(task, n, tmp_path, 60.0, lambda *a, **k: None, LocalLauncher) for n in (1, 3)]
+    found = []
+    for evaluators in ways:
+        try:
+            for _ in range(2):
+                evaluators.submit(snapshot, must=True)
+            found += [done.played for done in wait_for(evaluators, lambda: False, 120.0)]
+        finally:
+            evaluators.close()
+    assert len(found) == 6
+    first = found[0]
+    assert len(first.lengths) == episodes
+    assert len(set(first.returns["agent"].tolist())) > 2
+    for other in found[1:]:
+        np.testing.assert_array_equal(first.lengths, other.lengths)
+        np.testing.assert_array_equal(first.returns["agent"], other.returns["agent"])
+
+
+def test_settings_of_the_environment_in_evaluation_are_its_own(trained: Train) -> None:
+    plain = trained(eval_every=EVERY, eval_episodes=5)
+    paid = trained(eval_every=EVERY, eval_episodes=5, eval_env_settings={"bonus": 2.0})
+    assert bits(plain) == bits(paid)
+    for (_, returns, lengths), (_, more, same) in zip(evaluated(plain), evaluated(paid), strict=True):
+        assert lengths == same
+        np.testing.assert_allclose(np.array(more) - returns, 2.0 * np.array(lengths), rtol=1e-5)
+
+
+def test_an_environment_that_is_another_one_in_evaluation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"eval\.env\.\*\) the environment is another one: found agent: float32\[3\]"):
+        train(tmp_path / "run", eval_every=8, eval_env_settings={"wide": True})
+    with pytest.raises(UserError):
+        train(tmp_path / "run", eval_every=8, eval_env_settings={"no_such": 1})
+    assert not (tmp_path / "run").exists()
+
+
+# What is told of it
+
+
+def test_results_reach_metrics_the_result_and_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(tmp_path / "run", eval_every=EVERY, eval_episodes=5, quiet=False)
+    out = capsys.readouterr().out
+    last, best = read_evaluations(run.run_dir)[-1], max(read_evaluations(run.run_dir), key=lambda e: e["mean_return"])
+    assert run.result["evaluation"]["mean_return"] == last["mean_return"]
+    assert run.result["best"]["env_steps"] == best["env_steps"]
+    assert run.result["evaluations_skipped"] == 0
+    record = read_metrics(run.run_dir)[-1]
+    assert (record["eval/return"], record["eval/env_steps"]) == (last["mean_return"], STEPS)
+    assert record["eval/length"] == pytest.approx(np.mean(last["lengths"]))
+    assert all(f"{at:,}" in out for at in MARKS[1:])
+    assert json.loads((run.run_dir / "result.json").read_text())["evaluation"] == run.result["evaluation"]
+
+
+def test_tags_name_the_newest_and_the_best(trained: Train) -> None:
+    run = trained(eval_every=EVERY, eval_episodes=5)
+    store = PolicyStore(run.run_dir)
+    found = read_evaluations(run.run_dir)
+    best = max(found, key=lambda each: (each["score"], -each["env_steps"]))
+    assert store.find(BEST)["agent"].env_steps == best["env_steps"]
+    assert store.find(BEST)["agent"].score == best["score"]
+    assert store.find(LATEST)["agent"].env_steps == STEPS
+    assert len(store) <= 2
+    arrays = store.find(LATEST)["agent"].arrays()
+    np.testing.assert_array_equal(arrays["params/w"], run.params["w"])
+    assert not any("optimiser" in name for name in arrays)
+
+
+def test_the_lowest_may_be_the_best(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", eval_every=EVERY, eval_episodes=5, eval_metric="min:length", keep_best=10)
+    found = read_evaluations(run.run_dir)
+    assert [each["score"] for each in found] == [-each["mean_length"] for each in found]
+    shortest = min(found, key=lambda each: (each["mean_length"], each["env_steps"]))
+    assert PolicyStore(run.run_dir).find(BEST)["agent"].env_steps == shortest["env_steps"]
+    assert len(PolicyStore(run.run_dir)) == len(found)
+
+
+def test_several_groups_need_a_metric(tmp_path: Path) -> None:
+    keywords: Any = {"environment": "toys:Tag", "algorithm": Drift(), "eval_every": 64, "eval_episodes": 2}
+    with pytest.raises(UserError, match=r"eval_metric=: found none, .* of 2 groups .* return/hunter"):
+        train(tmp_path / "run", **keywords)
+    with pytest.raises(UserError, match=r"eval_metric='return/huntr'.*did you mean 'return/hunter'"):
+        train(tmp_path / "run", **keywords, eval_metric="return/huntr")
+    assert not (tmp_path / "run").exists()
+    run = train(tmp_path / "run", **keywords, eval_metric="return/hunter")
+    for found in read_evaluations(run.run_dir):
+        assert found["score"] == found["group_returns"]["hunter"]
+        assert set(found["versions"]) == {"hunter", "runners"}
+    assert {s.group for s in PolicyStore(run.run_dir).query(tag=BEST)} == {"hunter", "runners"}
+    assert len({s.env_steps for s in PolicyStore(run.run_dir).query(tag=BEST)}) == 1  # they were evaluated together
+
+
+def test_metrics_that_no_evaluation_finds_are_refused() -> None:
+    spec = runnel.build(Reinforce(), "toys:Corridor", "inline", envs=4).graph.spec
+    for fine in (None, "return", "length", "min:length", "env/anything", "min:env/anything"):
+        check_metric(fine, spec)
+    for wrong in ("retrun", "min:", "return/agent", "max:return", ""):
+        with pytest.raises(UserError, match="eval_metric="):
+            check_metric(wrong, spec)
+    assert score_of({"return": 2.0, "length": 3.0}, None) == 2.0
+    assert score_of({"return": 2.0, "length": 3.0}, "min:length") == -3.0
+    with pytest.raises(RunFailed, match=r"no env/is_sucess.*env/is_success"):
+        score_of({"env/is_success": 0.5}, "env/is_sucess")
+
+
+@pytest.mark.parametrize(
+    ("distribution", "more"),
+    [("inline", {}), pytest.param("coarse", {"actors": 2, "eval_wait": True}, marks=pytest.mark.slow)],
+    ids=str,
+)
+def test_a_return_in_evaluation_ends_the_run(distribution: str, more: dict[str, Any], trained: Train) -> None:
+    whole = trained(eval_every=EVERY, eval_episodes=5)
+    reached = next(at for at, returns, _ in evaluated(whole) if np.mean(returns) >= 0.4)
+    assert 0 < reached < STEPS
+    run = trained(distribution, eval_every=EVERY, eval_episodes=5, stop_at_eval_return=0.4, **more)
+    assert (run.result["status"], run.result["env_steps"]) == ("finished", reached)
+    assert evaluated(run) == evaluated(whole)[: len(evaluated(run))]
+    again = runnel.resume(run.run_dir, quiet=True)
+    assert again.result["env_steps"] == reached  # nothing is left to train
+    if distribution == "inline":
+        further = runnel.resume(run.run_dir, steps=STEPS, quiet=True)
+        assert further.result["env_steps"] == STEPS
+        assert bits(further) == bits(whole)
+
+
+# Slower than training, and broken
+
+
+def test_versions_that_evaluation_is_too_slow_for_are_skipped_and_counted(trained: Train) -> None:
+    run = trained(
+        eval_every=PER_ITERATION, eval_episodes=2, eval_workers=1, eval_env_settings={"slow_s": 0.02}
+    )  # fmt: skip
+    found = evaluated(run)
+    assert (found[0][0], found[-1][0]) == (0, STEPS)
+    assert run.result["evaluations_skipped"] == STEPS // PER_ITERATION + 1 - len(found) > 0
+    assert any("were not evaluated" in event["reason"] for event in events(run, "evaluation"))
+    assert bits(run) == bits(trained())
+
+
+def test_the_best_is_there_however_late_its_evaluation_ends(tmp_path: Path) -> None:
+    """Checkpoints, which remove what nobody needs, come between a snapshot and its result."""
+    run = train(
+        tmp_path / "run", eval_every=PER_ITERATION, eval_episodes=2, eval_workers=1, checkpoint_every_s=0.01,
+        eval_env_settings={"slow_s": 0.02}, eval_metric="min:length",
+    )  # fmt: skip
+    best = max(read_evaluations(run.run_dir), key=lambda each: (each["score"], -each["env_steps"]))
+    kept = PolicyStore(run.run_dir).find(BEST)["agent"]
+    assert (kept.env_steps, kept.score) == (best["env_steps"], best["score"])
+    assert kept.version == best["versions"]["agent"]
+    kept.arrays()
+
+
+def test_an_evaluation_worker_that_is_killed_is_replaced(tmp_path: Path, trained: Train) -> None:
+    canary = tmp_path / "canary"
+    canary.touch()
+    run = train(
+        tmp_path / "run", eval_every=5 * PER_ITERATION, eval_episodes=3, eval_wait=True, eval_workers=1,
+        eval_env_settings={"kills": str(canary)},
+    )  # fmt: skip
+    assert not canary.exists()
+    (lost,) = events(run, "evaluator")
+    assert (lost["worker"], lost["action"]) == ("evaluator-0", "replaced")
+    assert "9" in lost["reason"]
+    calm = trained(eval_every=5 * PER_ITERATION, eval_episodes=3)
+    assert evaluated(run) == evaluated(calm)
+    assert [at for at, *_ in evaluated(run)] == [0, 160, 320]
+    assert bits(run) == bits(calm)
+
+
+@pytest.mark.parametrize("raises", ["made", "reset"])
+def test_an_environment_that_fails_in_evaluation_is_given_up_and_training_goes_on(
+    raises: str, tmp_path: Path, trained: Train
+) -> None:
+    given = {"eval_every": 10**6, "eval_episodes": 2, "eval_workers": 1, "eval_env_settings": {"raises": raises}}
+    if raises == "made":
+        with pytest.raises(UserError, match="no such place"):  # it is made once before anything starts
+            train(tmp_path / "run", **given)
+        return
+    run = train(tmp_path / "run", **given)
+    assert (run.result["status"], run.result["env_steps"]) == ("finished", STEPS)
+    assert evaluated(run) == []
+    lost = events(run, "evaluator")
+    assert [event["action"] for event in lost] == (["replaced"] * (MOST_TRIES - 1) + ["its evaluation is given up"]) * 2
+    assert all("broken ground" in event["reason"] + event["detail"] for event in lost)
+    assert bits(run) == bits(trained())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_environment_that_fails_in_evaluation_ends_a_run_that_waits_for_it(workers: int, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="broken ground") as caught:
+        train(
+            tmp_path / "run", eval_every=EVERY, eval_episodes=2, eval_workers=workers, eval_wait=True,
+            eval_env_settings={"raises": "reset"},
+        )  # fmt: skip
+    assert isinstance(caught.value, RunFailed | UserError | runnel.errors.EnvironmentFailed)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+
+
+def test_an_environment_that_no_other_process_can_make_is_refused(tmp_path: Path) -> None:
+    from evaluated import Walk
+
+    with pytest.raises(UserError, match="eval_workers"):
+        train(tmp_path / "run", environment=lambda: Walk(), eval_every=EVERY, eval_workers=1)
+    assert not (tmp_path / "run").exists()
+    run = train(tmp_path / "run", environment=lambda: Walk(), eval_every=EVERY, eval_episodes=2)
+    assert [at for at, *_ in evaluated(run)] == MARKS
+
+
+# Resumed, rolled back and killed
+
+
+def test_a_resumed_run_has_the_evaluations_of_an_uninterrupted_one(tmp_path: Path, trained: Train) -> None:
+    whole = trained(eval_every=EVERY, eval_episodes=5)
+
+    def stop(progress: Any) -> None:
+        if progress.env_steps >= 5 * PER_ITERATION:
+            raise InterruptedError("enough")
+
+    with pytest.raises(InterruptedError):
+        train(
+            tmp_path / "run", eval_every=EVERY, eval_episodes=5, on_update=stop, callback_every_s=0.0,
+            keep_every=PER_ITERATION,
+        )  # fmt: skip
+    # What a run writes after its last checkpoint, before it is killed: it will be made again.
+    log = tmp_path / "run" / "evaluations.jsonl"
+    assert [at for at, *_ in evaluated(tmp_path / "run")] == [0, 64, 128]
+    with log.open("a") as file:
+        file.write(json.dumps({**read_evaluations(whole.run_dir)[-1], "env_steps": 192, "mean_return": 99.0}) + "\n")
+    run = runnel.resume(tmp_path / "run", quiet=True)
+    assert evaluated(run) == evaluated(whole)
+    assert bits(run) == bits(whole)
+    assert run.result["best"] == whole.result["best"]
+
+
+def test_an_evaluation_that_an_interruption_has_cut_off_is_made_again(tmp_path: Path, trained: Train) -> None:
+    """The run is interrupted at a mark, before the workers that evaluate have answered."""
+    whole = trained(eval_every=EVERY, eval_episodes=5)
+
+    def stop(progress: Any) -> None:
+        if progress.env_steps >= EVERY:
+            raise InterruptedError("enough")
+
+    with pytest.raises(InterruptedError):
+        train(
+            tmp_path / "run", eval_every=EVERY, eval_episodes=5, eval_workers=1, on_update=stop, callback_every_s=0.0,
+            eval_env_settings={"slow_s": 0.01},
+        )  # fmt: skip
+    interrupted = PolicyStore(tmp_path / "run").find(LATEST)["agent"].env_steps
+    assert interrupted == EVERY
+    run = runnel.resume(tmp_path / "run", quiet=True)
+    found = {at: returns for at, returns, _ in evaluated(run)}
+    assert EVERY in found
+    assert found[EVERY] == {at: returns for at, returns, _ in evaluated(whole)}[EVERY]
+
+
+KILLED = ["toys:Reinforce", "evaluated:Walk", "--distribution", "coarse", "--actors", "2", "--set", "env.slow_s=0.002",
+          "--set", "eval.env.slow_s=0.0", "--eval-every", "320", "--eval-episodes", "3"]  # fmt: skip
+
+
+def command(run_dir: Path, steps: int, *more: str) -> list[str]:
+    flags = ["--envs", "4", "--seed", "3", "--steps", str(steps), "--run-dir", str(run_dir), "--quiet"]
+    return ["train", *KILLED, *flags, "--restarts", "1000", "--checkpoint-every", "1", *more]
+
+
+@pytest.mark.parametrize(
+    "worker", ["learner", *(pytest.param(name, marks=pytest.mark.slow) for name in ("actor-0", "evaluator-0"))]
+)  # fmt: skip
+def test_a_run_whose_workers_are_killed_ends_alike_with_evaluation_on(
+    worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
+    steps = 150 * PER_ITERATION
+    calm = train(
+        tmp_path / "calm", env_settings={"slow_s": 0.0}, steps=steps, eval_every=320, eval_episodes=3
+    )  # fmt: skip
+    run_dir = tmp_path / "killed"
+    chaos = Chaos(
+        command(run_dir, steps, "--eval-wait"), run_dir, [worker], seed=1, pause_s=(0.5, 1.0),
+        signals=[signal.SIGKILL], most=1,
+    )  # fmt: skip
+    assert chaos.run(200) == 0, chaos.output()
+    assert chaos.done
+    found = PolicyStore(run_dir).find(LATEST)["agent"].arrays()
+    for name, array in PolicyStore(calm.run_dir).find(LATEST)["agent"].arrays().items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert evaluated(run_dir) == evaluated(calm)
