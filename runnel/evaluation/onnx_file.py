@@ -64,8 +64,9 @@ def to_onnx(function: ActingFunction, opset: int | None = None) -> tuple[bytes, 
     except UserError:
         raise
     except Exception as error:
+        remedy = "format='stablehlo'" if opset is None else f"another than opset={opset}"
         raise UserError(
-            f"this policy cannot be exported as ONNX: {_reason(error)}; try format='stablehlo'", keywords=("format",)
+            f"this policy cannot be exported as ONNX: {_reason(error)}; try {remedy}", keywords=("format", "opset")
         ) from error
     for port, wanted, found in outputs:
         if not _agree(wanted, found):

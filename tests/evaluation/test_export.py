@@ -197,6 +197,15 @@ def test_a_conversion_leaves_jax_as_it_was(tmp_path):
     assert jnp.cumsum(jnp.ones((2, 3)), -1)[0, -1] == 3  # which jax2onnx replaces
 
 
+@needs_onnx
+@pytest.mark.parametrize("opset", [3, 100])
+def test_operators_too_old_or_too_new_are_refused(opset, tmp_path):
+    policy = exports.made("DQN, MLP, discrete, masks, turns and a global state")
+    with pytest.raises(UserError, match=f"cannot be exported as ONNX: .* try another than opset={opset}"):
+        runnel.export(policy, tmp_path / "out", "onnx", opset=opset)
+    assert not (tmp_path / "out").exists()
+
+
 class State(NamedTuple):
     params: Any
 
