@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from runnel.errors import StateLost
+from runnel.errors import StateLost, UserError, a
 from runnel.policy import Policies, Policy
 
 
@@ -60,6 +60,15 @@ class Callbacks:
     stopped: str = ""  # the callback that has ended the run
     error: Exception | None = None  # what it raised
     _called_at: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        for name in ("on_update", "on_evaluation", "on_checkpoint"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise UserError(
+                    f"{name}={given!r}: found {a(given)}, expected a function of one argument",
+                    keywords=(name,),
+                )
 
     def is_due(self) -> bool:
         """Whether it is time for `on_update`."""

@@ -76,7 +76,7 @@ def completed(spec: AgentSpec, obs: Any, mask: Any = None) -> Any:
 def without_starts(spec: AgentSpec, value: Any) -> Any:
     """Whole numbers counted from 0."""
     for path, start in spec.native.observation_starts if spec.native is not None else ():
-        value = _replaced(value, path, lambda part, start=start: part - start)
+        value = _replaced(value, path, lambda part, start=start: part - start, "observation")
     return value
 
 
@@ -119,10 +119,13 @@ def _leading_axes(space: Space, value: Any) -> tuple[int, ...]:
     return tuple(shape[: max(0, len(shape) - len(space.shape))])
 
 
-def _replaced(value: Any, path: tuple[str | int, ...], change: Callable[[Any], Any]) -> Any:
+def _replaced(value: Any, path: tuple[str | int, ...], change: Callable[[Any], Any], called: str) -> Any:
     if not path:
-        return change(value if hasattr(value, "dtype") else np.asarray(value))
-    inner = _replaced(value[path[0]], path[1:], change)
+        try:
+            return change(value if hasattr(value, "dtype") else np.asarray(value))
+        except (TypeError, ValueError):
+            raise UserError(f"{called}: found {type(value).__name__}, expected whole numbers") from None
+    inner = _replaced(_part(value, path[0], called), path[1:], change, f"{called}[{path[0]!r}]")
     if isinstance(value, Mapping):
         return {**value, path[0]: inner}
     return tuple(inner if k == path[0] else part for k, part in enumerate(value))
