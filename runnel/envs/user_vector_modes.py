@@ -17,7 +17,6 @@ between two steps. No JAX is imported here.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -34,6 +33,7 @@ from gymnasium.vector import (
 )
 from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, RecordEpisodeStatistics
 
+from runnel.envs.infos import numbers
 from runnel.errors import EnvironmentFailed, UserError
 
 LAST: Final = ("final_obs", "final_observation")
@@ -141,7 +141,7 @@ class SameStep:
         flags = _flags(terminated, truncated, self._vector.num_envs)
         ended = np.flatnonzero(flags[0] | flags[1]).tolist()
         last = {env: self._last(info, env) for env in ended}
-        metrics = {env: numbers(info_of(info, env).get("final_info")) for env in ended}
+        metrics = {env: _metrics(info_of(info, env).get("final_info")) for env in ended}
         return VectorStep(each(observation, self._vector.num_envs), np.asarray(reward), *flags, last, metrics)
 
     def restart(self, envs: Sequence[int], seeds: Seeds) -> dict[int, Any]:
@@ -179,7 +179,7 @@ class Masked(SameStep):
         ended = np.flatnonzero(flags[0] | flags[1]).tolist()
         if not ended:
             return VectorStep(seen, reward, *flags, {}, {})
-        metrics = {env: numbers(info_of(info, env)) for env in ended}
+        metrics = {env: _metrics(info_of(info, env)) for env in ended}
         seen = copy.deepcopy(list(seen))  # a reset may write where the step has written
         last = {env: seen[env] for env in ended}
         for env, first in self.restart(ended, seeds).items():
@@ -211,7 +211,7 @@ class Apart:
         reward = np.array([np.asarray(step[1])[0] for step in given])
         flags = [np.concatenate(part) for part in zip(*(_flags(step[2], step[3], 1) for step in given), strict=True)]
         ended = np.flatnonzero(flags[0] | flags[1]).tolist()
-        metrics = {env: numbers(info_of(given[env][4], 0)) for env in ended}
+        metrics = {env: _metrics(info_of(given[env][4], 0)) for env in ended}
         last = {env: copy.deepcopy(seen[env]) for env in ended}
         for env, first in self.restart(ended, seeds).items():
             seen[env] = first
@@ -270,16 +270,6 @@ def _info_of(info: Mapping[str, Any], env: int) -> dict[str, Any]:
     return found
 
 
-def numbers(info: Any) -> dict[str, float]:
-    """The finite numbers in the info of one environment."""
-    each_of = info.items() if isinstance(info, Mapping) else ()
-    found = {str(key): _number(value) for key, value in each_of if key not in LAST}
-    return {key: number for key, number in found.items() if number is not None}
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, np.ndarray) and value.shape == ():
-        value = value.item()
-    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
-        return None
-    return float(value) if math.isfinite(value) else None
+def _metrics(info: Any) -> dict[str, float]:
+    """The numbers in the info of one environment, without its last observation."""
+    return {name: value for name, value in numbers(info).items() if name not in LAST}
