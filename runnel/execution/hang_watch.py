@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runnel.recording import checkpoint
-from runnel.runtime.single_process import program
+from runnel.runtime.single_process import evaluation, program
 from runnel.runtime.workers import player
 from runnel.system import stacks
 from runnel.system.stacks import Frame
 
-STEPPING: Final = (player.__file__, "step")
-"""Our call in which an environment steps."""
+STEPPING: Final = ((player.__file__, "step"), (evaluation.__file__, "play_watched"))
+"""Our calls in which an environment steps: in training and in evaluation."""
 
 RESETTING: Final = ((player.__file__, "reset"), (player.__file__, "restore"))
 """Those in which environments are reset and played again."""
 
-OPENING: Final = (*RESETTING, (program.__file__, "make_program"))
+OPENING: Final = (*RESETTING, (program.__file__, "make_program"), (evaluation.__file__, "make_evaluator"))
 """Those in which they are made, too."""
 
 OPENING_S: Final = 300.0
@@ -74,7 +74,7 @@ class HangWatch:
         stack = self.stack()
         if self._silent_s < HELD_S or self._limit(stack) is None:
             return None
-        called = any(_within(stack, *call) for call in (STEPPING, *RESETTING))
+        called = any(_within(stack, *call) for call in (*STEPPING, *RESETTING))
         return stacks.place(stack) if called else stacks.own(stack)
 
     def _look_for_a_hang(self, stack: Sequence[Frame], passed: float) -> None:
@@ -91,7 +91,7 @@ class HangWatch:
         """How long the run may stay where it is; None where it is not in an environment."""
         if stacks.compiles(stack):
             return None
-        if _within(stack, *STEPPING):
+        if any(_within(stack, *call) for call in STEPPING):
             return self.hang_after_s
         return max(OPENING_S, self.hang_after_s) if any(_within(stack, *call) for call in OPENING) else None
 

@@ -24,7 +24,7 @@ from runnel.execution.policy_snapshots import described_policies
 from runnel.policy import Policies, Policy
 from runnel.recording.evaluation_log import EvaluationLog, read_evaluations
 from runnel.recording.events import ReportEvent
-from runnel.recording.policy_store import SCORE, PolicyStore, Retention
+from runnel.recording.policy_store import ABANDONED, SCORE, PolicyStore, Retention
 from runnel.reporting.statistics import evaluation_statistics, flat
 from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.types import EnvSpec
@@ -137,7 +137,10 @@ class PolicyRecorder:
     def _add(self, snapshot: TakenSnapshot) -> None:
         for group, arrays in snapshot.arrays.items():
             version = snapshot.versions[group]
-            if group not in self._frozen and not self.store.query(group, version=version):
+            known = self.store.query(group, version=version)
+            if known and known[0].abandoned:
+                self.store.annotate(group, version, {ABANDONED: False})  # the run has come there again
+            if group not in self._frozen and not known:
                 config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
                 self.store.add(config, arrays)
 
@@ -211,7 +214,8 @@ class PolicyRecorder:
             **evaluation_statistics(played.returns, played.lengths, played.metrics, played.learner_returns),
             "seconds": done.seconds,
         }
-        found["score"] = score_of(flat(found, ""), self.asked.eval_metric)
+        found["score"] = self._score(found)
+        found["notes"] = list(played.notes)
         self.log.add(found)
         with self._storing():
             self._add(snapshot)  # it may have been removed meanwhile: it had no score, and newer ones came
@@ -222,9 +226,21 @@ class PolicyRecorder:
         self._note(found)
         return RecordedEvaluation(found, snapshot)
 
+    def _score(self, found: dict[str, Any]) -> float | None:
+        """The number by which policies are compared; None where an evaluation has not found it."""
+        try:
+            return score_of(flat(found, ""), self.asked.eval_metric)
+        except RunFailed as missing:
+            if self.asked.eval_wait:
+                raise
+            reason = f"at {found['env_steps']:,} steps: {missing}"
+            self._report_event("evaluation", reason=reason, action="it cannot be the best; training goes on")
+            return None
+
     def _note(self, found: dict[str, Any]) -> None:
         self.newest = found
-        if self.best is None or found["score"] > self.best["score"]:
+        score = found.get("score")
+        if self.best is None or (score is not None and score > (self.best.get("score") or -math.inf)):
             self.best = found
         self.highest = max(self.highest, found["mean_return"])
 

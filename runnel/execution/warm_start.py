@@ -98,7 +98,10 @@ def _filled(fresh: PyTree, stored: StoredPolicy) -> tuple[PyTree, list[str]]:
     if not any(name.startswith("params") for name in taken):
         reason = _some(misfits) or f"it has {_some(list(arrays))}, expected {_some(list(wanted))}"
         raise UserError(f"init_from=: no parameter of {stored.where} fits this run: {reason}", keywords=("init_from",))
-    notes = [f"{len(taken)} of {len(wanted)} parameters are those of {stored.where}; the optimiser starts fresh"]
+    counters = [name for name, leaf in wanted.items() if _counts(name, leaf)]
+    whole = len(wanted) - len(counters)
+    fresh_too = f", as do the counters {_some(counters)}" if counters else ""
+    notes = [f"{len(taken)} of {whole} parameters are those of {stored.where}; the optimiser starts fresh{fresh_too}"]
     notes += [f"they do not fit and start fresh: {_some(misfits)}"] if misfits else []
     notes += [f"not stored, start fresh: {_some(missing)}"] if missing else []
     return _replaced(fresh, taken), notes

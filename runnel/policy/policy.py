@@ -68,6 +68,9 @@ class Policy:
         """
         if self.spec.names and isinstance(obs, Mapping) and obs and obs.keys() <= set(self.spec.names):
             return self._act_by_name(obs, first, mask, explore)
+        if self.spec.names and isinstance(obs, Mapping) and not isinstance(self.spec.observation, dict):
+            unknown = next((str(name) for name in obs if name not in self.spec.names), "")
+            raise UserError(f"no agent is called '{unknown}'{nearest(unknown, self.spec.names)}")
         observation, single = read_rows(self.spec, obs, mask)
         rows = len(jax.tree.leaves(observation)[0])
         actions = self._act_rows(observation, self._first(first, rows, single), np.ones(rows, np.bool_), explore)
@@ -191,6 +194,9 @@ class Policies:
                 for group, value in obs.items()
             }
         for name in obs:
+            if name in self.groups and name not in self._group_of:
+                others = ", ".join(str(each) for each in obs if each not in self.groups)
+                raise UserError(f"found the group '{name}' beside {others}; expected groups alone, or agents alone")
             if name not in self._group_of:
                 raise UserError(
                     f"no agent or group is called '{name}'{nearest(str(name), [*self._group_of, *self.groups])}"

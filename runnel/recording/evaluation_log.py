@@ -13,8 +13,6 @@ from runnel.recording.files import AppendOnlyFile, as_user_error, clean, write_a
 
 FILE: Final = "evaluations.jsonl"
 MOST_BYTES: Final = 1 << 30
-
-_NUMBERS: Final = ("mean_return", "std_return", "mean_length", "score")
 MOST_STEPS: Final = 1 << 62
 
 
@@ -60,7 +58,8 @@ def _is_evaluation(value: Any) -> bool:
     """Whether a run has written it: it is shown, compared and drawn."""
     if not isinstance(value, dict) or type(value.get("env_steps")) is not int or type(value.get("episodes")) is not int:
         return False
-    numbers = [value.get(name) for name in ("mean_return", "std_return", "mean_length", "score")]
+    numbers = [value.get(name) for name in ("mean_return", "std_return", "mean_length")]
+    numbers += [value["score"]] if value.get("score") is not None else []
     returns, tables = value.get("returns"), [value.get(name, {}) for name in ("env", "group_returns")]
     interval = value.get("return_interval")
     return (

@@ -38,6 +38,9 @@ LATEST, BEST = "latest", "best"
 SCORE: Final = "score"
 """The entry of a snapshot's metadata by which the best is found: higher is better."""
 
+ABANDONED: Final = "abandoned"
+"""The entry of a snapshot's metadata that says that the run went back to before it."""
+
 WRITING: Final = ".writing-"
 VERSION: Final = re.compile(r"[0-9]{12,18}")
 TAG: Final = re.compile(r"[A-Za-z_][\w.-]{0,99}")
@@ -77,6 +80,11 @@ class Snapshot:
         return float(score) if isinstance(score, int | float) and math.isfinite(score) else None
 
     @property
+    def abandoned(self) -> bool:
+        """Whether the run went back to before it; it is kept only because the user has tagged it."""
+        return self.metadata.get(ABANDONED) is True
+
+    @property
     def name(self) -> str:
         """Its directory, below the run directory."""
         return snapshot_name(self.group, self.version)
@@ -107,12 +115,17 @@ class Retention:
             return []
         began = snapshots[0].config.time
         scored = sorted((s for s in snapshots if s.score is not None), key=lambda s: (-(s.score or 0.0), s.env_steps))
-        chosen = {snapshots[-1].version, *(s.version for s in scored[: self.best])}
+        chosen = {newest(snapshots).version, *(s.version for s in scored[: self.best])}
         chosen |= {s.version for s in snapshots if set(s.tags) - {LATEST, BEST}}
         for period, at in ((self.every_steps, lambda s: s.env_steps), (self.every_s, lambda s: s.config.time - began)):
             if period is not None:
                 chosen |= _first_of_each(snapshots, lambda s, at=at, period=period: int(at(s) // period))
         return [snapshot for snapshot in snapshots if snapshot.version in chosen]
+
+
+def newest(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """Of one group's snapshots, oldest first, the newest of those that the run has not gone back behind."""
+    return next((s for s in reversed(snapshots) if not s.abandoned), snapshots[-1])
 
 
 def _first_of_each(snapshots: Sequence[Snapshot], bucket: Callable[[Snapshot], int]) -> set[int]:
@@ -308,7 +321,11 @@ class PolicyStore:
     def rewind(self, env_steps: int) -> None:
         """Removes what was made later, which will be made again; what the user has tagged stays."""
         with self._locked():
-            self._remove(s for s in self._all() if s.env_steps > env_steps and not set(s.tags) - {LATEST, BEST})
+            later = [s for s in self._all() if s.env_steps > env_steps]
+            kept = [s for s in later if set(s.tags) - {LATEST, BEST}]
+            for snapshot in kept:
+                self.annotate(snapshot.group, snapshot.version, {ABANDONED: True})
+            self._remove(s for s in later if s not in kept)
 
     def _remove(self, snapshots: Iterator[Snapshot]) -> None:
         for snapshot in snapshots:
@@ -323,7 +340,7 @@ def _tagged(group: str, snapshots: list[Snapshot], tags: Tags) -> list[Snapshot]
     def of(snapshot: Snapshot) -> tuple[str, ...]:
         own = [tag for tag, versions in tags.items() if versions.get(group) == snapshot.version]
         own += [BEST] if best is not None and snapshot.version == best.version else []
-        return tuple(sorted(own)) + ((LATEST,) if snapshot is snapshots[-1] else ())
+        return tuple(sorted(own)) + ((LATEST,) if snapshot is newest(snapshots) else ())
 
     return [replace(snapshot, tags=of(snapshot)) for snapshot in snapshots]
 

@@ -313,6 +313,9 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         lines += [f"    {group:<10}{short(value)}" for group, value in result.get("group_returns", {}).items()]
         reported = _of_environment(result.get("env") or {})
         lines += ["  reported    " + ", ".join(reported)] if reported else []
+    best = result.get("best")
+    if isinstance(best, Mapping) and isinstance(best.get("mean_return"), int | float) and run_dir is not None:
+        lines.append(f"  evaluated   {short(best['mean_return'])} at {best.get('env_steps'):,} steps: {run_dir}@best")
     lines.append(
         f"  steps       {result.get('env_steps') or 0:,} in {duration(result.get('wall_seconds') or 0)}, "
         f"{_count(result.get('updates') or 0, 'update')}"

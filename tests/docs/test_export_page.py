@@ -48,7 +48,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
             program, *words = shlex.split(line)
             assert program == "runnel"
             assert main([*words, *(["--quiet"] if words[0] == "train" else [])]) == 0, line
-    assert capsys.readouterr().out.split() == ["cartpole-stablehlo", "cartpole-onnx", "policies/cartpole"]
+    assert capsys.readouterr().out.split() == ["exported-stablehlo", "cartpole-onnx", "policies/exported"]
     by_jax, by_onnxruntime, in_a_loop = printed
     assert by_jax == by_onnxruntime == in_a_loop
     assert re.fullmatch(r"\[([01]) \1 \1\]", by_jax)

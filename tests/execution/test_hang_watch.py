@@ -6,7 +6,7 @@ import pytest
 
 from runnel.execution.hang_watch import END_S, SHOWN_S, HangWatch
 from runnel.recording import checkpoint
-from runnel.runtime.single_process import program, stepped
+from runnel.runtime.single_process import evaluation, program, stepped
 from runnel.runtime.workers import player
 from runnel.system.stacks import COMPILER, Frame
 
@@ -55,6 +55,11 @@ def test_steps_updates_and_compiling_are_no_hang(run):
         run.stack = stack
         run.passes(1000.0)
     assert not run.ended
+
+
+def test_an_environment_that_does_not_return_in_evaluation_is_given_up_too(run):
+    stack = [*STEP[:2], Frame(evaluation.__file__, 161, "play_watched")]
+    assert HangWatch(5.0, lambda: 0, lambda: "", print, print, stack=lambda: stack)._limit(stack) == 5.0
 
 
 def test_resets_may_take_longer(run):
