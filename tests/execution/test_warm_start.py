@@ -165,7 +165,7 @@ class Wider(Reinforce):
     ("algorithm", "words"),
     [
         (Wider(), r"params/b \(float32\[2\], expected float32\[7\]\)"),
-        (DQN(unroll=4, hidden=(8,), min_size=8, capacity=64, batch=4), "it has params/w, params/b, expected params/"),
+        (DQN(unroll=4, hidden=(8,), min_size=8, capacity=64, batch=4), "it has params/b, params/w, expected params/"),
     ],
     ids=["shapes", "names"],
 )
