@@ -78,10 +78,10 @@ def events(run: Run, kind: str) -> list[dict[str, Any]]:
     [
         ("inline", {}),
         ("inline", {"eval_wait": True}),
-        ("inline", {"eval_workers": 1}),
+        pytest.param("inline", {"eval_workers": 1}, marks=pytest.mark.slow),
         ("inline", {"eval_explore": True, "keep_every": PER_ITERATION, "keep_best": 3}),
         ("fused", {}),
-        ("fused", {"eval_wait": True}),
+        pytest.param("fused", {"eval_wait": True}, marks=pytest.mark.slow),
         ("coarse", {"actors": 2}),
         pytest.param("coarse", {"actors": 2, "eval_wait": True}, marks=pytest.mark.slow),
         pytest.param("fine", {"actors": 2}, marks=pytest.mark.slow),
