@@ -184,6 +184,37 @@ def test_results_are_the_same_in_this_process_and_in_any_number_of_workers(envir
         np.testing.assert_array_equal(first.returns["agent"], other.returns["agent"])
 
 
+def test_what_is_evaluated_when_a_run_goes_back_is_forgotten(tmp_path: Path) -> None:
+    """The worker still plays what nobody waits for any more when it is given the next."""
+    built = runnel.build(Reinforce(), "evaluated:Walk", "inline", envs=4)
+    task = task_of(built, {"slow_s": 0.01}, 3, 11, explore=False)
+    state = Loop(built.graph).init_state(jax.numpy.uint32(1), "agent")
+    right = state._replace(params={**state.params, "b": jax.numpy.float32([0.0, 9.0])})
+    lost, kept = (
+        snapshots.take({"agent": each}, {"agent": version}, 32 * version, 32 * version)
+        for version, each in ((4, state), (3, right))
+    )
+    evaluators = EvaluationWorkers(task, 1, tmp_path, 60.0, lambda *a, **k: None, LocalLauncher)
+    try:
+        evaluators.submit(lost)
+        evaluators.submit(lost)
+        evaluators.rewind(64)
+        assert not evaluators.busy()
+        evaluators.submit(kept)
+        (done,) = wait_for(evaluators, lambda: False, 120.0)
+    finally:
+        evaluators.close()
+    assert done.snapshot is kept
+    here = InProcessEvaluators(task)
+    here.submit(kept)
+    (wanted,) = here.poll()
+    here.close()
+    assert done.played is not None
+    assert wanted.played is not None
+    np.testing.assert_array_equal(done.played.returns["agent"], wanted.played.returns["agent"])
+    assert evaluators.skipped == 0
+
+
 def test_settings_of_the_environment_in_evaluation_are_its_own(trained: Train) -> None:
     plain = trained(eval_every=EVERY, eval_episodes=5)
     paid = trained(eval_every=EVERY, eval_episodes=5, eval_env_settings={"bonus": 2.0})

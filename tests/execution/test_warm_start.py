@@ -50,7 +50,11 @@ def bits(run: runnel.Run) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "more"), [("inline", {}), ("fused", {}), pytest.param("coarse", {"actors": 2, "eval_workers": 0}, marks=pytest.mark.slow)]
+    ("distribution", "more"),
+    [
+        ("inline", {}), ("fused", {}),
+        pytest.param("coarse", {"actors": 2, "eval_workers": 0}, marks=pytest.mark.slow),
+    ],
 )  # fmt: skip
 def test_a_run_begins_with_the_parameters_of_another(
     distribution: str, more: dict[str, Any], source: runnel.Run, tmp_path: Path
