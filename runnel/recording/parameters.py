@@ -89,7 +89,7 @@ def unpack(content: bytes) -> dict[str, np.ndarray]:
     try:
         found = safetensors.deserialize(content)
         arrays = {}
-        for name, tensor in found:
+        for name, tensor in sorted(found, key=lambda each: each[0]):  # it lists them in any order
             dtype = np.dtype(_CODES[tensor["dtype"]])
             arrays[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
         return arrays

@@ -126,7 +126,7 @@ def test_false_ends_the_run_and_nothing_else_does(name: str, tmp_path: Path, pla
         ("on_update", "inline", {}),
         ("on_evaluation", "inline", {"eval_every": PER_ITERATION, "eval_episodes": 1}),
         ("on_checkpoint", "inline", {"checkpoint_every_s": 1e-9}),
-        pytest.param("on_update", "coarse", {"actors": 2}, marks=pytest.mark.slow),
+        pytest.param("on_update", "coarse", {"actors": 2, "env_settings": {"slow_s": 0.01}}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -78,10 +78,10 @@ def events(run: Run, kind: str) -> list[dict[str, Any]]:
     [
         ("inline", {}),
         ("inline", {"eval_wait": True}),
-        ("inline", {"eval_workers": 1}),
+        pytest.param("inline", {"eval_workers": 1}, marks=pytest.mark.slow),
         ("inline", {"eval_explore": True, "keep_every": PER_ITERATION, "keep_best": 3}),
         ("fused", {}),
-        ("fused", {"eval_wait": True}),
+        pytest.param("fused", {"eval_wait": True}, marks=pytest.mark.slow),
         ("coarse", {"actors": 2}),
         pytest.param("coarse", {"actors": 2, "eval_wait": True}, marks=pytest.mark.slow),
         pytest.param("fine", {"actors": 2}, marks=pytest.mark.slow),
@@ -182,6 +182,37 @@ def test_results_are_the_same_in_this_process_and_in_any_number_of_workers(envir
     for other in found[1:]:
         np.testing.assert_array_equal(first.lengths, other.lengths)
         np.testing.assert_array_equal(first.returns["agent"], other.returns["agent"])
+
+
+def test_what_is_evaluated_when_a_run_goes_back_is_forgotten(tmp_path: Path) -> None:
+    """The worker still plays what nobody waits for any more when it is given the next."""
+    built = runnel.build(Reinforce(), "evaluated:Walk", "inline", envs=4)
+    task = task_of(built, {"slow_s": 0.01}, 3, 11, explore=False)
+    state = Loop(built.graph).init_state(jax.numpy.uint32(1), "agent")
+    right = state._replace(params={**state.params, "b": jax.numpy.float32([0.0, 9.0])})
+    lost, kept = (
+        snapshots.take({"agent": each}, {"agent": version}, 32 * version, 32 * version)
+        for version, each in ((4, state), (3, right))
+    )
+    evaluators = EvaluationWorkers(task, 1, tmp_path, 60.0, lambda *a, **k: None, LocalLauncher)
+    try:
+        evaluators.submit(lost)
+        evaluators.submit(lost)
+        evaluators.rewind(64)
+        assert not evaluators.busy()
+        evaluators.submit(kept)
+        (done,) = wait_for(evaluators, lambda: False, 120.0)
+    finally:
+        evaluators.close()
+    assert done.snapshot is kept
+    here = InProcessEvaluators(task)
+    here.submit(kept)
+    (wanted,) = here.poll()
+    here.close()
+    assert done.played is not None
+    assert wanted.played is not None
+    np.testing.assert_array_equal(done.played.returns["agent"], wanted.played.returns["agent"])
+    assert evaluators.skipped == 0
 
 
 def test_settings_of_the_environment_in_evaluation_are_its_own(trained: Train) -> None:

@@ -50,7 +50,11 @@ def bits(run: runnel.Run) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "more"), [("inline", {}), ("fused", {}), ("coarse", {"actors": 2, "eval_workers": 0})]
+    ("distribution", "more"),
+    [
+        ("inline", {}), ("fused", {}),
+        pytest.param("coarse", {"actors": 2, "eval_workers": 0}, marks=pytest.mark.slow),
+    ],
 )  # fmt: skip
 def test_a_run_begins_with_the_parameters_of_another(
     distribution: str, more: dict[str, Any], source: runnel.Run, tmp_path: Path
@@ -165,7 +169,7 @@ class Wider(Reinforce):
     ("algorithm", "words"),
     [
         (Wider(), r"params/b \(float32\[2\], expected float32\[7\]\)"),
-        (DQN(unroll=4, hidden=(8,), min_size=8, capacity=64, batch=4), "it has params/w, params/b, expected params/"),
+        (DQN(unroll=4, hidden=(8,), min_size=8, capacity=64, batch=4), "it has params/b, params/w, expected params/"),
     ],
     ids=["shapes", "names"],
 )

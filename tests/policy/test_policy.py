@@ -171,6 +171,7 @@ def test_step_can_be_traced_and_batched_and_agrees_with_act(algorithm: PPO) -> N
     np.testing.assert_array_equal(eager, acted[0])
 
 
+@pytest.mark.slow
 def test_step_is_differentiable_and_scales_actions_like_act() -> None:
     _, _, policies = fresh(SMALL, "spaces_of_gymnasium:Anything", moved=0.2, action="box")
     policy = policies["agent"]
@@ -310,6 +311,7 @@ def test_several_groups_act_together() -> None:
     policies.reset()
 
 
+@pytest.mark.slow
 def test_two_teams_of_named_agents_act_together() -> None:
     pytest.importorskip("mpe2")
     from mpe2 import simple_tag_v3
