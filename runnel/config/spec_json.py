@@ -133,7 +133,8 @@ def _bound(data: Any, infinite: float, shape: tuple[int, ...], dtype: np.dtype) 
     if dtype.kind in "iub":
         limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         flat = np.clip(flat, *limits)
-    return flat.reshape(shape).astype(dtype)
+    with np.errstate(over="ignore"):  # what no number of that type bounds is infinite
+        return flat.reshape(shape).astype(dtype)
 
 
 def _shape(data: Any) -> tuple[int, ...]:

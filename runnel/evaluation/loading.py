@@ -13,6 +13,7 @@ from runnel.execution import trust as trusting
 from runnel.execution.run import Run
 from runnel.execution.stored_policies import Source, StoredPolicy, find
 from runnel.policy import Policies, Policy
+from runnel.recording.files import one_line
 from runnel.recording.policy_store import LATEST, PolicyStore
 
 
@@ -55,4 +56,12 @@ def make(stored: StoredPolicy, device: str | None = "cpu", seed: int = 0, trust:
     if algorithm is None:
         trusting.admit(stored.directory, stored.config.to_json(), trust, ("algorithm",))
         algorithm = serialization.from_json(stored.config.algorithm, Algorithm)
-    return Policy(algorithm, stored.config, stored.arrays(), device=device, seed=seed, where=stored.where)
+    try:
+        return Policy(algorithm, stored.config, stored.arrays(), device=device, seed=seed, where=stored.where)
+    except UserError:
+        raise
+    except Exception as error:  # the settings or the spec in a file that was edited: anything can be in there
+        if stored.algorithm is not None:
+            raise
+        name = type(algorithm).__name__
+        raise UserError(f"{stored.where}: {name} cannot be made of its settings and spec: {one_line(error)}") from None
