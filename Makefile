@@ -10,7 +10,8 @@ SHELL := bash
 PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+# More than cores: tests wait for processes a good part of the time.
+JOBS ?= 3
 
 # -qq leaves errors only. The extras differ by a factor of two in time, so `make train` gets the small set.
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt

@@ -88,7 +88,7 @@ def axis_of(leaf: Leaf) -> FrameAxis:
     return FrameAxis(-3 if channel_axis(leaf) == 0 else -1, new=False)
 
 
-class Place(NamedTuple):
+class LeafPlace(NamedTuple):
     """Where a leaf lies in observations by group; `axis` is None of what is not stacked."""
 
     group: str
@@ -102,14 +102,14 @@ class Place(NamedTuple):
         return tree
 
 
-def places(spec: EnvSpec) -> list[Place]:
+def places(spec: EnvSpec) -> list[LeafPlace]:
     """Every leaf of the observations of an environment whose frames are not stacked."""
     found = []
     for group, agents in spec.groups.items():
         parted = is_parted(agents.observation)
         for path, leaf in _leaves(agents.observation):
             seen = not parted or path[0] == SEEN
-            found.append(Place(group, path, axis_of(leaf) if seen else None))
+            found.append(LeafPlace(group, path, axis_of(leaf) if seen else None))
     return found
 
 

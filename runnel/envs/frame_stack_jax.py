@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from runnel.environment import JaxEnvironment, TimeStep
-from runnel.envs.frame_stack import FrameAxis, Place, places, stacked_spec
+from runnel.envs.frame_stack import FrameAxis, LeafPlace, places, stacked_spec
 from runnel.types import Array, EnvSpec, PyTree
 
 
@@ -47,7 +47,7 @@ class FrameStackedJaxEnvironment:
         )
         return StackedState(inner, stacks), timestep._replace(observation=self._show(timestep.observation, stacks))
 
-    def _stacked(self) -> list[tuple[Place, FrameAxis]]:
+    def _stacked(self) -> list[tuple[LeafPlace, FrameAxis]]:
         return [(place, place.axis) for place in self._places if place.axis is not None]
 
     def _groups(self, observation: PyTree) -> dict[str, PyTree]:

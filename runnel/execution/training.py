@@ -138,7 +138,7 @@ def train(
         built = _sign(config, built, run_dir)
         if built.plan.workers > 1:
             _check_portable(config, built)
-        initial, notes = warm_start(built, run.seed, init_from, frozen or {})
+        initial, notes = warm_start(built, run.seed, init_from, frozen)
         built = _noted(built, notes)
         directory, made = _fresh_directory(run_dir, built, run.seed)
         built = _noted(built, stack.enter_context(_alone(directory)))

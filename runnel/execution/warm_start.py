@@ -32,13 +32,14 @@ class WarmStart(NamedTuple):
 
 
 def warm_start(
-    built: BuiltRun, seed: int, init_from: Source | Mapping[str, Source] | None, frozen: Mapping[str, Source]
-) -> WarmStart:
+    built: BuiltRun, seed: int, init_from: Source | Mapping[str, Source] | None,
+    frozen: Mapping[str, Source] | None = None,
+) -> WarmStart:  # fmt: skip
     """The first states of a run. `init_from`: one source for all groups that learn, or one for each of some groups.
 
     `frozen`: the policies of groups that do not learn, which must fit in every parameter.
     """
-    groups = list(built.graph.states)
+    groups, frozen = list(built.graph.states), frozen or {}
     learning = [group for group in groups if group not in frozen]
     sources: dict[str, Any] = {} if init_from is None else dict.fromkeys(learning, init_from)
     sources = dict(init_from) if isinstance(init_from, Mapping) else sources

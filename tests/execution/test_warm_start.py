@@ -276,7 +276,7 @@ def test_the_command_line_takes_one_source_or_one_of_each_group(
     assert sums(tmp_path / "both") == wanted
     capsys.readouterr()
     for given, words in [
-        ([hunt.run_dir, hunt.run_dir], "expected GROUP=RUN_DIR[@TAG] for each"),
+        ([hunt.run_dir, hunt.run_dir], "expected GROUP=RUN_DIR[@TAG]"),
         ([f"huntr={hunt.run_dir}"], "there is no group 'huntr'; did you mean 'hunter'"),
         ([f"{hunt.run_dir}@lates"], "no policy 'lates'; did you mean 'latest'"),
         ([source.run_dir], "no parameter of"),

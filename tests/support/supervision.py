@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from runnel.config import run_config
@@ -96,6 +97,7 @@ class FakeGroup:
 
     def __init__(self, run_dir: Path, names: Iterable[str], stacks: str = ""):
         self.run_dir, self._stacks = run_dir, stacks
+        self.graph = SimpleNamespace(states={})
         self.specs = {name: spec(name) for name in names}
         self.learners = {name for name in self.specs if name.startswith("learner")}
         self.processes: dict[str, FakeProcess] = {}

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from runnel.runtime.programs.metric_window import MOST_NAMES, MetricWindow
-from runnel.runtime.programs.totals import Progress
+from runnel.runtime.programs.totals import ProgressDelta
 
-SEEN = Progress(1, 1, 7, 2.0, 5.0, {"agent": 2.0}, {}, True)
+SEEN = ProgressDelta(1, 1, 7, 2.0, 5.0, {"agent": 2.0}, {}, True)
 """As learning sees it."""
 
 
