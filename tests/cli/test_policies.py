@@ -169,7 +169,10 @@ def test_eval_takes_a_tag_and_settings_and_writes_json(
 
 def test_an_evaluation_in_numbers() -> None:
     found = evaluation_statistics(
-        {"a": np.array([1.0, 3.0]), "b": np.array([3.0, 5.0])}, np.array([4, 6]), {"won": np.array([1.0, np.nan])}
+        {"a": np.array([1.0, 3.0]), "b": np.array([3.0, 5.0])},
+        np.array([4, 6]),
+        {"won": np.array([1.0, np.nan])},
+        np.array([2.0, 4.0]),
     )
     assert (found["episodes"], found["mean_return"], found["returns"], found["lengths"]) == (2, 3.0, [2.0, 4.0], [4, 6])
     assert found["group_returns"] == {"a": 2.0, "b": 4.0}
