@@ -11,24 +11,35 @@ from runnel import deprecated as _deprecated
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from runnel.algorithm import Algorithm
+    from runnel.algorithm import Algorithm, PerGroup
+    from runnel.config.search_space import IntUniform, LogUniform, Uniform
     from runnel.environment import HostEnvironment, JaxEnvironment, TimeStep
     from runnel.errors import UserError
     from runnel.evaluation.export import export
     from runnel.evaluation.loading import load, policies
+    from runnel.evaluation.versus import versus
     from runnel.execution.building import build
     from runnel.execution.callbacks import Progress
+    from runnel.execution.members import Members, resume_members, train_members
+    from runnel.execution.population_training import resume_population, train_population
     from runnel.execution.run import Run
+    from runnel.execution.sweep import Sweep, resume_sweep, sweep
     from runnel.execution.training import resume, train
+    from runnel.matchmaking import PFSP, Candidate, Fixed, Latest, Matches, Matchmaker, Psro, UniformPast
+    from runnel.payoffs import GameResult, PayoffTable
     from runnel.planning.distribution import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout
     from runnel.planning.plan import Plan
     from runnel.policy import Policies, Policy
+    from runnel.population import PBT, Decision, PopulationRule
     from runnel.recording.sinks import Sink
     from runnel.replay import PrioritisedReplay, SequenceReplay, UniformReplay
     from runnel.types import Act, AgentSpec, Box, Discrete, EnvSpec, MultiDiscrete, Trajectory
 
 _HOME = {
     "Algorithm": "algorithm",
+    "IntUniform": "config.search_space",
+    "LogUniform": "config.search_space",
+    "Uniform": "config.search_space",
     "HostEnvironment": "environment",
     "JaxEnvironment": "environment",
     "TimeStep": "environment",
@@ -36,11 +47,31 @@ _HOME = {
     "export": "evaluation.export",
     "load": "evaluation.loading",
     "policies": "evaluation.loading",
+    "versus": "evaluation.versus",
     "build": "execution.building",
     "Progress": "execution.callbacks",
+    "Members": "execution.members",
+    "resume_members": "execution.members",
+    "train_members": "execution.members",
+    "resume_population": "execution.population_training",
+    "train_population": "execution.population_training",
     "Run": "execution.run",
+    "Sweep": "execution.sweep",
+    "resume_sweep": "execution.sweep",
+    "sweep": "execution.sweep",
     "resume": "execution.training",
     "train": "execution.training",
+    "PerGroup": "algorithm",
+    "PFSP": "matchmaking",
+    "Candidate": "matchmaking",
+    "Fixed": "matchmaking",
+    "Latest": "matchmaking",
+    "Matches": "matchmaking",
+    "Matchmaker": "matchmaking",
+    "Psro": "matchmaking",
+    "UniformPast": "matchmaking",
+    "GameResult": "payoffs",
+    "PayoffTable": "payoffs",
     "REST": "planning.distribution",
     "Barrier": "planning.distribution",
     "BoundedStaleness": "planning.distribution",
@@ -50,6 +81,9 @@ _HOME = {
     "Plan": "planning.plan",
     "Policies": "policy",
     "Policy": "policy",
+    "PBT": "population",
+    "Decision": "population",
+    "PopulationRule": "population",
     "Sink": "recording.sinks",
     "PrioritisedReplay": "replay",
     "SequenceReplay": "replay",

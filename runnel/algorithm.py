@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import abc
 import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from runnel.errors import UserError, nearest
 from runnel.types import Act, AgentSpec, Array, Box, Discrete, Leaf, MultiDiscrete, PyTree
 
 if TYPE_CHECKING:
@@ -38,6 +41,9 @@ class Algorithm(abc.ABC):
     max_staleness: ClassVar[int] = 0
     """How many versions old a sample may be under an asynchronous distribution; a property, if a setting decides."""
 
+    learns: ClassVar[bool] = True
+    """Whether its groups learn; returns of the others are not those of the run."""
+
     central: ClassVar[bool] = False
     """Whether learning looks at the whole environment's state: observations then carry it (`runnel.observations`)."""
 
@@ -49,7 +55,8 @@ class Algorithm(abc.ABC):
     def act(self, params: PyTree, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
         """One agent's action on one observation; Runnel batches it. `explore` is False in evaluation.
 
-        An `act` that also names a parameter `index` is given the column's index.
+        An `act` that also names a parameter `index` is given the column's index; one that names `environment_key`, a
+        key that all agents of its group in the same environment have in common.
         """
 
     @abc.abstractmethod
@@ -60,6 +67,11 @@ class Algorithm(abc.ABC):
         """One agent's memory at the start of an episode; a recurrent algorithm overrides this."""
         del spec
         return ()
+
+    def for_group(self, group: str) -> Algorithm:
+        """The algorithm of one group of agents: this one, unless groups have different ones (`PerGroup`)."""
+        del group
+        return self
 
     def learn(self, state: Any, batch: PyTree, key: Array, /) -> tuple[Any, PyTree]:
         """One update: the new state, and `out`, whose scalars are metrics.
@@ -78,6 +90,51 @@ class Algorithm(abc.ABC):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class PerGroup(Algorithm):
+    """A different algorithm for each group of agents: `PerGroup({"prey": PPO(), "predator": DQN()})`.
+
+    Groups step together, so the unrolls of all algorithms have the same number of steps.
+    """
+
+    algorithms: Mapping[str, Algorithm]
+
+    def for_group(self, group: str) -> Algorithm:
+        if group not in self.algorithms:
+            raise UserError(f"group '{group}' has no algorithm; found {', '.join(self.algorithms) or 'none'}")
+        return self.algorithms[group]
+
+    @property
+    def max_staleness(self) -> int:  # type: ignore[override]
+        """That of the most tolerant group; a plan bounds the staleness of each group by its own algorithm's."""
+        return max(algorithm.max_staleness for algorithm in self.algorithms.values())
+
+    @property
+    def central(self) -> bool:  # type: ignore[override]
+        return any(algorithm.central for algorithm in self.algorithms.values())
+
+    def loop(self, flow: Flow) -> None:
+        for group in self.algorithms:
+            if group not in flow.groups:
+                raise UserError(f"the environment has no group '{group}'{nearest(group, flow.groups)}")
+        # Those that learn say how long an unroll is.
+        for group in sorted(flow.groups, key=lambda group: not self.for_group(group).learns):
+            self.for_group(group).loop(flow.agents(group))
+
+    def init(self, key: Array, spec: AgentSpec) -> Any:
+        raise TypeError("PerGroup has no policy of its own; take the algorithm of a group by `for_group`")
+
+    def act(self, params: PyTree, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
+        raise TypeError("PerGroup has no policy of its own; take the algorithm of a group by `for_group`")
+
+
+def algorithm_name(algorithm: Algorithm) -> str:
+    """What people call it: its class, or those of all groups."""
+    if isinstance(algorithm, PerGroup):
+        return ",".join(f"{group}={algorithm_name(each)}" for group, each in algorithm.algorithms.items())
+    return type(algorithm).__name__
+
+
 def has_gradient(algorithm: Algorithm) -> bool:
     """Whether the algorithm's update is a gradient step that can be cut in two."""
     cls = type(algorithm)
@@ -90,9 +147,10 @@ def asks_for(function: Any, name: str) -> bool:
 
 
 def act_one(
-    act: Any, params: PyTree, observation: PyTree, memory: PyTree, key: Array, explore: bool, index: Array
-) -> Act:
-    """Calls an `act`, with the column's index where it asks for one."""
-    if asks_for(act, "index"):
-        return act(params, observation, memory, key, explore, index=index)
-    return act(params, observation, memory, key, explore)
+    act: Any, params: PyTree, observation: PyTree, memory: PyTree, key: Array, explore: bool, index: Array,
+    environment_key: Array | None = None,
+) -> Act:  # fmt: skip
+    """Calls an `act`, with what else it asks for by name. `environment_key`: `key` where there is one agent."""
+    given = {"index": index, "environment_key": key if environment_key is None else environment_key}
+    named = {name: value for name, value in given.items() if asks_for(act, name)}
+    return act(params, observation, memory, key, explore, **named)

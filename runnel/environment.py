@@ -119,6 +119,9 @@ class HostVector(Protocol):
     what does not fit its spaces, does not disturb the others: its episode is truncated at the last good step (with
     a reward of 0, the last good observation its last), and an environment made anew begins the next. Where that happens
     too often, `EnvironmentFailed` is raised.
+
+    A vector in which one failure may cut the episodes of several environments also has a method `cut_with_others()`:
+    the rows and numbers of these episodes since it was last asked.
     """
 
     stateful: bool
@@ -199,6 +202,12 @@ def reports_return(environment: Any) -> bool:
 def ended_episodes(vector: HostVector) -> list[EpisodeMetrics]:
     """What a vector reports of the episodes that have ended since this was last asked."""
     ask: Callable[[], list[EpisodeMetrics]] | None = getattr(vector, "episode_metrics", None)
+    return ask() if ask is not None else []
+
+
+def cut_with_others(vector: HostVector) -> list[tuple[int, int]]:
+    """Rows and numbers of the episodes that another environment's failure has cut since this was last asked."""
+    ask: Callable[[], list[tuple[int, int]]] | None = getattr(vector, "cut_with_others", None)
     return ask() if ask is not None else []
 
 

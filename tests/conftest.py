@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -22,6 +23,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+SLOW_VARIANTS = Path(__file__).parent / "slow_variants.txt"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests of slow_variants.txt; they are there by whole ids."""
+    listed = {line for line in SLOW_VARIANTS.read_text().splitlines() if line and not line.startswith("#")}
+    root = Path(__file__).parent.parent
+    for item in items:
+        name = item.nodeid.removeprefix(f"{root}/")
+        if name in listed:
+            item.add_marker(pytest.mark.slow)
+            listed.discard(name)
+    if listed and config.args == config.getini("testpaths"):  # the whole suite
+        raise pytest.UsageError(f"{SLOW_VARIANTS.name} names {len(listed)} tests that there are not: {min(listed)}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs are signed with a key of the tests' own, here and in processes that they start."""
@@ -38,3 +56,37 @@ def _old_objects_are_not_searched_for_garbage() -> None:
 def _a_slow_machine_prints_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run is at is printed where starting takes seconds; what tests compare must not depend on that."""
     monkeypatch.setattr("runnel.system.startup.EVERY_S", 600.0)
+
+
+@pytest.fixture(scope="session")
+def _trained_members(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from toys import Reinforce
+
+    import runnel
+
+    directory = tmp_path_factory.mktemp("members") / "runs"
+    runnel.train_members(
+        Reinforce, "gymnax:CartPole-v1", seeds=2, variants=[{"learning_rate": 1e-3}, {"learning_rate": 1e-2}],
+        steps=400, envs=4, eval_every=200, eval_episodes=2, run_dir=directory, quiet=True,
+    )  # fmt: skip
+    return directory
+
+
+@pytest.fixture
+def members_dir(_trained_members: Path, tmp_path: Path) -> Path:
+    """A copy of a directory of four members: REINFORCE with two learning rates, seeds 0 and 1, evaluated."""
+    return Path(shutil.copytree(_trained_members, tmp_path / "members", symlinks=True))
+
+
+@pytest.fixture(scope="session")
+def played_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on rock-paper-scissors against past policies: a decision and a snapshot at every 64 of 1024 steps."""
+    import runnel
+    from runnel.algorithms.ppo import PPO
+
+    directory = tmp_path_factory.mktemp("played") / "run"
+    runnel.train(
+        PPO(unroll=8, epochs=1, minibatches=1, hidden=(8,), learning_rate=0.05), "matrix:rock_paper_scissors",
+        opponents=runnel.PFSP(every=64, places=2), envs=8, steps=1024, run_dir=directory, quiet=True,
+    )  # fmt: skip
+    return directory

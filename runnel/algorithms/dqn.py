@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-import rlax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
@@ -22,6 +21,7 @@ from runnel.nn import ActionValues, networks
 from runnel.observations import view
 from runnel.ops import exploration
 from runnel.ops.n_step import Transition, n_step_transitions
+from runnel.ops.td import double_q_error
 from runnel.replay import Prioritised, PrioritisedReplay, UniformReplay, weighted
 from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, zeros
 
@@ -140,10 +140,8 @@ class DQN(Algorithm):
         q_tm1, q_t = values.batch(items.s_tm1, key_tm1), target.batch(items.s_t, key_t)
         q_t_selector = values.batch(items.s_t, selector_key) if self.double else q_t
         q_t_selector = exploration.legal_only(q_t_selector, view(items.s_t).action_mask)
-        td_errors = jax.vmap(rlax.double_q_learning)(
-            q_tm1, items.a_tm1, items.r_t, items.discount_t, q_t, jax.lax.stop_gradient(q_t_selector)
-        )
-        return (weights * rlax.huber_loss(jnp.asarray(td_errors))).mean(), (td_errors, q_tm1.mean())
+        td_errors = double_q_error(q_tm1, items.a_tm1, items.r_t, items.discount_t, q_t, q_t_selector)
+        return (weights * optax.huber_loss(td_errors)).mean(), (td_errors, q_tm1.mean())
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.adam(self.learning_rate))

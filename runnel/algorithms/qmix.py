@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-import rlax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
@@ -22,6 +21,7 @@ from runnel.nn import Mixer, TeamValues
 from runnel.observations import view
 from runnel.ops import exploration, teams
 from runnel.ops.n_step import Transition, n_step_transitions
+from runnel.ops.td import td_error
 from runnel.replay import UniformReplay
 from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory
 
@@ -147,7 +147,7 @@ class QMIX(Algorithm):
         # The mixture is greatest where each agent's value is, so each chooses for itself.
         a_t = jax.vmap((team if self.double else target).values.greedy)(items.s_t)  # [batch, agents]
         total_t = jax.vmap(target)(items.s_t, a_t)
-        td_errors: Any = jax.vmap(rlax.td_learning)(total_tm1, items.r_t, items.discount_t, total_t)
+        td_errors = td_error(total_tm1, items.r_t, items.discount_t, total_t)
         return optax.l2_loss(td_errors).mean(), total_tm1.mean()
 
     def _optimiser(self) -> optax.GradientTransformation:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-import rlax
 
 from runnel.algorithm import Algorithm
 from runnel.algorithms import check
@@ -23,6 +22,7 @@ from runnel.nn import TeamValues
 from runnel.observations import view
 from runnel.ops import exploration, teams
 from runnel.ops.n_step import Transition, n_step_transitions
+from runnel.ops.td import td_error
 from runnel.replay import UniformReplay
 from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory
 
@@ -129,7 +129,7 @@ class VDN(Algorithm):
         a_t = jax.vmap((values if self.double else target).greedy)(items.s_t)
         q_t = jax.vmap(target.of)(items.s_t, a_t)
         total_tm1, total_t = q_tm1.sum(-1), q_t.sum(-1)
-        td_errors: Any = jax.vmap(rlax.td_learning)(total_tm1, items.r_t, items.discount_t, total_t)
+        td_errors = td_error(total_tm1, items.r_t, items.discount_t, total_t)
         return optax.l2_loss(td_errors).mean(), total_tm1.mean()
 
     def _optimiser(self) -> optax.GradientTransformation:

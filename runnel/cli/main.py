@@ -1,4 +1,4 @@
-"""The command line: `runnel train`, `resume`, `eval`, `policies`, `export`, `plan`, `plot`, `bench`, `list`.
+"""The command line: `runnel train`, `sweep`, `resume`, `eval`, `versus` and more.
 
 Everything is imported when a command needs it, so that `runnel --help` and `runnel list` answer without JAX.
 """
@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.cli import arguments
+from runnel.cli import arguments, population_flags
 from runnel.cli.catalog import FLAGS
-from runnel.config import settings
+from runnel.config import serialization, settings
 from runnel.deprecated import Renamed
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, nearest, printable
 from runnel.system import startup
@@ -68,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _saying_what_takes_long(args: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
     """Before anything else is imported: that alone may take seconds."""
-    if args.command not in ("train", "resume", "eval", "export", "plan"):
+    if args.command not in ("train", "sweep", "resume", "eval", "versus", "export", "plan"):
         return contextlib.nullcontext()
     # What the others print is their result.
-    shows = args.command in ("train", "resume") and not getattr(args, "dry_run", False)
+    shows = args.command in ("train", "sweep", "resume") and not getattr(args, "dry_run", False)
     return startup.starting(getattr(args, "quiet", False), None if shows else sys.stderr, "importing JAX")
 
 
@@ -120,22 +120,89 @@ def _train(args: argparse.Namespace) -> int:
     _check_address(args)
     if args.deterministic:
         _ask_for_determinism()
-    found = _from_file(args) if args.config is not None else {}
-    algorithm, environment = (found.pop(name, getattr(args, name)) for name in arguments.NAMES)
-    asked = {
-        **found,
-        **_settings(args, algorithm, found.get("distribution"), found.get("env_settings")),
-        **_given(args, "envs", "steps", "seed", "run_dir", "stop_at_return", "wandb"),
-        **_given(args, "checkpoint_every_s", "restarts", "hang_after_s", "on_nan"),
-        **_given(args, "eval_every", "eval_episodes", "eval_seed", "eval_workers", "eval_metric"),
-        **_given(args, "stop_at_eval_return", "keep_every", "keep_every_s", "keep_best", "eval_wait", "eval_explore"),
-        **_stored(args, found),
-    }
+    algorithm, environment, asked = _asked(args)
+    asked |= _given(args, "stop_at_return", "stop_at_eval_return", "wandb")
+    rule = population_flags.rule_of(args)
+    if rule is not None:
+        return _train_population(args, rule, algorithm, environment, asked)
+    if args.seeds is not None:
+        if args.dry_run:
+            raise UserError("found --dry-run and --seeds; --dry-run shows one run: leave --seeds out")
+        return _train_members(args, algorithm, environment, asked)
     if args.dry_run:
+        if args.launcher != "local":
+            raise UserError(
+                f"found --dry-run and --launcher {args.launcher}; --dry-run plans for this machine: leave --launcher "
+                "out, or use `runnel plan` with it"
+            )
         print(json.dumps(resolve(algorithm, environment, **asked), indent=2, allow_nan=False))
         return 0
     run = train(algorithm, environment, launcher=args.launcher, address=args.address, quiet=args.quiet, **asked)
     return _status(run.result)
+
+
+def _train_members(args: argparse.Namespace, algorithm: Any, environment: Any, asked: dict[str, Any]) -> int:
+    from runnel.execution.members import train_members
+
+    members = train_members(
+        algorithm, environment, seeds=args.seeds, launcher=args.launcher, address=args.address, quiet=args.quiet,
+        **asked,
+    )  # fmt: skip
+    return _status(members.result)
+
+
+def _train_population(
+    args: argparse.Namespace, rule: Any, algorithm: Any, environment: Any, asked: dict[str, Any]
+) -> int:
+    from runnel.execution.population_training import train_population
+
+    members = train_population(
+        algorithm, environment, rule=rule, members=args.population, launcher=args.launcher, address=args.address,
+        quiet=args.quiet, **asked,
+    )  # fmt: skip
+    return _status(members.result)
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from runnel.execution.sweep import sweep
+
+    _check_address(args)
+    if args.deterministic:
+        _ask_for_determinism()
+    args.wandb = None
+    algorithm, environment, asked = _asked(args)
+    found = sweep(
+        algorithm, environment, over=args.over, launcher=args.launcher, address=args.address, quiet=args.quiet,
+        **_given(args, "trials", "sampler", "batch", "seeds", "halving", "rungs", "winner_seeds"), **asked,
+    )  # fmt: skip
+    return _status(found.result)
+
+
+def _asked(args: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
+    """The algorithm, the environment, and what flags and `--config` ask for besides."""
+    found = _from_file(args) if args.config is not None else {}
+    algorithm, environment = (found.pop(name, getattr(args, name)) for name in arguments.NAMES)
+    asked = _settings(args, algorithm, found.get("distribution"), found.get("env_settings"))
+    algorithm, asked["settings"] = _for_each_group(algorithm, environment, asked["settings"])
+    return algorithm, environment, {
+        **found,
+        **asked,
+        **_given(args, "envs", "steps", "seed", "run_dir"),
+        **_given(args, "checkpoint_every_s", "restarts", "hang_after_s", "on_nan"),
+        **_given(args, "eval_every", "eval_episodes", "eval_seed", "eval_workers", "eval_metric"),
+        **_given(args, "keep_every", "keep_every_s", "keep_best", "eval_wait", "eval_explore"),
+        **_stored(args, found),
+    }  # fmt: skip
+
+
+def _for_each_group(algorithm: Any, environment: Any, own: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """An algorithm and its settings, where those for each group are one algorithm."""
+    if not isinstance(algorithm, str) or "=" not in algorithm:
+        return algorithm, own
+    from runnel.execution.group_algorithms import resolved
+
+    algorithm, rest = resolved(algorithm, environment, own)
+    return algorithm, rest or {}
 
 
 def _from_file(args: argparse.Namespace) -> dict[str, Any]:
@@ -146,7 +213,7 @@ def _from_file(args: argparse.Namespace) -> dict[str, Any]:
         args.config,
         **_given(args, *arguments.NAMES, "distribution", "wandb"),
         trust=args.trust,
-        note=lambda text: None if args.quiet else _complain(f"runnel train: {text}"),
+        note=lambda text: None if args.quiet else _complain(f"runnel {args.command}: {text}"),
     )
 
 
@@ -158,16 +225,53 @@ def _check_address(args: argparse.Namespace) -> None:
 def _resume(args: argparse.Namespace) -> int:
     from runnel.execution.building import read_config
     from runnel.execution.training import resume
+    from runnel.recording.members_file import holds_members
+    from runnel.recording.sweep_file import holds_sweep
 
     _check_address(args)
     if args.deterministic:
         _ask_for_determinism()
+    if holds_sweep(args.run_dir):
+        return _resume_sweep(args)
+    if holds_members(args.run_dir):
+        return _resume_members(args)
     distribution = _distribution(args, (), partial(_recorded_distribution, args, read_config(args.run_dir)))
     run = resume(
         args.run_dir, steps=args.steps, distribution=distribution, on_nan=args.on_nan, launcher=args.launcher,
         address=args.address, quiet=args.quiet, trust=args.trust,
     )  # fmt: skip
     return _status(run.result)
+
+
+def _resume_members(args: argparse.Namespace) -> int:
+    from runnel.execution.members import resume_members
+    from runnel.execution.population_training import resume_population
+    from runnel.recording.population_file import is_population
+
+    given = [*_given(args, "distribution", "on_nan", *FLAGS)]
+    if given:
+        raise UserError(
+            f"{args.run_dir} holds several runs; found --{given[0].replace('_', '-')}, which can be given for one of "
+            "them: name its directory"
+        )
+    resume = resume_population if is_population(args.run_dir) else resume_members
+    members = resume(
+        args.run_dir, steps=args.steps, quiet=args.quiet, trust=args.trust, launcher=args.launcher, address=args.address
+    )
+    return _status(members.result)
+
+
+def _resume_sweep(args: argparse.Namespace) -> int:
+    from runnel.execution.sweep import resume_sweep
+
+    given = [*_given(args, "steps", "distribution", "on_nan", *FLAGS)]
+    if given:
+        raise UserError(
+            f"{args.run_dir} holds a sweep, which goes on as it was begun; found --{given[0].replace('_', '-')}: leave "
+            "it out, or name the directory of one member"
+        )
+    found = resume_sweep(args.run_dir, quiet=args.quiet, trust=args.trust, launcher=args.launcher, address=args.address)
+    return _status(found.result)
 
 
 def _eval(args: argparse.Namespace) -> int:
@@ -179,8 +283,8 @@ def _eval(args: argparse.Namespace) -> int:
         print(printable(text), file=sys.stderr)
 
     found = evaluate(
-        args.run_dir, args.episodes, args.seed, args.video, note, env_settings=_env_settings_alone(args),
-        explore=args.explore, trust=args.trust,
+        args.run_dir, args.episodes, args.seed, args.video, note, member=args.member,
+        env_settings=_env_settings_alone(args), explore=args.explore, trust=args.trust,
     )  # fmt: skip
     if args.out is not None:
         write_json_atomically(args.out.absolute(), found)
@@ -189,47 +293,92 @@ def _eval(args: argparse.Namespace) -> int:
         return 0
     low, high, deviation = (short(found[f"{what}_return"]) for what in ("min", "max", "std"))
     interval = " to ".join(map(short, found["return_interval"]))
-    print(printable(f"{found['algorithm']} on {found['environment']}, {found['policy']}"))
+    tag = "" if found["tag"] == str(found["version"]) else f"{found['tag']}: "
+    which = f"{tag}version {found['version']}, {found['env_steps']:,} steps"
+    print(printable(f"{found['algorithm']} on {found['environment']}, {which}"))
+    print(printable(f"  policy      {found['policy']}"))
     print(f"  return      {short(found['mean_return'])} ({interval}, 95%), mean of {found['episodes']} episodes")
     print(f"  spread      from {low} to {high}, standard deviation {deviation}")
     for group, value in found.get("group_returns", {}).items():
-        print(printable(f"    {group:<10}{short(value)}"))
+        print(printable(f"    {group:<9} {short(value)}"))
     print(f"  length      {short(found['mean_length'])} steps")
     for name, value in found["env"].items():
-        print(printable(f"  env/{name:<10}{'-' if value is None else short(value)}"))
+        print(printable(f"  env/{name:<7} {'-' if value is None else short(value)}"))
     if found["video"]:
         print(f"  video       {found['video']}")
+    return 0
+
+
+def _versus(args: argparse.Namespace) -> int:
+    from runnel.cli import match_tables
+    from runnel.evaluation.versus import versus
+
+    def note(text: str) -> None:
+        _complain(f"runnel versus: {text}")
+
+    found = versus(
+        args.a, args.b, args.env, episodes=args.episodes, openings=args.openings, opening_moves=args.opening_moves,
+        seed=args.seed, explore=args.explore, env_settings=_env_settings_alone(args), note=note, trust=args.trust,
+    )  # fmt: skip
+    print(json.dumps(found, indent=2) if args.json else printable("\n".join(match_tables.versus_lines(found))))
     return 0
 
 
 def _policies(args: argparse.Namespace) -> int:
     from runnel.cli import policy_table
     from runnel.evaluation.loading import policies
+    from runnel.execution.stored_policies import split_name
 
-    store = policies(args.run_dir)
+    run_dir, tag = split_name(args.run_dir, "")
+    if tag and args.with_tag is not None:
+        raise UserError(f"found '{args.run_dir}' beside --with-tag {args.with_tag}, expected one of them")
+    tag = tag or args.with_tag or ""
+    store = policies(run_dir, args.member)
+    if args.payoffs:
+        return _payoffs(args, store.run_dir)
+    where = policy_table.conditions(args.where)
+    found = policy_table.query(store, args.group, tag, args.version, where)
     if args.untag is not None:
         store.untag(args.untag)
-    where = policy_table.conditions(args.where)
-    found = store.query(args.group, args.with_tag, args.version, where)
+        found = [each for snapshot in found for each in store.query(snapshot.group, version=snapshot.version)]
     if args.tag is not None:
         found = policy_table.tag(store, found, args.tag)
     if args.json:
         print(json.dumps([policy_table.as_json(snapshot) for snapshot in found], indent=2))
     else:
-        print(printable("\n".join(policy_table.lines(found, args.run_dir))))
+        print(printable("\n".join(policy_table.lines(found, store.run_dir))))
+    return 0
+
+
+def _payoffs(args: argparse.Namespace, run_dir: Path) -> int:
+    """What `runnel policies --payoffs` prints."""
+    from runnel.cli import match_tables
+    from runnel.reporting.payoff_report import read_payoffs
+
+    given = [*_given(args, "group", "with_tag", "version", "tag", "untag"), *(["where"] if args.where else [])]
+    if given:
+        raise UserError(f"found --{given[0].replace('_', '-')} beside --payoffs, which shows all results; leave it out")
+    found = read_payoffs(run_dir)
+    if args.json:
+        print(json.dumps(match_tables.payoffs_json(found, run_dir), indent=2, allow_nan=False))
+    else:
+        print(printable("\n".join(line for each in found for line in match_tables.payoff_lines(each))))
     return 0
 
 
 def _export(args: argparse.Namespace) -> int:
     from runnel.evaluation.export import export
 
-    made = export(args.run_dir, args.out, args.format, group=args.group, opset=args.opset, trust=args.trust)
+    made = export(
+        args.run_dir, args.out, args.format, group=args.group, member=args.member, opset=args.opset, trust=args.trust
+    )
     print(printable(str(made)))
     return 0
 
 
 def _plan(args: argparse.Namespace) -> int:
     from runnel.execution.building import build
+    from runnel.planning.plan import with_evaluation
 
     _check_address(args)
     machines = args.machines
@@ -244,7 +393,9 @@ def _plan(args: argparse.Namespace) -> int:
 
         machines = found(args.address)
     asked = _settings(args, args.algorithm)
-    plan = build(args.algorithm, args.environment, envs=args.envs, machine=machines, **asked).plan
+    algorithm, asked["settings"] = _for_each_group(args.algorithm, args.environment, asked["settings"])
+    plan = build(algorithm, args.environment, envs=args.envs, machine=machines, **asked).plan
+    plan = with_evaluation(plan, args.eval_workers)
     if args.format == "json":
         print(json.dumps(plan.json(), indent=2))
     elif args.format == "svg":
@@ -257,9 +408,22 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _plot(args: argparse.Namespace) -> int:
+    from runnel.reporting.comparison import comparisons
+    from runnel.reporting.payoff_plot import plot_payoffs
     from runnel.reporting.plot import plot
 
-    print(plot(args.run_dirs, args.out, args.metric))
+    def note(text: str) -> None:
+        _complain(f"runnel plot: {text}")
+
+    if args.payoffs:
+        if len(args.run_dirs) > 1 or args.metric is not None:
+            what = "--metric" if args.metric is not None else f"{len(args.run_dirs)} runs"
+            raise UserError(f"found {what} beside --payoffs, expected one run alone")
+        print(plot_payoffs(args.run_dirs[0], args.out))
+        return 0
+    print(plot(args.run_dirs, args.out, **_given(args, "metric"), note=note))
+    for line in comparisons(args.run_dirs):
+        print(printable(line))
     return 0
 
 
@@ -315,8 +479,10 @@ def _noted(text: str, note: str) -> str:
 
 COMMANDS = {
     "train": _train,
+    "sweep": _sweep,
     "resume": _resume,
     "eval": _eval,
+    "versus": _versus,
     "policies": _policies,
     "export": _export,
     "plan": _plan,
@@ -336,29 +502,53 @@ def _settings(
     env_settings: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What `--distribution` and `--set` ask for, as `train` and `build` take it, over what a file asks for."""
-    from runnel import algorithms
 
     _point_out_own(args)
     own: list[str] = []
-    others: dict[str, list[str]] = {"env": [], "distribution": []}
+    others: dict[str, list[str]] = {"env": [], "distribution": [], "opponents": []}
     for pair in args.set:
         prefix, dot, rest = pair.partition(".")
         if prefix == "eval" and dot:
             continue  # `_eval_settings` reads it
         others[prefix].append(rest) if dot and prefix in others else own.append(pair)
-    named = isinstance(algorithm, str)
     before = None if distribution is None or isinstance(distribution, str) else lambda: distribution
     changed = _distribution(args, others["distribution"], before)
     return {
         "distribution": changed if changed is not None else distribution,
-        "settings": settings.parse(
-            algorithms.load(algorithm) if named else type(algorithm), own, algorithm if named else ""
-        ),
+        "settings": _own_settings(algorithm, own),
+        **_opponents(args, others["opponents"]),
         "env_settings": {
             **(env_settings or {}),
             **{key: settings.literal(text) for key, text in map(settings.split, others["env"])},
         },
     }
+
+
+def _own_settings(algorithm: Algorithm | str, pairs: list[str]) -> dict[str, Any]:
+    """Settings of the algorithm, or of those of each group."""
+    from runnel import algorithms
+
+    if not isinstance(algorithm, str):
+        return settings.parse(type(algorithm), pairs, "")
+    if "=" not in algorithm:
+        return settings.parse(algorithms.load(algorithm), pairs, algorithm)
+    from runnel.execution.group_algorithms import parse_settings
+
+    return parse_settings(algorithm, pairs)
+
+
+def _opponents(args: argparse.Namespace, pairs: list[str]) -> dict[str, Any]:
+    """The matchmaker that `--opponents` and `--set opponents.key=value` ask for."""
+    name = getattr(args, "opponents", None)
+    if name is None:
+        if pairs:
+            raise UserError(f"--set opponents.{pairs[0]}: found no --opponents, expected the matchmaker that it is for")
+        return {}
+    from runnel.execution.building import MATCHMAKERS, matchmaker
+    from runnel.matchmaking import Matchmaker
+
+    cls = serialization.load_class(name, MATCHMAKERS, Matchmaker, "matchmaker")
+    return {"opponents": matchmaker(name, settings.parse(cls, pairs, name))}
 
 
 def _stored(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
@@ -461,7 +651,7 @@ def _distribution(
 
 def _if_of(cls: type, args: argparse.Namespace, recorded: Callable[[], Distribution] | None) -> Distribution | None:
     """The distribution of a `--config` file, if it is of the class that is named beside it."""
-    if recorded is None or args.command != "train":
+    if recorded is None or args.command not in arguments.CONFIGURED:
         return None
     before = recorded()
     return before if type(before) is cls else None
@@ -493,7 +683,8 @@ def _status(result: dict[str, Any]) -> int:
 
 def _given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     """The flags that were given: what was not has its default where it is used."""
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in names}
+    return {name: None if value is arguments.NOTHING else value for name, value in given.items() if value is not None}
 
 
 def _ask_for_determinism() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from runnel.config import settings
 from runnel.errors import UserError
-from runnel.recording.policy_store import PolicyStore, Snapshot
+from runnel.recording.policy_store import BEST, LATEST, PolicyStore, Snapshot
 from runnel.reporting.live_view import short
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -37,6 +37,18 @@ def _compared(compare: Callable[[Any, Any], bool], found: Any, value: Any) -> bo
         return compare(found, value)
     except TypeError:
         return False
+
+
+def query(
+    store: PolicyStore, group: str | None, tag: str, version: int | None, where: Mapping[str, Any]
+) -> list[Snapshot]:
+    """The snapshots that fit. A tag, or a version in its place, must be there; `latest` and `best` need not be yet."""
+    named = {} if tag in ("", LATEST, BEST) else store.find(tag, group)
+    if not named:
+        return store.query(group, tag or None, version, where)
+    return [
+        s for s in store.query(group, None, version, where) if s.group in named and named[s.group].version == s.version
+    ]
 
 
 def tag(store: PolicyStore, found: Sequence[Snapshot], name: str) -> list[Snapshot]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from runnel.execution.callbacks import Callback
     from runnel.execution.stored_policies import Source
     from runnel.launch.host_launcher import HostLauncher
+    from runnel.matchmaking import Matchmaker
     from runnel.recording.sinks import Sink
     from runnel.transport.interface import Transport
 
@@ -31,6 +32,7 @@ MOST_ENVS: Final = 2**24
 MOST_STEPS: Final = 2**62
 MOST_SEED: Final = 2**32 - 1
 MOST_EPISODES: Final = 1_000_000
+MOST_MEMBERS: Final = 4096
 
 FORMAT: Final = 1
 """Of config.json. Directories without a format were written before there was one, and are read as format 1."""
@@ -40,8 +42,8 @@ STORED: Final = (
     "eval_every", "eval_episodes", "eval_seed", "eval_env_settings", "eval_workers", "eval_wait", "eval_explore",
     "eval_metric", "stop_at_eval_return", "keep_every", "keep_every_s", "keep_best", "init_from", "frozen",
 )  # fmt: skip
-"""The fields that config.json keeps. `settings` and `env_settings` are kept with the algorithm and the environment;
-the others belong to one process and its machine."""
+"""The fields that config.json keeps. `settings`, `opponents` and `env_settings` are kept with the algorithm and the
+environment; the others belong to one process and its machine."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class RunConfig:
     """Stored policies whose parameters training begins with."""
     frozen: Mapping[str, Source] | None = None
     """By group: stored policies that act for groups which do not learn."""
+    opponents: Matchmaker | type[Matchmaker] | str | None = None
+    """Past policies play the other seats of a game of players that are alike; a matchmaker says which."""
     eval_every: int | None = None
     """Evaluates the policy whenever so many environment steps are taken, at the beginning and at the end."""
     eval_episodes: int = 10
@@ -130,6 +134,14 @@ class RunConfig:
                     f"{name}={getattr(self, name)!r}: found it without eval_every=, expected how often to evaluate",
                     keywords=(name, "eval_every"),
                 )
+
+        both = sorted(set(self.frozen or ()) & set(self.init_from if isinstance(self.init_from, Mapping) else ()))
+        if both:
+            raise UserError(
+                f"frozen=, init_from=: found both for group '{both[0]}', expected one of them: a frozen group does not "
+                "learn",
+                keywords=("frozen", "init_from"),
+            )
 
     @property
     def snapshot_periods(self) -> tuple[int, ...]:

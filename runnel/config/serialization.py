@@ -93,6 +93,26 @@ def reason(data: Any) -> str | None:
     return None
 
 
+def _names_code(data: Any) -> bool:
+    """Whether a setting that `to_json` wrote can only be read by importing something."""
+    if not isinstance(data, Mapping):
+        return isinstance(data, list) and any(map(_names_code, data))
+    if len(data) != 1 or not data.keys() <= {"float", "list", "dict"}:
+        return True
+    (inside,) = data.values()
+    return any(map(_names_code, inside.values() if "dict" in data else [inside]))
+
+
+def plain_value(data: Any) -> Any:
+    """The value of a setting that names no code."""
+    try:
+        if not _names_code(data):
+            return _decode(data)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(f"found {str(data)[:60]!r}, which cannot be read ({type(error).__name__})") from None
+    raise UserError(f"found {str(data)[:60]!r}, wanted a setting that names no code")
+
+
 def split(path: Any) -> tuple[str, str] | None:
     """The module (or file) and the name of an import path; None of what is none."""
     match = _PATH.fullmatch(path) if isinstance(path, str) and path.isprintable() else None

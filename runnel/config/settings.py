@@ -224,7 +224,11 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> d
 
 def check_field(cls: type, name: str, value: Any) -> tuple[Any, str | None]:
     """A value as a field of a dataclass takes it, and what the field expects instead, in words; None where it fits."""
-    wanted = hints_of(cls)[name]
+    return fitted(value, hints_of(cls)[name])
+
+
+def fitted(value: Any, wanted: Any) -> tuple[Any, str | None]:
+    """A value as a field of an annotation takes it, and what the field expects instead; None where it fits."""
     value = _as_whole(value, wanted)
     return value, _misfit(value, wanted)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from runnel.config import serialization
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
-from runnel.envs import frame_stack
+from runnel.envs import frame_stack, seats
 from runnel.envs.making import COUNT, as_user_errors, check_settings, names_parameter, requires_parameter
 from runnel.errors import EnvironmentFailed, UserError, a
 from runnel.types import EnvSpec
@@ -28,7 +28,7 @@ class Family(NamedTuple):
 
     prefix: str
     adapter: str  # runnel.envs.module:Class
-    package: str  # what must be installed
+    package: str  # what must be installed; empty of what comes with runnel
     extra: str  # of runnel: brings it
     summary: str
     central: bool = False  # takes `state=True`: observations then carry the whole environment's state
@@ -37,7 +37,7 @@ class Family(NamedTuple):
 
     @property
     def installed(self) -> bool:
-        return importlib.util.find_spec(self.package) is not None
+        return not self.package or importlib.util.find_spec(self.package) is not None
 
 
 FAMILIES = (
@@ -49,6 +49,12 @@ FAMILIES = (
            "a Brax environment, in JAX: brax:ant, brax:halfcheetah"),
     Family("jaxmarl:", "runnel.envs.jaxmarl:JaxMarlEnvironment", "jaxmarl", "jaxmarl",
            "several agents, in JAX: jaxmarl:MPE_simple_spread_v3, jaxmarl:3m, jaxmarl:hanabi", central=True),
+    Family("pgx:", "runnel.envs.pgx:PgxEnvironment", "pgx", "pgx",
+           "a board or card game, in JAX: pgx:connect_four, pgx:go_9x9, pgx:kuhn_poker"),
+    Family("matrix:", "runnel.envs.matrix_games:make", "", "",
+           "a game of two with simultaneous moves, in JAX: matrix:rock_paper_scissors, matrix:prisoners_dilemma"),
+    Family("openspiel:", "runnel.envs.openspiel:OpenSpielEnvironment", "pyspiel", "openspiel",
+           "a game of OpenSpiel: openspiel:kuhn_poker, openspiel:leduc_poker, openspiel:goofspiel", central=True),
     Family("pettingzoo:", "runnel.envs.pettingzoo:PettingZooEnvironment", "pettingzoo", "pettingzoo",
            "several agents, parallel or in turns: pettingzoo:mpe2.simple_spread_v3",
            central=True, modules=True),
@@ -59,8 +65,8 @@ FAMILIES = (
 
 CHOICES = frozenset({
     "act_type", "action_type", "attack_mode", "backend", "desc", "game_version", "groups", "homogenisation_method",
-    "layout", "map_id", "map_name", "maze_map", "obs_method", "obs_type", "observation_type", "reward_type", "rules",
-    "scenario", "score_function",
+    "layout", "map_id", "map_name", "maze_map", "obs_method", "obs_type", "observation_type", "observe", "reward_type",
+    "rules", "scenario", "score_function",
 })  # fmt: skip
 """Settings of environments that choose one of a library's own words. A text under any other may be a file."""
 
@@ -127,10 +133,13 @@ def make(name: str, /, **kwargs: Any) -> Environment:
 def _stacked(
     settings: dict[str, Any], has_setting: Callable[[str], bool], make: Callable[[dict[str, Any]], Environment]
 ) -> Environment:
-    """What `make` makes of settings, its frames stacked if they ask for that.
+    """What `make` makes of settings, its frames stacked and its seats divided if they ask for that.
 
     An environment that has a setting of that name keeps it: it stacks its frames itself, or does something else.
     """
+    if seats.SETTING in settings and not has_setting(seats.SETTING):
+        rest = {key: value for key, value in settings.items() if key != seats.SETTING}
+        return _seated(_stacked(rest, has_setting, make), seats.checked(settings[seats.SETTING]))
     if frame_stack.SETTING not in settings or has_setting(frame_stack.SETTING):
         return make(settings)
     frames = frame_stack.checked(settings[frame_stack.SETTING])
@@ -142,6 +151,15 @@ def _stacked(
     from runnel.envs.frame_stack_jax import FrameStackedJaxEnvironment
 
     return FrameStackedJaxEnvironment(cast(JaxEnvironment, made), frames)
+
+
+def _seated(made: Environment, learning: int) -> Environment:
+    """An environment of which so many seats learn."""
+    if not is_traceable(made):
+        return seats.SeatedEnvironment(cast(HostEnvironment, made), learning)
+    from runnel.envs.seats_jax import SeatedJaxEnvironment
+
+    return SeatedJaxEnvironment(cast(JaxEnvironment, made), learning)
 
 
 def _has_setting(adapter: Any, name: str, setting: str) -> bool:

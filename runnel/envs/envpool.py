@@ -23,12 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from runnel.environment import Episode, EpisodeMetrics, Failure, HostStep, episode_seed
+from runnel.environment import HostStep, episode_seed
 from runnel.envs import infos, spaces
 from runnel.envs.making import bad_setting, draw_without_screen, one_line
-from runnel.envs.recovery import EnvironmentFault, Failures, fault_of_reward
+from runnel.envs.recovery import EnvironmentFault, fault_of_reward
+from runnel.envs.vector import PooledVector
 from runnel.errors import UserError, nearest
-from runnel.types import DEFAULT_GROUP, EnvSpec, PyTree, zeros
+from runnel.types import DEFAULT_GROUP, EnvSpec, PyTree
 
 OWN_SCORE = frozenset({"info:reward", "info:terminated"})
 """What an Atari game gives beside the reward and the end of an episode that learning sees."""
@@ -91,11 +92,8 @@ class EnvPoolEnvironment:
         return pool
 
 
-class EnvPoolVector:
-    """Environments of one pool."""
-
-    stateful = False
-    watch: Callable[[int], None] | None = None
+class EnvPoolVector(PooledVector):
+    """Environments of one pool. Single ones of them cannot be replaced, only reset."""
 
     def __init__(
         self,
@@ -108,23 +106,13 @@ class EnvPoolVector:
         own_score: bool,
     ):
         """`make` gives a pool of environments with these seeds; with `own_score`, its infos have that of a game."""
-        self._make, self._seed = make, int(seed)
-        self._indices = [int(index) for index in indices]
-        self._observations, self._actions = observations, actions
+        super().__init__(name, indices, seed, observations)
+        self._make, self._actions = make, actions
         self._all = np.arange(len(self._indices), dtype=np.int32)
         self._pool: Any = None
-        self._episodes = np.zeros(len(self._all), np.int64)
-        self._clock = 0  # steps of the vector since `reset` or `restore`
-        self._shown = zeros(observations.space, len(self._all))  # our own copy: callers may write where we wrote
-        self._failures = Failures(name, len(self._all))
-        self._ended = infos.EndedEpisodes()
         self._own_score = own_score
         self._score, self._length = np.zeros(len(self._all)), np.zeros(len(self._all), np.int64)  # of the games so far
         self._infos: list[tuple[np.ndarray, dict[str, Any]]] = []  # of the last step: rows, and what came with them
-        self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
-
-    def reset(self, observation: dict[str, PyTree]) -> None:
-        self._start(np.zeros_like(self._episodes), observation)
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
         self._clock += 1
@@ -148,23 +136,6 @@ class EnvPoolVector:
             self._next_episodes(self._all[ended], faults, out)
         self._tell_watch(-1)
 
-    def episode_numbers(self) -> np.ndarray:
-        return self._episodes.copy()
-
-    def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
-        """Cuts all of them: episodes cannot be replayed."""
-        self._start(np.array([episode.number + 1 for episode in episodes], np.int64), observation)
-        return np.ones(len(self._all), np.bool_)
-
-    def condemn(self, row: int, episode: int, what: str) -> None:
-        self._condemned[row, episode] = what
-
-    def failures(self) -> list[Failure]:
-        return self._failures.fetch()
-
-    def episode_metrics(self) -> list[EpisodeMetrics]:
-        return self._ended.fetch()
-
     def render(self, row: int) -> np.ndarray:
         return np.asarray(self._pool.render(self._all[row : row + 1])[0], np.uint8)
 
@@ -173,18 +144,12 @@ class EnvPoolVector:
             self._pool.close()
         self._pool = None  # which ends its thread
 
-    def _start(self, episodes: np.ndarray, observation: dict[str, PyTree]) -> None:
+    def _begin_all(self) -> None:
         """Makes a new pool, from the seeds of the episodes that begin with it."""
         self.close()
-        numbers = zip(self._indices, episodes.tolist(), strict=True)
+        numbers = zip(self._indices, self._episodes.tolist(), strict=True)
         self._pool = self._make([episode_seed(self._seed, index, number) for index, number in numbers])
-        self._clock, self._episodes = 0, episodes
-        self._condemned.clear()
-        self._failures.forget()
-        self._ended.fetch()
         self._reset(self._all)
-        self._observations.copy(observation[DEFAULT_GROUP], self._shown)
-        self._tell_watch(-1)
 
     def _step(self, rows: np.ndarray, actions: np.ndarray, out: HostStep) -> dict[int, EnvironmentFault]:
         """Steps some of the environments and writes their results; returns which of them failed."""
@@ -268,20 +233,6 @@ class EnvPoolVector:
             if row not in faults:
                 self._observations.write_row(self._shown, row, value)
         return faults
-
-    def _condemnations(self, rows: np.ndarray) -> dict[int, EnvironmentFault]:
-        """Which of them are not to go on with their episodes, or not to begin them. Asked once."""
-        keys = [(row, int(self._episodes[row])) for row in rows.tolist()] if self._condemned else []
-        return {key[0]: EnvironmentFault(what) for key in keys if (what := self._condemned.pop(key, None))}
-
-    def _tell_watch(self, row: int) -> None:
-        if self.watch is not None:
-            self.watch(row)
-
-    def _fail(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
-        """Counts a failure. Single environments of a pool cannot be replaced, only reset."""
-        failure = Failure(row, self._indices[row], int(self._episodes[row]), fault.what, fault.traceback)
-        self._failures.add(failure, self._clock, stepping)
 
 
 def _each(observation: PyTree, count: int) -> Sequence[Any]:

@@ -32,6 +32,7 @@ from runnel.environment import (
     HostStep,
     HostVector,
     Lives,
+    cut_with_others,
     ended_episodes,
     lives_of,
     reports_return,
@@ -252,6 +253,9 @@ class FrameStackedVector:
 
     def episode_metrics(self) -> list[EpisodeMetrics]:
         return ended_episodes(self._vector)
+
+    def cut_with_others(self) -> list[tuple[int, int]]:
+        return cut_with_others(self._vector)
 
     def render(self, row: int) -> np.ndarray:
         return self._vector.render(row)

@@ -119,7 +119,7 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     except error.Error as problem:
         raise UserError(f"Gymnasium cannot make '{name}': {one_line(problem)}") from problem
     except TypeError as problem:
-        raise bad_setting(name, kwargs, problem, _maker(name)) from problem
+        raise bad_setting(name, kwargs, problem, _maker(name), ("max_episode_steps",)) from problem
 
 
 def _maker(name: str) -> Any:

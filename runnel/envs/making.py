@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from runnel.config.settings import misfit, shown
@@ -38,14 +38,19 @@ def warn_once() -> None:
         mujoco.set_mju_user_warning(warn)
 
 
-def bad_setting(name: str, settings: Iterable[str], problem: TypeError, makes: Any = None) -> Exception:
-    """Says which setting the environment, which `makes` makes, does not take; other TypeErrors are its own and pass."""
+def bad_setting(
+    name: str, settings: Iterable[str], problem: TypeError, makes: Any = None, also: Sequence[str] = ()
+) -> Exception:
+    """Says which setting the environment, which `makes` makes, does not take; other TypeErrors are its own and pass.
+
+    `also`: settings that are taken before `makes` is called.
+    """
     # What it is called with twice (`id`, of `gymnasium.make`) is ours to give.
     said = ("unexpected keyword argument", "multiple values for argument", "multiple values for keyword argument")
     unknown = [key for key in settings if any(f"{words} '{key}'" in str(problem) for words in said)]
     if not unknown:
         return problem
-    known = _settings_of(makes) if makes else []
+    known = [*(_settings_of(makes) if makes else []), *also]
     return UserError(f"{name} has no setting '{unknown[0]}'{nearest(unknown[0], known) or '; leave it out'}")
 
 
@@ -61,7 +66,7 @@ def _settings_of(makes: Any) -> list[str]:
 
 
 COUNT: Final = "num_envs"
-"""The parameter by which a callable that makes a `gymnasium.vector.VectorEnv` is told how many environments it has."""
+"""The parameter of a callable that makes a `gymnasium.vector.VectorEnv`: the number of its environments."""
 
 
 def names_parameter(makes: Any, name: str) -> bool:

@@ -15,10 +15,11 @@ import pettingzoo
 
 from runnel.config import serialization
 from runnel.envs.making import bad_setting, draw_without_screen, names_parameter
-from runnel.envs.pettingzoo_games import Agent, Game, Moment, Parallel, Turns
-from runnel.envs.pettingzoo_teams import groups_of, sight_of, state_of, team_of
-from runnel.envs.pettingzoo_vector import PettingZooVector
+from runnel.envs.pettingzoo_games import Parallel, Turns
 from runnel.envs.recovery import raised
+from runnel.envs.team_games import Agent, Game, Moment
+from runnel.envs.team_vector import TeamVector
+from runnel.envs.teams import groups_of, sight_of, state_of, team_of
 from runnel.errors import EnvironmentFailed, UserError, nearest
 from runnel.types import AgentSpec, EnvSpec
 from runnel.user_code import named_modules
@@ -76,10 +77,10 @@ class PettingZooEnvironment:
         """Whether the function that makes an environment names a setting among its arguments."""
         return names_parameter(_find(name.removeprefix("pettingzoo.")).make, setting)
 
-    def open(self, indices: Sequence[int], seed: int, render: bool = False) -> PettingZooVector:
+    def open(self, indices: Sequence[int], seed: int, render: bool = False) -> TeamVector:
         if render:
             draw_without_screen()
-        return PettingZooVector(self._name, partial(self._make, render), indices, seed, self._teams, self._state)
+        return TeamVector(self._name, partial(self._make, render), indices, seed, self._teams, self._state)
 
     def _make(self, render: bool) -> Game:
         settings = {**self._settings, "render_mode": "rgb_array"} if render else self._settings

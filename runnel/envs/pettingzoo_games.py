@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, BaseWrapper, OrderEnforcingWrapper
 
-Agent = Any
-"""What an environment calls an agent: text, nearly always."""
-
-
-class Moment(NamedTuple):
-    """Where an environment stands after a reset or a step; dicts are by agent, and need not have all of them."""
-
-    observations: Mapping[Agent, Any]  # of those that are there, and of those that died with this step
-    infos: Mapping[Agent, Mapping[str, Any]]
-    rewards: Mapping[Agent, float]  # for this step
-    acting: Collection[Agent]  # whose actions count in the next step
-    terminated: bool = False  # the episode, for all of them
-    truncated: bool = False
-
-
-class Game(Protocol):
-    """An environment that can be stepped."""
-
-    environment: Any
-
-    def reset(self, seed: int) -> Moment: ...
-
-    def step(self, actions: Mapping[Agent, Any]) -> Moment:
-        """`actions` has one for every agent there can be; those of agents that do not act are ignored."""
-        ...
+from runnel.envs.team_games import Agent, Moment
 
 
 class Parallel:

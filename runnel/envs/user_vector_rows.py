@@ -13,25 +13,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from runnel.environment import Episode, EpisodeMetrics, Failure, HostStep, episode_seed
+from runnel.environment import Episode, HostStep, episode_seed
 from runnel.envs import spaces
-from runnel.envs.recovery import KEPT, EnvironmentFault, Failures, fault_of_observation, fault_of_reward, raised
+from runnel.envs.recovery import KEPT, EnvironmentFault, fault_of_observation, fault_of_reward, raised
 from runnel.envs.user_vector_modes import Treated, VectorStep
+from runnel.envs.vector import PooledVector
 from runnel.errors import EnvironmentFailed, UserError
-from runnel.types import DEFAULT_GROUP, PyTree, zeros
+from runnel.types import DEFAULT_GROUP, PyTree
 
 SPARE: Final = 1 << 31
 """Added to the number of an environment of the vector that has no row: the index from which its seeds come."""
 
 
-class UserVector:
+class UserVector(PooledVector):
     """Environments of one vector, or of several of one environment each.
 
     A vector may have more environments than there are rows; those are stepped with the others and not looked at.
     """
-
-    stateful = False
-    watch: Callable[[int], None] | None = None
 
     def __init__(
         self,
@@ -45,21 +43,11 @@ class UserVector:
         closed: Callable[[], None] = lambda: None,
     ):
         """`build` makes the vectors, at first and where they failed; they are closed where `closes`."""
-        self._name, self._build, self._closes, self._closed = name, build, closes, closed
-        self._indices, self._seed = [int(index) for index in indices], int(seed)
-        self._observations, self._actions = observations, actions
+        super().__init__(name, indices, seed, observations)
+        self._build, self._closes, self._closed, self._actions = build, closes, closed, actions
         self._treated = build()
-        rows = len(self._indices)
-        self._episodes = np.zeros(rows, np.int64)
-        self._clock = 0  # steps of the vector since `reset` or `restore`
-        self._shown = zeros(observations.space, rows)  # our own copy: callers may write where we wrote
-        self._failures = Failures(name, rows)
-        self._metrics: deque[EpisodeMetrics] = deque(maxlen=KEPT)
-        self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
+        self._cut_with_others: deque[tuple[int, int]] = deque(maxlen=KEPT)  # rows and episodes
         self._proven = False  # whether every environment has once begun an episode
-
-    def reset(self, observation: dict[str, PyTree]) -> None:
-        self._start(np.zeros_like(self._episodes), observation)
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
         self._clock += 1
@@ -74,24 +62,13 @@ class UserVector:
         self._observations.copy(out.observation[DEFAULT_GROUP], self._shown)
         self._tell_watch(-1)
 
-    def episode_numbers(self) -> np.ndarray:
-        return self._episodes.copy()
-
     def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
-        """Cuts all of them: episodes cannot be replayed."""
         self._proven = True
-        self._start(np.array([episode.number + 1 for episode in episodes], np.int64), observation)
-        return np.ones(len(self._indices), np.bool_)
+        return super().restore(episodes, observation)
 
-    def condemn(self, row: int, episode: int, what: str) -> None:
-        self._condemned[row, episode] = what
-
-    def failures(self) -> list[Failure]:
-        return self._failures.fetch()
-
-    def episode_metrics(self) -> list[EpisodeMetrics]:
-        found = list(self._metrics)
-        self._metrics.clear()
+    def cut_with_others(self) -> list[tuple[int, int]]:
+        found = list(self._cut_with_others)
+        self._cut_with_others.clear()
         return found
 
     def render(self, row: int) -> np.ndarray:
@@ -107,26 +84,16 @@ class UserVector:
         self._close_vectors()
         self._closed()
 
-    def _start(self, episodes: np.ndarray, observation: dict[str, PyTree]) -> None:
-        self._clock, self._episodes = 0, episodes
-        self._condemned.clear()
-        self._failures.forget()
-        self._metrics.clear()
-        self._begin()
-        self._proven = True
-        self._observations.copy(observation[DEFAULT_GROUP], self._shown)
-        self._tell_watch(-1)
-
-    def _begin(self) -> None:
-        """Begins the episodes whose numbers stand in `_episodes`, or the first after them that can be begun."""
+    def _begin_all(self) -> None:
         while True:
             given = self._try("reset", self._treated.reset, self._this_seed)
             fault = given if isinstance(given, EnvironmentFault) else self._show("reset", given)
             if fault is None:
+                self._proven = True
                 return
             if fault.misfit and not self._proven:
                 raise UserError(f"{self._name}: {fault.what}; correct the vector's single_observation_space")
-            self._count(0, fault)
+            self._fail(0, fault)
             self._rebuild()
             self._episodes += 1
 
@@ -159,15 +126,13 @@ class UserVector:
         for row, fault in failed.items():
             out.reward[DEFAULT_GROUP][row], out.terminated[row], out.truncated[row] = 0, False, True
             self._observations.copy_row(out.last_observation[DEFAULT_GROUP], self._shown, row)
-            self._count(row, fault, stepping=True)
-        self._metrics.extend(
-            EpisodeMetrics(row, int(self._episodes[row]), step.metrics[row])
-            for row in ended
-            if row not in failed and step.metrics.get(row)
-        )
+            self._fail(row, fault, stepping=True)
+        for row in ended:
+            if row not in failed:
+                self._ended.add(row, int(self._episodes[row]), step.metrics.get(row, {}))
         self._episodes[out.terminated | out.truncated] += 1
         for row, fault in unbegun.items():
-            self._count(row, fault)
+            self._fail(row, fault)
             self._episodes[row] += 1
         if failed or unbegun:
             self._restart([*failed, *unbegun], out)
@@ -224,7 +189,7 @@ class UserVector:
                 if row >= len(self._indices):
                     continue
                 if fault := fault_of_observation("reset", value, self._observations):
-                    self._count(row, fault)
+                    self._fail(row, fault)
                     self._episodes[row] += 1
                     left.append(row)
                 else:
@@ -232,10 +197,10 @@ class UserVector:
 
     def _make_anew(self, fault: EnvironmentFault, out: HostStep, stepping: bool = False) -> None:
         """The vector failed: cuts all episodes where they stand, and begins the next ones in one made anew."""
-        self._count(0, fault, stepping)  # nobody knows whose it is
+        self._fail(0, fault, stepping)  # nobody knows whose it is
         self._cut(range(len(self._indices)), out)
         self._rebuild()
-        self._begin()
+        self._begin_all()
 
     def _cut(self, rows: Iterable[int], out: HostStep) -> None:
         """Truncates the episodes of these that did not end with this step."""
@@ -243,13 +208,14 @@ class UserVector:
             if not (out.terminated[row] or out.truncated[row]):
                 out.truncated[row] = True
                 self._observations.copy_row(out.last_observation[DEFAULT_GROUP], self._shown, row)
+                self._cut_with_others.append((row, int(self._episodes[row])))
                 self._episodes[row] += 1
 
     def _rebuild(self) -> None:
         """Makes the vector anew."""
         self._close_vectors()
         while problem := self._try("maker", self._build_again):
-            self._count(0, problem)
+            self._fail(0, problem)
 
     def _build_again(self) -> None:
         self._treated = self._build()
@@ -271,9 +237,7 @@ class UserVector:
 
     def _condemnation(self) -> EnvironmentFault | None:
         """Whether one of the episodes is not to be gone on with: all of them step together. Asked once."""
-        keys = [key for key in self._condemned if self._episodes[key[0]] == key[1]]
-        found = [self._condemned.pop(key) for key in keys]
-        return EnvironmentFault(found[0]) if found else None
+        return next(iter(self._condemnations(range(len(self._indices))).values()), None)
 
     def _unpack(self, action: dict[str, np.ndarray]) -> np.ndarray:
         actions = np.asarray(self._actions.unpack(action[DEFAULT_GROUP]))
@@ -291,11 +255,3 @@ class UserVector:
         if env >= len(self._indices):
             return episode_seed(self._seed, SPARE + env, self._clock)
         return episode_seed(self._seed, self._indices[env], int(self._episodes[env]) + later)
-
-    def _count(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
-        failure = Failure(row, self._indices[row], int(self._episodes[row]), fault.what, fault.traceback)
-        self._failures.add(failure, self._clock, stepping)
-
-    def _tell_watch(self, row: int) -> None:
-        if self.watch is not None:
-            self.watch(row)

@@ -1,13 +1,14 @@
-"""What vectors of environments that are objects have in common: episodes, replay, and going on after a failure.
+"""What vectors of host environments have in common: episodes, and going on after a failure.
 
-An adapter adds how its environments are reset, stepped and shown. No JAX is imported here.
+In a `RecoveringVector` each environment is an object, which is replayed and replaced alone. In a `PooledVector` one
+call steps all environments. An adapter adds how they are reset, stepped and shown. No JAX is imported here.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy as np
 from runnel.environment import Episode, EpisodeMetrics, Failure, episode_seed
 from runnel.envs.infos import EndedEpisodes
 from runnel.envs.recovery import EnvironmentFault, Failures, raised
+from runnel.envs.spaces import Observations
 from runnel.errors import UserError
-from runnel.types import PyTree
+from runnel.types import DEFAULT_GROUP, PyTree, zeros
 
 E = TypeVar("E")
 
@@ -154,6 +156,74 @@ class RecoveringVector(abc.ABC, Generic[E]):
         except BaseException as problem:
             return raised("making it anew", problem)
         return None
+
+
+class PooledVector(abc.ABC):
+    """A `HostVector` less its `step`, `render` and `close`: the environments belong to one object that steps them all.
+
+    Episodes cannot be replayed: where they are restored they are cut, and the next ones begin. What the environments
+    show is kept here too, as in a `RecoveringVector`.
+    """
+
+    stateful = False
+    watch: Callable[[int], None] | None = None
+
+    def __init__(self, name: str, indices: Sequence[int], seed: int, observations: Observations):
+        self._name, self._seed, self._observations = name, int(seed), observations
+        self._indices = [int(index) for index in indices]
+        rows = len(self._indices)
+        self._episodes = np.zeros(rows, np.int64)
+        self._clock = 0  # steps of the vector since `reset` or `restore`
+        self._shown = zeros(observations.space, rows)  # our own copy: callers may write where we wrote
+        self._failures = Failures(name, rows)
+        self._ended = EndedEpisodes()
+        self._condemned: dict[tuple[int, int], str] = {}  # by row and episode
+
+    @abc.abstractmethod
+    def _begin_all(self) -> None:
+        """Begins the episodes whose numbers stand in `_episodes`, or the first after them that can be begun."""
+
+    def reset(self, observation: dict[str, PyTree]) -> None:
+        self._start(np.zeros_like(self._episodes), observation)
+
+    def episode_numbers(self) -> np.ndarray:
+        return self._episodes.copy()
+
+    def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
+        self._start(np.array([episode.number + 1 for episode in episodes], np.int64), observation)
+        return np.ones(len(self._indices), np.bool_)
+
+    def condemn(self, row: int, episode: int, what: str) -> None:
+        self._condemned[row, episode] = what
+
+    def failures(self) -> list[Failure]:
+        return self._failures.fetch()
+
+    def episode_metrics(self) -> list[EpisodeMetrics]:
+        return self._ended.fetch()
+
+    def _start(self, episodes: np.ndarray, observation: dict[str, PyTree]) -> None:
+        self._clock, self._episodes = 0, episodes
+        self._condemned.clear()
+        self._failures.forget()
+        self._ended.fetch()
+        self._begin_all()
+        self._observations.copy(observation[DEFAULT_GROUP], self._shown)
+        self._tell_watch(-1)
+
+    def _condemnations(self, rows: Iterable[int]) -> dict[int, EnvironmentFault]:
+        """Which of them are not to go on with their episodes, or not to begin them. Asked once."""
+        keys = [(int(row), int(self._episodes[row])) for row in rows] if self._condemned else []
+        return {key[0]: EnvironmentFault(what) for key in keys if (what := self._condemned.pop(key, None))}
+
+    def _fail(self, row: int, fault: EnvironmentFault, stepping: bool = False) -> None:
+        """Counts a failure."""
+        failure = Failure(row, self._indices[row], int(self._episodes[row]), fault.what, fault.traceback)
+        self._failures.add(failure, self._clock, stepping)
+
+    def _tell_watch(self, row: int) -> None:
+        if self.watch is not None:
+            self.watch(row)
 
 
 def ended_early(steps: int, after: int) -> EnvironmentFault:

@@ -73,7 +73,7 @@ def acting_function(policy: Policy) -> ActingFunction:
         mask = {MASK: leaves[-1]} if masks else {}
         given = _parted(policy, jax.tree.unflatten(observation, leaves[: len(seen) - masks]), mask)
         act = act_one(
-            policy.algorithm.act,
+            policy.acts_with,
             policy.params,
             read_traced(policy.spec, given),
             jax.tree.unflatten(structure, map(as_leaf, remembered, before)),  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import numpy as np
 from runnel import distributions
 from runnel.algorithm import Algorithm
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment
-from runnel.errors import UserError
+from runnel.errors import RunFailed, UserError
 from runnel.evaluation.video import Video, recording_video
 from runnel.execution import stored_policies
 from runnel.execution.building import BuiltRun, fixed_envs, rebuild
@@ -36,6 +36,7 @@ def evaluate(
     note: Callable[[str], None] = lambda text: None,
     *,
     tag: str = stored_policies.LATEST,
+    member: int | None = None,
     env_settings: Mapping[str, Any] | None = None,
     explore: bool = False,
     algorithm: Algorithm | None = None,
@@ -45,13 +46,16 @@ def evaluate(
     """Plays `episodes` episodes with a policy of a run; `video` films the first of them.
 
     A run is named by its directory, by `RUN_DIR@TAG`, or is what `train` returned; `algorithm` and `environment` are as
-    for `resume`. `env_settings` change settings of the environment that the run was trained on.
+    for `resume`. `member`: of a directory of several runs, the number of one. `env_settings` change settings of the
+    environment that the run was trained on.
 
     `note` is called with warnings for the user, such as that a damaged checkpoint was skipped. `trust`: names of code
     in the run's configuration that may be imported although no run of this user's has signed them.
     """
     if episodes < 1:
         raise UserError(f"episodes={episodes}: found {episodes}, expected 1 or more", keywords=("episodes",))
+    if member is not None:
+        run = stored_policies.of_member(run, member)  # type: ignore[assignment]
     if not isinstance(run, Run):
         run, tag = stored_policies.split_name(run, tag)
     run_dir, config, given = of_run(run, algorithm, environment)
@@ -65,6 +69,9 @@ def evaluate(
     with contained(), recording_video(video) as film:
         found = stored_policies.find(run, tag, None, built.algorithm, note, built)
         for group in built.graph.states:
+            if group not in found and not built.algorithm.for_group(group).learns:
+                # Past opponents of a past policy are not kept: it meets those of now.
+                found |= stored_policies.find(run, stored_policies.LATEST, group, built.algorithm, note, built)
             if group not in found:
                 raise UserError(
                     f"{run_dir} has no policy '{tag}' of group '{group}', expected one of each group; use another tag"
@@ -75,15 +82,20 @@ def evaluate(
         if film is not None:
             _film(built, params, seed, film, explore)
         played = _play(built, params, seed, episodes, explore)
+    if problem := played.problem():
+        raise RunFailed(f"{run_dir} could not be evaluated: {problem}")
     for text in played.notes:
         note(text)
     return {
         "run_dir": str(run_dir),
+        "tag": tag,
         **stored_policies.describe(found),
         "algorithm": built.plan.algorithm.lower(),
         "environment": config["environment"]["name"],
         "seed": seed,
-        **evaluation_statistics(played.returns, played.lengths, played.metrics, played.learner_returns),
+        **evaluation_statistics(
+            played.returns, played.lengths, played.metrics, played.learner_returns, built.graph.learning_groups
+        ),
         "video": None if video is None else str(video),
     }
 

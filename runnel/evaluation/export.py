@@ -27,10 +27,12 @@ from runnel.evaluation.acting_function import ACTION, ActingFunction, Port, acti
 from runnel.evaluation.loading import make
 from runnel.evaluation.stablehlo_file import to_stablehlo
 from runnel.execution.run import Run
-from runnel.execution.stored_policies import Source, StoredPolicy, find, split_name
+from runnel.execution.stored_policies import NOT_LEARNT, Source, StoredPolicy, find, learnt, of_member, split_name
 from runnel.policy import Policies, Policy
+from runnel.recording import members_file
 from runnel.recording.files import as_user_error, clean, one_line, write_atomically
 from runnel.recording.policy_store import LATEST, PolicyStore, Snapshot
+from runnel.system import startup
 from runnel.types import AgentSpec, Discrete, MultiDiscrete
 
 Format = Literal["stablehlo", "onnx"]
@@ -46,24 +48,30 @@ def export(
     tag: str = LATEST,
     group: str | None = None,
     *,
+    member: int | None = None,
     opset: int | None = None,
     algorithm: Algorithm | None = None,
     trust: Collection[str] = (),
 ) -> Path:
     """Writes a policy for programs without Runnel, and returns the new directory.
 
-    `source`, `tag`, `group`, `algorithm` and `trust` are as for `runnel.load`; what it returns can be given too.
+    `source`, `tag`, `group`, `member`, `algorithm` and `trust` are as for `runnel.load`; what that returns is a source
+    too.
 
     `out`: a directory that is new or empty; without it, one in the current directory that is named after run, group,
     tag and format. `opset`: the version of ONNX's operators, for a runtime that does not know the newest.
     """
     _check(format, opset)
+    if member is not None:
+        source = of_member(source, member)  # type: ignore[arg-type]
     if isinstance(source, Policies):
         source = source[_only(source.groups, group)]
     directory = Path(out) if out is not None else _named(source, tag, group, format)
     _check_new(directory)
+    startup.phase("reading the policy")
     configure_jax()
     policy = source if isinstance(source, Policy) else _found(source, tag, group, algorithm, trust)
+    startup.phase(f"exporting to {format}")
     function = _traced(policy)
     if format == "onnx":
         content, versions = onnx_file.to_onnx(function, opset)
@@ -110,13 +118,19 @@ def _named(source: Source | Policy, tag: str, group: str | None, format: str) ->
             name = source.run_dir.resolve().name
         case _:
             directory, tag = split_name(source, tag)
+            members_file.refuse_several(directory)
             name = directory.resolve().name
+            if members_file.holds_members(directory.resolve().parent):
+                name = f"{directory.resolve().parent.name}-{name}"
     words = (name, group, None if tag == LATEST else tag, format)
     return Path("-".join(word.replace("/", "_") for word in words if word))
 
 
 def _found(source: Source, tag: str, group: str | None, algorithm: Algorithm | None, trust: Collection[str]) -> Policy:
     stored: Mapping[str, StoredPolicy] = find(source, tag, group, algorithm)
+    stored = stored if group is not None else learnt(stored)
+    if group in stored and str(stored[group].config.algorithm.get("class")).endswith(NOT_LEARNT):
+        raise UserError(f"group '{group}': found an opponent pool or a function, expected a policy that has learnt")
     return make(stored[_only(stored, group)], "cpu", 0, trust)
 
 

@@ -11,18 +11,21 @@ from runnel.config.jax_config import configure_jax
 from runnel.errors import UserError
 from runnel.execution import trust as trusting
 from runnel.execution.run import Run
-from runnel.execution.stored_policies import Source, StoredPolicy, find
+from runnel.execution.stored_policies import Source, StoredPolicy, find, learnt, of_member
 from runnel.policy import Policies, Policy
+from runnel.recording import members_file, policy_directory, run_directory
 from runnel.recording.files import one_line
+from runnel.recording.policy_directory import CONFIG
 from runnel.recording.policy_store import LATEST, PolicyStore
 
 
 def load(
     source: Source,
-    tag: str = LATEST,
+    tag: str | int = LATEST,
     group: str | None = None,
     device: str = "cpu",
     *,
+    member: int | None = None,
     seed: int = 0,
     algorithm: Algorithm | None = None,
     trust: Collection[str] = (),
@@ -30,23 +33,34 @@ def load(
     """A trained policy, to act with. The environment's package is not needed.
 
     `source`: a run directory, `RUN_DIR@TAG`, a `Run`, a snapshot of `runnel.policies`, or a directory that
-    `Policy.save` wrote. Of several groups, all policies are loaded as `Policies`, or the one of `group`.
+    `Policy.save` wrote. Of several groups that have learnt, all policies are loaded as `Policies`, or that of `group`.
 
-    `seed`: of the random numbers of exploring. `algorithm`: takes the place of the stored one, for a class that no
-    other process can import. `trust`: names of code that may be imported although no run of this user's has signed
-    them.
+    `member`: of a directory of several runs, the number of one. `seed`: of the random numbers of exploring.
+    `algorithm`: takes the place of the stored one, for a class that no other process can import. `trust`: names of
+    code that may be imported although no run of this user's has signed them.
     """
     configure_jax()
-    found = find(source, tag, group, algorithm)
+    found = find(of_member(source, member), str(tag), group, algorithm)
+    found = found if group is not None else learnt(found)
     policies = {each: make(stored, device, seed, trust) for each, stored in found.items()}
     return next(iter(policies.values())) if len(policies) == 1 else Policies(policies)
 
 
-def policies(run_dir: str | Path | Run) -> PolicyStore:
-    """The policies that a run has stored; see `runnel.recording.policy_store.PolicyStore`."""
+def policies(run_dir: str | Path | Run, member: int | None = None) -> PolicyStore:
+    """The policies that a run has stored; see `runnel.recording.policy_store.PolicyStore`.
+
+    `member`: of a directory of several runs, the number of one.
+    """
     directory = run_dir.run_dir if isinstance(run_dir, Run) else Path(run_dir)
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}")
+    if member is not None:
+        directory = members_file.one(directory, member)
+    members_file.refuse_several(directory)
+    if policy_directory.looks_like_policy(directory):
+        raise UserError(f"{directory} holds a single policy, expected a run directory; `runnel.load` loads it")
+    if not run_directory.exists(directory, CONFIG):
+        raise UserError(f"{directory} holds no run: there is no {CONFIG} in it")
     return PolicyStore(directory)
 
 
@@ -54,7 +68,8 @@ def make(stored: StoredPolicy, device: str | None = "cpu", seed: int = 0, trust:
     """The policy itself. Its algorithm is imported only if it is Runnel's own, signed, or trusted by name."""
     algorithm = stored.algorithm
     if algorithm is None:
-        trusting.admit(stored.directory, stored.config.to_json(), trust, ("algorithm",))
+        file = f"{stored.where}/{CONFIG}"
+        trusting.admit(stored.directory, stored.config.to_json(), trust, ("algorithm",), file)
         algorithm = serialization.from_json(stored.config.algorithm, Algorithm)
     try:
         return Policy(algorithm, stored.config, stored.arrays(), device=device, seed=seed, where=stored.where)

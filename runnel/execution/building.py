@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import jax
 
 from runnel import algorithms, distributions
 from runnel import envs as environments
-from runnel.algorithm import Algorithm
-from runnel.config import run_config, serialization
+from runnel.algorithm import Algorithm, PerGroup
+from runnel.algorithms.opponent_pool import OpponentPool
+from runnel.config import policy_config, run_config, serialization
 from runnel.config import settings as fields
 from runnel.config.presets import tuned
 from runnel.environment import METRIC_NAME, MOST_METRICS, Environment, JaxEnvironment, is_traceable
+from runnel.envs import seats
 from runnel.errors import UserError, nearest
 from runnel.execution import trust
 from runnel.graph.flow import trace
 from runnel.graph.nodes import Graph
 from runnel.graph.typecheck import describe, same_types, space_type, typed
+from runnel.matchmaking import Matchmaker
 from runnel.planning.channels import derive_channels
 from runnel.planning.network_estimate import estimate_network
 from runnel.planning.plan import Distribution, Machine, NotCompiled, Plan, build_plan
+from runnel.recording import members_file
 from runnel.recording.files import read_json
 from runnel.system import startup
 from runnel.types import AgentSpec, EnvSpec
@@ -55,6 +59,7 @@ def build(
     env_settings: dict[str, Any] | None = None,
     machine: Machine | Sequence[Machine] | None = None,
     frozen: Collection[str] = (),
+    opponents: Matchmaker | None = None,
     **fields_of_distribution: Any,
 ) -> BuiltRun:
     """Traces the algorithm on the environment and applies the distribution; starts nothing.
@@ -69,17 +74,21 @@ def build(
     envs = fields.check_arguments(build, locals())["envs"]
     named = isinstance(environment, str)
     distribution = distributions.with_fields(distribution, fields_of_distribution)
-    known = tuned(algorithms.known_as(algorithm), environment) if named and isinstance(algorithm, str) else {}
+    known = _tuned_for(algorithm, environment)
     tuned_envs = known.pop("envs", None)
     chosen = _chosen(algorithm, known, settings or {})
     central = environments.central_settings(environment) if named and chosen.central else {}
     env_settings = {**central, **(env_settings or {})}
+    if opponents is not None:
+        env_settings = {seats.SETTING: 1, **env_settings}
     startup.phase(f"making the environment {environments.label(environment)}")
     world = (
         environments.make(environment, **env_settings) if named else environments.of_object(environment, env_settings)
     )
     if is_traceable(world):
         _check_traced(cast(JaxEnvironment, world))
+    if opponents is not None:
+        chosen = _with_opponents(chosen, opponents, world.spec)
     default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else fixed_envs(world) or DEFAULT_ENVS_HOST
     count = envs if envs is not None else tuned_envs or default_envs
     expected = run_config.out_of_range("envs", count)
@@ -96,6 +105,60 @@ def build(
     in_force = [f"{name}={fields.default_text(value)}" for name, value in known.items() if name not in (settings or {})]
     in_force += [f"--envs {tuned_envs}"] if tuned_envs and envs is None else []
     return BuiltRun(chosen, world, env_settings, distribution, graph, plan, tuple(in_force), environment)
+
+
+def chosen_algorithm(algorithm: Any, environment: Any, settings: Mapping[str, Any]) -> Algorithm:
+    """The algorithm of a name, a class or an instance as `build` takes it for this environment."""
+    known = _tuned_for(algorithm, environment)
+    known.pop("envs", None)
+    return _chosen(algorithm, known, dict(settings))
+
+
+def _tuned_for(algorithm: Any, environment: Any) -> dict[str, Any]:
+    """The tuned settings of a named algorithm on a named environment."""
+    named = isinstance(algorithm, str) and isinstance(environment, str)
+    return tuned(algorithms.known_as(algorithm), environment) if named else {}
+
+
+MATCHMAKERS: Final = {
+    "fixed": "runnel.matchmaking:Fixed",
+    "latest": "runnel.matchmaking:Latest",
+    "pfsp": "runnel.matchmaking:PFSP",
+    "psro": "runnel.matchmaking:Psro",
+    "uniform": "runnel.matchmaking:UniformPast",
+}
+
+
+def matchmaker(
+    given: Matchmaker | type[Matchmaker] | str | None, settings: Mapping[str, Any] | None = None
+) -> Matchmaker | None:
+    """A matchmaker, or that of a name: one that Runnel has, or the user's own at `package.module:Name`."""
+    if isinstance(given, type) and issubclass(given, Matchmaker):
+        return given(**(settings or {}))
+    if given is not None and not isinstance(given, str | Matchmaker):
+        raise UserError(f"opponents={given!r}: found {fields.shown(given)}, expected a name or a runnel.Matchmaker")
+    if not isinstance(given, str):
+        return given
+    return serialization.load_class(given, MATCHMAKERS, Matchmaker, "matchmaker")(**(settings or {}))
+
+
+def _with_opponents(algorithm: Algorithm, matchmaker: Matchmaker, spec: EnvSpec) -> Algorithm:
+    """An algorithm that learns in its seats of a game; in the others, its past policies play."""
+    if isinstance(algorithm, PerGroup):
+        raise UserError("opponents=: found an algorithm for each group, expected one, which plays against itself")
+    (learner,) = (group for group in spec.groups if group != seats.OPPONENT)
+    keys = getattr(matchmaker, "keys", None)
+    if isinstance(keys, tuple):
+        matchmaker = dataclasses.replace(cast(Any, matchmaker), keys=tuple(map(_absolute, keys)))
+    return PerGroup({learner: algorithm, seats.OPPONENT: OpponentPool(algorithm, matchmaker, learner)})
+
+
+def _absolute(key: str) -> str:
+    """The name of a stored policy, which is the same in every directory; any other key as it is."""
+    path, at, tag = key.rpartition("@")
+    if at and path:
+        return f"{Path(path).absolute()}@{tag}"
+    return f"{Path(key).absolute()}@latest" if Path(key).is_dir() else key
 
 
 def planned(
@@ -176,6 +239,7 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     try:
         config = read_json(run_dir, "config.json")
     except FileNotFoundError:
+        members_file.refuse_several(run_dir)
         there = Path(run_dir).exists()
         what = f"{run_dir} holds no run: there is no config.json in it" if there else f"there is no directory {run_dir}"
         raise UserError(what) from None
@@ -183,6 +247,8 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a run's configuration")
+    if policy_config.is_policy(config):
+        raise UserError(f"{run_dir} holds a single policy, expected a run directory: only a run names its environment")
     run_config.check_json(path, config)
     check_scripts(path, config, run_dir)
     return config

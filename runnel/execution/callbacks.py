@@ -11,8 +11,9 @@ They run in the user's own process, between two looks at the workers, which trai
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -33,9 +34,9 @@ class Progress:
     mean_return: float | None
     """Of the newest 100 episodes; None before the first ends."""
     metrics: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """The newest line of metrics.jsonl."""
+    """The newest line of metrics.jsonl; empty before the first."""
     evaluation: Mapping[str, Any] | None = None
-    """The newest evaluation, as in evaluations.jsonl."""
+    """The newest evaluation, as in evaluations.jsonl, with tuples for lists."""
     checkpoint: Path | None = None
     """The newest checkpoint of this session."""
     _policy: Callable[[], Policy | Policies] = field(default=lambda: None, repr=False, compare=False)  # type: ignore[assignment]
@@ -49,6 +50,13 @@ class Progress:
 Callback = Callable[[Progress], Any]
 
 
+def read_only(value: Any) -> Any:
+    """A copy of JSON values that cannot be changed: mappings are views, lists are tuples."""
+    if isinstance(value, Mapping):
+        return MappingProxyType({name: read_only(part) for name, part in value.items()})
+    return tuple(map(read_only, value)) if isinstance(value, list | tuple) else value
+
+
 @dataclass
 class Callbacks:
     """The functions, and how often they are called."""
@@ -58,7 +66,7 @@ class Callbacks:
     on_checkpoint: Callback | None = None
     every_s: float = 1.0
     stopped: str = ""  # the callback that has ended the run
-    error: Exception | None = None  # what it raised
+    error: Exception | SystemExit | None = None  # what it raised
     _called_at: float = float("-inf")
 
     def __post_init__(self) -> None:
@@ -69,6 +77,22 @@ class Callbacks:
                     f"{name}={given!r}: found {a(given)}, expected a function of one argument",
                     keywords=(name,),
                 )
+
+    def check_evaluation(self, eval_every: int | None) -> None:
+        """Refuses an `on_evaluation` that no evaluation would ever call."""
+        if self.on_evaluation is not None and eval_every is None:
+            raise UserError(
+                "on_evaluation=: found a run without evaluations, expected eval_every=STEPS, by which they are asked "
+                "for when it is trained",
+                keywords=("on_evaluation", "eval_every"),
+            )
+
+    @contextlib.contextmanager
+    def may_exit(self) -> Iterator[None]:
+        """Around a run, in which nothing else may end this process: goes on with the `sys.exit` of a callback."""
+        yield
+        if isinstance(self.error, SystemExit):
+            raise self.error
 
     def is_due(self) -> bool:
         """Whether it is time for `on_update`."""
@@ -83,7 +107,7 @@ class Callbacks:
             answer = function(progress)
         except StateLost:
             raise  # a worker was lost while the callback waited for it
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` too: it is the user's program that ends
             self.stopped, self.error = name, error
         else:
             if answer is False:

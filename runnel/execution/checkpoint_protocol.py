@@ -199,8 +199,8 @@ class CheckpointProtocol:
 
         return {name: np.asarray(array) for name, array in arrays.items() if needed(name)}
 
-    def reset(self) -> None:
-        """Makes all workers drop what they are doing and wait for `Load`.
+    def reset(self, recovers: bool = True) -> None:
+        """Makes all workers drop what they are doing and wait for `Load`. `recovers`: because something was lost.
 
         A process is started again if it is gone or does not answer. Several learners that form one program are always
         started again, because they cannot rejoin each other.
@@ -218,7 +218,8 @@ class CheckpointProtocol:
                 failed = self.supervisor.receive(name)
                 if failed is not None or group.processes[name].exit_status() is not None:
                     gone.add(name)
-        self.supervisor.restart(gone | {name for name, record in records.items() if record.state != "ready"}, since)
+        silent = {name for name, record in records.items() if record.state != "ready"}
+        self.supervisor.restart(gone | silent, since, recovers)
 
     def _answered(self, gone: set[str]) -> bool:
         return all(name in gone or record.state == "ready" for name, record in self.supervisor.records.items())

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from runnel import algorithms, deprecated, distributions
 from runnel.algorithm import Algorithm
-from runnel.config import run_config, serialization
+from runnel.config import policy_config, run_config, serialization
 from runnel.config.run_config import STORED, RunConfig
 from runnel.errors import UserError, a, nearest
 from runnel.execution import trust as trusting
@@ -57,7 +57,7 @@ def arguments(
     """The arguments of `train` that a configuration asks for; `path` is a file, or a run directory.
 
     An `algorithm`, `environment` or `distribution` that is given takes the place of the file's. The file's settings are
-    kept if it is the same one, and otherwise dropped, which `note` is told. `trust`: names of code in the file that may
+    kept if it is the same one, and otherwise dropped, with a `note`. `trust`: names of code in the file that may
     be imported although no run of this user's has signed them.
     """
     file = read(path)
@@ -111,6 +111,8 @@ def _read(path: Path, real: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {why}; expected JSON as in the config.json of a run") from None
     if not isinstance(config, dict):
         raise UserError(f"{path}: found {a(config)}, expected an object with keys of a run's config.json")
+    if policy_config.is_policy(config):
+        raise UserError(f"{path} describes a policy, expected the config.json of a run; `--init-from` takes policies")
     return config
 
 

@@ -29,7 +29,7 @@ from runnel.planning.machine import HERE
 from runnel.planning.plan import Machine
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.control_messages import Go, Status, Stop, TakeSnapshot
-from runnel.runtime.programs.carry import Carry
+from runnel.runtime.programs.carry import Carry, StateChange
 from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.runtime.programs.totals import ProgressDelta
@@ -122,6 +122,18 @@ class DistributedProgram:
         for group, state in states.items():
             self._initial |= worker_checkpoint.leaf_arrays(names.initial(group), state)
 
+    def exchange(self, change: StateChange) -> tuple[ProgressDelta, int]:
+        """All workers pause, and continue from what they saved with other states: so actors that are an unroll ahead
+        act again, as they would have in one process."""
+        saved = self.save()
+        rest, carry = self.progress.progress(), saved["carry"]
+        states = change(carry.states, carry.updates)
+        known = self.metric_window.saved()
+        carry = carry._replace(states={**carry.states, **states})
+        cut = self._load({**saved, "carry": carry}, self.progress.env_steps, recovers=False)
+        self.metric_window.load(known["env_sums"], known["env_episodes"])  # type: ignore[arg-type]
+        return rest, cut
+
     def rest(self) -> ProgressDelta:
         """What workers have reported while they paused."""
         return self.progress.progress()
@@ -140,6 +152,9 @@ class DistributedProgram:
         self.supervisor.hurry()
 
     # Usage
+
+    def learnt(self) -> tuple[Any, Any] | None:
+        return None if self.carry is None else (self.carry.states, self.carry.updates)
 
     def measure(self) -> None:
         self.usage.begin()
@@ -171,8 +186,12 @@ class DistributedProgram:
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int = 0) -> int:
         """Makes all workers continue from a checkpoint, or from the beginning; returns how many episodes were cut."""
+        return self._load(saved, env_steps, recovers=True)
+
+    def _load(self, saved: dict[str, PyTree] | None, env_steps: int, recovers: bool) -> int:
+        """`recovers`: because something was lost."""
         if self._loaded:
-            self._checkpoints.reset()
+            self._checkpoints.reset(recovers)
             self.supervisor.snapshots.clear()
             self._started = False
         self._loaded = True

@@ -1,7 +1,8 @@
 """Processes that evaluate while training goes on.
 
 Each worker plays its share of the episodes of one snapshot. Of snapshots that come faster than they are played, the
-newest is played, and the others are skipped and counted. A worker that dies, raises or hangs is replaced.
+newest is played, and the others are skipped and counted. A worker that dies, raises or hangs is replaced. On a cluster
+they run where CPUs are free; those of a machine that is lost are started again elsewhere.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import jax
 import numpy as np
@@ -19,7 +20,9 @@ from runnel.errors import MalformedMessage
 from runnel.execution.evaluation_messages import BETWEEN, EpisodesPlayed, Evaluate, StepsPlayed, parse_report
 from runnel.execution.evaluation_task import EvaluationTask
 from runnel.execution.evaluators import Evaluated
-from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
+from runnel.launch.local_launcher import WorkerCommand
+from runnel.launch.standalone import StandaloneLauncher, StandaloneWorker
+from runnel.planning.plan import EVALUATOR
 from runnel.recording.events import ReportEvent
 from runnel.runtime.control_messages import Failed
 from runnel.runtime.programs.snapshots import TakenSnapshot
@@ -37,7 +40,8 @@ class _Share:
 
     def __init__(self, name: str, quota: dict[int, int]):
         self.name, self.quota = name, quota
-        self.process: Any = None  # a `LocalProcess`, once it is started
+        self.process: StandaloneWorker | None = None
+        self.host = ""  # the machine that it was started on last
         self.heard = 0.0  # when it last sent something
         self.working: int | None = None  # the number of what it plays
         self.played: PlayedEpisodes | None = None
@@ -49,22 +53,27 @@ class EvaluationWorkers:
 
     def __init__(
         self, task: EvaluationTask, workers: int, logs: Path, hang_after_s: float, report_event: ReportEvent,
-        launcher: Callable[[], LocalLauncher],
+        launcher: Callable[[], StandaloneLauncher],
     ):  # fmt: skip
-        """`launcher` makes the launcher of the processes, when the first is needed."""
+        """`launcher` makes what starts the processes, when the first is needed."""
         self.task, self.logs, self.hang_after_s, self.report_event = task, logs, hang_after_s, report_event
         self.skipped, self.steps = 0, 0
         quota = task.quota()
         workers = max(1, min(workers, len(quota)))
         self._shares = [
-            _Share(f"evaluator-{w}", {index: count for index, count in quota.items() if index % workers == w})
+            _Share(f"{EVALUATOR}-{w}", {index: count for index, count in quota.items() if index % workers == w})
             for w in range(workers)
         ]
-        self._make_launcher, self._launcher = launcher, None
+        self._make_launcher = launcher
+        self._launcher: StandaloneLauncher | None = None
         self._waiting: list[tuple[TakenSnapshot, bool]] = []
         self._now: TakenSnapshot | None = None
         self._number, self._tries, self._began = 0, 0, 0.0
         self._done: list[Evaluated] = []
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        return {share.name: share.host for share in self._shares if share.host}
 
     # What is asked for
 
@@ -80,6 +89,9 @@ class EvaluationWorkers:
         self._begin_next()
 
     def poll(self) -> list[Evaluated]:
+        """Raises `HostLost`; what is done by then comes with the next call."""
+        if self._launcher is not None:
+            self._launcher.listen()
         if self._now is not None:
             for share in self._shares:
                 self._look_at(share)
@@ -102,7 +114,7 @@ class EvaluationWorkers:
 
     def close(self) -> None:
         if self._launcher is not None:
-            self._launcher.close(1.0)
+            self._launcher.close()
             self._launcher = None
 
     # One evaluation
@@ -125,23 +137,28 @@ class EvaluationWorkers:
             process.control.send_arrays(Evaluate(self._number).to_json(), arrays)
 
     def _look_at(self, share: _Share) -> None:
-        if share.working is None:
+        process = share.process
+        if share.working is None or process is None:
             return
-        problem = self._receive(share)
+        problem = self._receive(share, process)
         if share.working is None:
             return
         limit_s = self.hang_after_s + (0.0 if share.warm else COMPILE_S)
-        if not problem and share.process.exit_status() is not None:
-            problem = f"ended with status {share.process.exit_status()}"
+        if process.machine_lost():
+            return self._move(share)
+        if not process.reachable():  # after a short interruption of the network it goes on
+            share.heard = time.monotonic()
+        if not problem and process.exit_status() is not None:
+            problem = f"ended with status {process.exit_status()}"
         if not problem and time.monotonic() > share.heard + limit_s:
             problem = f"gave no sign of life for {limit_s:.0f} s"
         if problem:
-            self._lost(share, problem)
+            self._lost(share, process, problem)
 
-    def _receive(self, share: _Share) -> str:
+    def _receive(self, share: _Share, process: StandaloneWorker) -> str:
         """Takes all that a worker has sent; returns why it is lost, if it is."""
         try:
-            while (message := share.process.control.receive()) is not None:
+            while (message := process.control.receive()) is not None:
                 share.heard = time.monotonic()
                 match parse_report(message.value):
                     case StepsPlayed():
@@ -155,9 +172,17 @@ class EvaluationWorkers:
             return f"sent what it should not: {error}"
         return ""
 
-    def _lost(self, share: _Share, problem: str) -> None:
-        tail = share.process.tail().strip()
-        share.process.close()
+    def _move(self, share: _Share) -> None:
+        """Its machine is lost: it plays again elsewhere, which is no attempt of its own that failed."""
+        lost = share.host
+        share.process, share.warm = None, False
+        self._send(share)
+        reason, action = f"was on {lost}, which is lost", f"started again: {share.host}"
+        self.report_event("evaluator", worker=share.name, reason=reason, action=action)
+
+    def _lost(self, share: _Share, process: StandaloneWorker, problem: str) -> None:
+        tail = process.tail().strip()
+        process.close()
         share.process, share.working, share.warm = None, None, False
         gives_up = self._tries >= MOST_TRIES
         action = "its evaluation is given up" if gives_up else "replaced"
@@ -197,7 +222,7 @@ class EvaluationWorkers:
             tuple(note for share in self._shares for note in (share.played.notes if share.played else ())),
         )  # fmt: skip
 
-    def _start(self, share: _Share) -> LocalProcess:
+    def _start(self, share: _Share) -> StandaloneWorker:
         if self._launcher is None:
             self._launcher = self._make_launcher()
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
@@ -208,7 +233,7 @@ class EvaluationWorkers:
             log=self.logs / f"{share.name}.log",
         )  # fmt: skip
         process = self._launcher.start(command)
-        share.process, share.warm = process, False
+        share.process, share.host, share.warm = process, process.host, False
         return process
 
 

@@ -11,6 +11,7 @@ from runnel.errors import RunFailed, UserError
 from runnel.execution.building import BuiltRun, planned
 from runnel.launch import LocalLauncher
 from runnel.launch.site import LocalSite, Site
+from runnel.launch.standalone import ClusterStandalone, LocalStandalone, StandaloneLauncher
 from runnel.planning.plan import Machine
 from runnel.transport.interface import SHARED_MEMORY
 
@@ -32,6 +33,10 @@ class MachinePool(Protocol):
     def machines(self) -> tuple[Machine, ...]: ...
 
     def site(self, logs: Path) -> Site: ...
+
+    def standalone(self) -> StandaloneLauncher:
+        """Starts workers that are no part of the plan: those that evaluate."""
+        ...
 
     def leave(self, host: str) -> None:
         """A machine is lost."""
@@ -77,6 +82,9 @@ class SingleMachine:
         self._launcher = self._launcher or LocalLauncher()
         return LocalSite(self._launcher, logs, self._transport)
 
+    def standalone(self) -> StandaloneLauncher:
+        return LocalStandalone()
+
     def leave(self, host: str) -> None:
         raise AssertionError("there is no other machine")
 
@@ -115,6 +123,9 @@ class ClusterMachines:
     def site(self, logs: Path) -> Site:
         self.cluster.logs = logs
         return self.cluster
+
+    def standalone(self) -> StandaloneLauncher:
+        return ClusterStandalone(self.cluster)
 
     def leave(self, host: str) -> None:
         self.cluster.drop(host)

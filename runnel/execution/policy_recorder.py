@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,19 +18,24 @@ from runnel.config import serialization
 from runnel.config.run_config import RunConfig
 from runnel.errors import RunFailed, UserError, nearest
 from runnel.execution.building import BuiltRun
-from runnel.execution.evaluation_task import task_of
+from runnel.execution.evaluation_task import MakeEvaluator, make_evaluator_of, task_of
 from runnel.execution.evaluators import Evaluated, Evaluators, InProcessEvaluators, wait_for
 from runnel.execution.policy_snapshots import described_policies
+from runnel.graph.nodes import Graph
+from runnel.launch.standalone import StandaloneLauncher
 from runnel.policy import Policies, Policy
 from runnel.recording.evaluation_log import EvaluationLog, read_evaluations
 from runnel.recording.events import ReportEvent
+from runnel.recording.files import one_line
 from runnel.recording.policy_store import ABANDONED, SCORE, PolicyStore, Retention
 from runnel.reporting.statistics import evaluation_statistics, flat
 from runnel.runtime.programs.snapshots import TakenSnapshot
-from runnel.types import EnvSpec
 
 SEED_OFFSET: Final = 10_000
 """Added to a run's seed where none is given for evaluation: a run's own episodes are those it was trained on."""
+
+DETAIL: Final = 2000
+"""So many characters of an error are kept with its event."""
 
 LOWEST: Final = "min:"
 """Before the name of a metric of which less is better."""
@@ -44,23 +49,31 @@ class RecordedEvaluation(NamedTuple):
 
 
 class PolicyRecorder:
-    """The policies of one run, and what evaluations found of them."""
+    """The policies of one run, and what evaluations found of them.
+
+    It is one class because storing and evaluating depend on each other: a snapshot may be pruned only once its score is
+    known, and a run that goes back to a checkpoint takes back both.
+    """
 
     def __init__(
         self, run_dir: Path, config: Mapping[str, Any], asked: RunConfig, built: BuiltRun, report_event: ReportEvent,
-        stop: Callable[[], bool],
+        stop: Callable[[], bool], launcher: Callable[[], StandaloneLauncher],
+        make_evaluator: MakeEvaluator = make_evaluator_of,
     ):  # fmt: skip
-        """`stop`: whether the user has asked the run to end."""
+        """`stop`: whether the user has asked the run to end. `launcher` makes what starts evaluation workers;
+        `make_evaluator`, what plays in this process."""
+        self._make_evaluator = make_evaluator
         self.asked, self._report_event, self._stop = asked, report_event, stop
         self.store, self.log = PolicyStore(run_dir), EvaluationLog(run_dir)
         self.rule = Retention(asked.keep_every, asked.keep_every_s, asked.keep_best)
         self._described, self._algorithm = described_policies(built, config), built.algorithm
-        self._frozen = built.graph.frozen  # another run's store has them
-        self._evaluators = self._make_evaluators(run_dir, config, built)
+        self._learning = built.graph.learning_groups
+        self._evaluators = self._make_evaluators(run_dir, config, built, launcher)
+        self._pinned: dict[str, set[int]] = {}  # by group: versions that are kept whatever the rule says
         self._taken_at = -1  # environment steps of the newest snapshot that was due
         self._evaluated_at = -1  # and of the newest that was sent to be evaluated
         self.newest: dict[str, Any] | None = None  # the newest evaluation
-        self.best: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None  # of those that have a score
         self.highest = -math.inf  # of the mean returns
 
     @property
@@ -69,18 +82,20 @@ class PolicyRecorder:
         target = self.asked.stop_at_eval_return
         return target is not None and self.highest >= target
 
-    def _make_evaluators(self, run_dir: Path, config: Mapping[str, Any], built: BuiltRun) -> Evaluators | None:
+    def _make_evaluators(
+        self, run_dir: Path, config: Mapping[str, Any], built: BuiltRun, launcher: Callable[[], StandaloneLauncher]
+    ) -> Evaluators | None:
         asked = self.asked
         if asked.eval_every is None:
             return None
-        check_metric(asked.eval_metric, built.graph.spec)
+        check_metric(asked.eval_metric, built.graph)
         seed = asked.seed + SEED_OFFSET if asked.eval_seed is None else asked.eval_seed
         task = task_of(built, asked.eval_env_settings or {}, asked.eval_episodes, seed, asked.eval_explore)
         workers = asked.eval_workers
         if workers is None:
             workers = 1 if built.plan.workers > 1 else 0
         if not workers:
-            return InProcessEvaluators(task, self._stop)
+            return InProcessEvaluators(task, self._stop, self._remark, make=self._make_evaluator)
         for part in ("algorithm", "environment"):
             why = serialization.reason(config[part])
             if why is not None:
@@ -90,11 +105,13 @@ class PolicyRecorder:
                     keywords=("eval_workers",),
                 )
         from runnel.execution.evaluation_workers import EvaluationWorkers
-        from runnel.launch.local_launcher import LocalLauncher
 
-        return EvaluationWorkers(
-            task, workers, run_dir / "logs", asked.hang_after_s, self._report_event, LocalLauncher
-        )  # fmt: skip
+        return EvaluationWorkers(task, workers, run_dir / "logs", asked.hang_after_s, self._report_event, launcher)
+
+    @property
+    def evaluates_here(self) -> bool:
+        """Whether evaluations are played in this process."""
+        return isinstance(self._evaluators, InProcessEvaluators)
 
     @property
     def steps(self) -> int:
@@ -107,7 +124,7 @@ class PolicyRecorder:
         """The policies of a snapshot, to act with."""
         made = {
             group: Policy(
-                self._algorithm,
+                self._algorithm.for_group(group),
                 replace(self._described[group], version=snapshot.versions[group], env_steps=snapshot.env_steps),
                 arrays,
                 device="cpu",
@@ -132,7 +149,11 @@ class PolicyRecorder:
         with self._storing():
             self._add(snapshot)
             if self._evaluators is None or snapshot.mark < 0:
-                self.store.prune(self.rule)
+                self.store.prune(self.rule, self._pinned)
+
+    def pin(self, group: str, versions: set[int]) -> None:
+        """These versions of a group are kept, whatever the rule says; others that were pinned before, by the rule."""
+        self._pinned[group] = versions
 
     def _add(self, snapshot: TakenSnapshot) -> None:
         for group, arrays in snapshot.arrays.items():
@@ -140,20 +161,19 @@ class PolicyRecorder:
             known = self.store.query(group, version=version)
             if known and known[0].abandoned:
                 self.store.annotate(group, version, {ABANDONED: False})  # the run has come there again
-            if group not in self._frozen and not known:
+            if not known:
                 config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
                 self.store.add(config, arrays)
 
     @contextlib.contextmanager
-    def _storing(self) -> Iterator[None]:
+    def _storing(self, what: str = "a policy") -> Iterator[None]:
         try:
             yield
         except (OSError, UserError) as error:
-            self._report_event(
-                "policy_failed", reason=f"a policy could not be stored: {error}", action="training goes on"
-            )
+            reason = f"{what} could not be stored: {one_line(error)}"
+            self._report_event("policy_failed", reason=reason, action="training goes on")
 
-    def finish(self, snapshot: TakenSnapshot) -> list[RecordedEvaluation]:
+    def finish(self, snapshot: TakenSnapshot) -> Iterable[RecordedEvaluation]:
         """The run has ended with these parameters: evaluates them too, and waits for all evaluations."""
         if self._evaluators is None:
             return []
@@ -193,38 +213,52 @@ class PolicyRecorder:
         """The evaluations that are done since the last call, oldest first."""
         return [] if self._evaluators is None else list(filter(None, map(self._record, self._evaluators.poll())))
 
-    def wait(self) -> list[RecordedEvaluation]:
-        """Waits until nothing is left to evaluate."""
+    def wait(self) -> Iterable[RecordedEvaluation]:
+        """Waits until nothing is left to evaluate; gives each evaluation as it is done."""
         if self._evaluators is None:
             return []
         limit_s = 3 * (self.asked.hang_after_s + 600.0)
-        return list(filter(None, map(self._record, wait_for(self._evaluators, self._stop, limit_s))))
+        return filter(None, map(self._record, wait_for(self._evaluators, self._stop, limit_s, self._remark)))
 
     def _record(self, done: Evaluated) -> RecordedEvaluation | None:
         snapshot, played = done.snapshot, done.played
         if played is None:
-            if self.asked.eval_wait:
-                raise RunFailed(f"the evaluation at {snapshot.env_steps:,} steps failed: {done.problem}")
-            return None
+            return self._failed(snapshot, done.problem, done.detail)
+        if problem := played.problem():
+            return self._failed(snapshot, problem)
         for note in played.notes:
             self._report_event("evaluation", reason=f"at {snapshot.env_steps:,} steps: {note}", action="counted")
         found = {
             "env_steps": snapshot.env_steps,
             "versions": snapshot.versions,
-            **evaluation_statistics(played.returns, played.lengths, played.metrics, played.learner_returns),
+            **evaluation_statistics(
+                played.returns, played.lengths, played.metrics, played.learner_returns, self._learning
+            ),
             "seconds": done.seconds,
         }
         found["score"] = self._score(found)
         found["notes"] = list(played.notes)
-        self.log.add(found)
+        with self._storing("an evaluation"):
+            self.log.add(found)
         with self._storing():
             self._add(snapshot)  # it may have been removed meanwhile: it had no score, and newer ones came
             for group, version in snapshot.versions.items():
                 summary = {**flat(found), SCORE: found["score"], "episodes": found["episodes"]}
                 self.store.annotate(group, version, summary)
-            self.store.prune(self.rule)
+            self.store.prune(self.rule, self._pinned)
         self._note(found)
         return RecordedEvaluation(found, snapshot)
+
+    def _remark(self, text: str) -> None:
+        self._report_event("evaluation", reason=text, action="training waits for it")
+
+    def _failed(self, snapshot: TakenSnapshot, problem: str, detail: str = "") -> None:
+        """An evaluation that has found nothing ends a run that waits for it, and no other."""
+        if self.asked.eval_wait:
+            raise RunFailed(f"the evaluation at {snapshot.env_steps:,} steps failed: {problem}")
+        reason = f"the evaluation at {snapshot.env_steps:,} steps failed: {problem}"
+        action = "training goes on, the next is tried in its turn"
+        self._report_event("evaluation_failed", reason=reason, action=action, detail=detail[-DETAIL:])
 
     def _score(self, found: dict[str, Any]) -> float | None:
         """The number by which policies are compared; None where an evaluation has not found it."""
@@ -239,8 +273,8 @@ class PolicyRecorder:
 
     def _note(self, found: dict[str, Any]) -> None:
         self.newest = found
-        score = found.get("score")
-        if self.best is None or (score is not None and score > (self.best.get("score") or -math.inf)):
+        score = found.get("score")  # without one it cannot be the best
+        if score is not None and (self.best is None or score > self.best["score"]):
             self.best = found
         self.highest = max(self.highest, found["mean_return"])
 
@@ -252,29 +286,35 @@ class PolicyRecorder:
 
     def result(self) -> dict[str, Any]:
         """What result.json has of it."""
-        if self._evaluators is None or self.newest is None or self.best is None:
+        if self._evaluators is None or self.newest is None:
             return {}
         names = ("env_steps", "mean_return", "std_return", "return_interval", "episodes", "score")
         return {
             "evaluation": {name: self.newest[name] for name in names},
-            "best": {name: self.best[name] for name in names},
+            **({} if self.best is None else {"best": {name: self.best[name] for name in names}}),
             "highest_eval_return": self.highest,
             "evaluations_skipped": self._evaluators.skipped,
+            **self._places(),
         }
+
+    def _places(self) -> dict[str, Any]:
+        """The machine of each evaluation worker, where there are several machines."""
+        hosts = {} if self._evaluators is None else self._evaluators.hosts
+        return {"evaluation_workers": [{"name": n, "host": host} for n, host in hosts.items()]} if hosts else {}
 
     def close(self) -> None:
         if self._evaluators is not None:
             self._evaluators.close()
 
 
-def check_metric(metric: str | None, spec: EnvSpec) -> None:
+def check_metric(metric: str | None, graph: Graph) -> None:
     """Refuses a metric that no evaluation can find, and none where it must be chosen."""
-    groups = list(spec.groups)
+    groups, learning = list(graph.spec.groups), graph.learning_groups
     known = ["return", "length", *(f"return/{group}" for group in groups if len(groups) > 1)]
     if metric is None:
-        if len(groups) > 1:
+        if len(learning) > 1:
             raise UserError(
-                f"eval_metric=: found none, expected the metric by which a policy of {len(groups)} groups is the best: "
+                f"eval_metric=: found none, expected the metric by which a policy of {len(learning)} groups is best: "
                 f"{', '.join(known)} or env/NAME",
                 keywords=("eval_metric",),
             )

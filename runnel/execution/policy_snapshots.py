@@ -14,16 +14,17 @@ from runnel.policy.acting_parameters import acting_names
 
 def described_policies(built: BuiltRun, config: Mapping[str, Any]) -> dict[str, PolicyConfig]:
     """By group: the configuration of the run's policies, without version and time. `config`: the run's."""
-    algorithm = serialization.to_json(built.algorithm)
-    code = sign({"algorithm": algorithm}).code
+    algorithms = {group: built.algorithm.for_group(group) for group in built.graph.spec.groups}
+    stored = {group: serialization.to_json(algorithm) for group, algorithm in algorithms.items()}
+    acts: dict[str, Any] = {node.group: node.function for node in built.graph.of_kind("act")}
     return {
         group: PolicyConfig(
-            algorithm=algorithm,
+            algorithm=stored[group],
             group=group,
             spec=spec,
-            acting=tuple(acting_names(built.algorithm, spec, built.graph.states[group])),
+            acting=tuple(acting_names(algorithms[group], acts[group], spec, built.graph.states[group])),
             trained_on=str(config["environment"]["name"]),
-            code=code,
+            code=sign({"algorithm": stored[group]}).code,
         )
         for group, spec in built.graph.spec.groups.items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +14,12 @@ import numpy as np
 from runnel import distributions
 from runnel.algorithm import Algorithm
 from runnel.config.policy_config import PolicyConfig
-from runnel.errors import UserError, nearest
+from runnel.errors import UserError, a, nearest
 from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.policy_snapshots import described_policies
 from runnel.execution.run import Run, of_run, unsound
 from runnel.policy import Policy
-from runnel.recording import policy_directory
+from runnel.recording import members_file, policy_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.parameters import as_numpy, parameter_leaves
 from runnel.recording.policy_store import LATEST, PolicyStore, Snapshot
@@ -40,16 +41,32 @@ class StoredPolicy:
 
 def split_name(name: str | Path, tag: str = LATEST) -> tuple[Path, str]:
     """The directory and the tag of `RUN_DIR@TAG`; a directory whose own name has an `@` is taken as it is."""
-    if Path(name).exists():
+    if os.path.exists(name):  # False, too, for what no file system takes as a name
         return Path(name), tag
     path, at, named = str(name).rpartition("@")
     if not at or not path:
         raise UserError(f"there is no directory {name}")
-    if not Path(path).exists():
+    if not os.path.exists(path):
         raise UserError(f"there is no directory {path}")
     if not named:
         raise UserError(f"found '{name}', expected a tag after the '@', such as {path}@{LATEST}")
+    if tag not in ("", LATEST, named):
+        raise UserError(f"found '{name}' beside tag='{tag}', expected one of them", keywords=("tag",))
     return Path(path), named
+
+
+def of_member(source: Source, member: int | None) -> Source:
+    """The run of one member, where a source is a directory of several runs, `DIR` or `DIR@TAG`; else the source."""
+    if member is None:
+        return source
+    if not isinstance(source, str | Path):
+        raise UserError(
+            f"member={member}: found {a(source)}, expected the path of a directory of several runs",
+            keywords=("member",),
+        )
+    directory, tag = split_name(source, "")
+    found = members_file.one(directory, member)
+    return f"{found}@{tag}" if tag else found
 
 
 def find(
@@ -69,6 +86,9 @@ def find(
         return {source.config.group: stored}
     run = source if isinstance(source, Run) else None
     directory, tag = (run.run_dir, tag) if run is not None else split_name(source, tag)  # type: ignore[arg-type]
+    if run is None:
+        members_file.refuse_several(directory)
+        members_file.take_out(directory)
     if run is None and policy_directory.looks_like_policy(directory):
         return _alone(directory, tag, group, algorithm)
     store = PolicyStore(directory)
@@ -76,6 +96,16 @@ def find(
         return _of_checkpoint(run or directory, group, algorithm, note, built)
     held = run.built.algorithm if run is not None and run.built is not None else algorithm
     return {each: _of_snapshot(snapshot, held) for each, snapshot in store.find(tag, group).items()}
+
+
+NOT_LEARNT = (":OpponentPool", ":Scripted")
+"""How the classes end of what acts for groups that do not learn."""
+
+
+def learnt(found: Mapping[str, StoredPolicy]) -> dict[str, StoredPolicy]:
+    """Those of several policies that were trained; all, where none was."""
+    own = {g: each for g, each in found.items() if not str(each.config.algorithm.get("class")).endswith(NOT_LEARNT)}
+    return own or dict(found)
 
 
 def _alone(directory: Path, tag: str, group: str | None, algorithm: Algorithm | None) -> dict[str, StoredPolicy]:
@@ -90,7 +120,8 @@ def _alone(directory: Path, tag: str, group: str | None, algorithm: Algorithm | 
 
 
 def _of_snapshot(snapshot: Snapshot, algorithm: Algorithm | None) -> StoredPolicy:
-    return StoredPolicy(snapshot.config, snapshot.arrays, snapshot.run_dir, str(snapshot.path), algorithm)
+    own = None if algorithm is None else algorithm.for_group(snapshot.group)
+    return StoredPolicy(snapshot.config, snapshot.arrays, snapshot.run_dir, str(snapshot.path), own)
 
 
 def _of_checkpoint(
@@ -116,7 +147,7 @@ def _of_checkpoint(
             lambda state=state: {name: as_numpy(leaf) for name, leaf in parameter_leaves(state).items()},
             directory,
             str(checkpoint),
-            built.algorithm,
+            built.algorithm.for_group(each),
         )
         for each, state in states.items()
         if group in (None, each)

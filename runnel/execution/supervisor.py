@@ -262,8 +262,11 @@ class Supervisor:
                 return ended(mate, status, process.tail().strip())
         return fault
 
-    def restart(self, names: Iterable[str], since: float) -> None:
-        """Starts these workers' processes again and gives every worker a new record: all return to a checkpoint."""
+    def restart(self, names: Iterable[str], since: float, recovers: bool = True) -> None:
+        """Starts these workers' processes again and gives every worker a new record: all return to a checkpoint.
+
+        `recovers`: because something was lost, so that it is reported when they are at work again.
+        """
         names = set(names)
         for name in names:
             self.group.reap(name)
@@ -271,5 +274,5 @@ class Supervisor:
         fault_reason = "went back to a checkpoint"
         for name, record in self.records.items():
             recovery = Recovery(since, Fault(name, fault_reason, "", crashed=False))
-            self.records[name] = WorkerRecord(record.spec, recovery=recovery)
+            self.records[name] = WorkerRecord(record.spec, recovery=recovery if recovers else None)
         retry_for_descriptors(lambda: self.group.start([name for name in self.records if name in names]))

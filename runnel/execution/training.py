@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import os
-import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,19 +24,20 @@ from runnel.config.jax_config import configure_jax
 from runnel.config.run_config import OnNan, RunConfig
 from runnel.envs import FAMILIES
 from runnel.errors import UserError, nearest
-from runnel.execution.building import BuiltRun, build, read_config, rebuild
+from runnel.execution.building import BuiltRun, build, matchmaker, read_config, rebuild
 from runnel.execution.callbacks import Callback, Callbacks
+from runnel.execution.group_algorithms import resolved
 from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, on
 from runnel.execution.policy_recorder import check_metric
 from runnel.execution.run import Run, finished, is_reached, may_be_done, of_run, read_result
+from runnel.execution.run_directories import alone, cleared, fresh_directory, refuse_held
 from runnel.execution.session import Session
 from runnel.execution.stored_policies import Source
 from runnel.execution.trust import WANDB, admit, sign
 from runnel.execution.warm_start import warm_start
+from runnel.matchmaking import Matchmaker
 from runnel.planning.plan import Distribution, plural
-from runnel.recording import run_directory, run_lock
-from runnel.recording.checkpoint import Checkpoints
-from runnel.recording.files import as_user_error, check_layout, clean
+from runnel.recording.files import clean
 from runnel.recording.sinks import Sink, check_sinks, check_wandb
 from runnel.reporting.live_view import summary
 from runnel.system import startup
@@ -54,7 +53,7 @@ ALONE = "a run of one process: it is here, and the cluster is not used; see --di
 
 
 def train(
-    algorithm: Algorithm | type[Algorithm] | str,
+    algorithm: Algorithm | type[Algorithm] | str | Mapping[str, Any],
     environment: str | Any,
     distribution: Distribution | type[Distribution] | str | None = None,
     *,
@@ -79,6 +78,7 @@ def train(
     on_nan: OnNan = "stop",
     init_from: Source | Mapping[str, Source] | None = None,
     frozen: Mapping[str, Source] | None = None,
+    opponents: Matchmaker | type[Matchmaker] | str | None = None,
     eval_every: int | None = None,
     eval_episodes: int = 10,
     eval_seed: int | None = None,
@@ -97,7 +97,9 @@ def train(
 ) -> Run:
     """Trains until `steps` environment steps, or a mean return over 100 episodes, are reached.
 
-    An algorithm is a name, an instance, or a class, which is taken with its defaults and `settings`.
+    An algorithm is a name, an instance, or a class, which is taken with its defaults and `settings`; or one for each
+    group of agents, `{"prey": "ppo", "predator": "dqn"}`, with settings by `"prey.learning_rate"`. A group can also be
+    a function of observation and key, or a stored policy (`RUN_DIR@TAG`); it does not learn then.
     An environment is a name, such as `"CartPole-v1"`, or an object: a class, a function or `functools.partial` that
     makes one, or one that is made already. Distributions over several processes need one that has a name in a module.
     Other keywords are fields of the distribution: `train("ppo", "CartPole-v1", "coarse", actors=4)`.
@@ -111,14 +113,15 @@ def train(
 
     `init_from`: a stored policy whose parameters training begins with, for all groups or by group: `RUN_DIR@TAG`, a
     `Run`, a snapshot or a policy. The optimiser starts fresh. `frozen`: by group, a stored policy of the same algorithm
-    that acts for it; the group does not learn.
+    that acts for it; the group does not learn. `opponents`: in a game of players that are alike, one seat learns, and
+    past policies play the others: a matchmaker, such as `runnel.PFSP()`, says which.
 
     With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
     else one that is started on this machine.
 
     `on_update`, `on_evaluation` and `on_checkpoint` are called with a `runnel.Progress`; one that returns False ends
     the run, and one that raises interrupts it, with a checkpoint. `on_update` is called at most every
-    `callback_every_s`.
+    `callback_every_s`; `on_evaluation` needs `eval_every`.
 
     `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`. The page
     "Extend Runnel" describes sinks, launchers and transports of your own. None of them is saved in the run's
@@ -127,24 +130,29 @@ def train(
     given = fields.check_arguments(train, locals())
     serialization.defined_enough()
     began = time.monotonic()
-    run, distribution = _asked(given)
+    run, distribution = asked_of_train(given)
+    callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
+    callbacks.check_evaluation(run.eval_every)
     configure_jax()
-    with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
-        built, pool = _settle(
+    one, settings = resolved(algorithm, environment, settings)
+    with callbacks.may_exit(), contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
+        built, pool = settle(
             stack, launcher, address, transport, distribution, environment,
-            lambda: build(algorithm, environment, distribution, run.envs, settings, env_settings, frozen=frozen or ()),
+            lambda: build(
+                one, environment, distribution, run.envs, settings, env_settings, frozen=frozen or (),
+                opponents=matchmaker(opponents),
+            ),
         )  # fmt: skip
         config = run_config.to_json(replace(run, envs=built.graph.envs), described(built))
-        built = _sign(config, built, run_dir)
+        built = with_signature(config, built, run_dir)
         if built.plan.workers > 1:
-            _check_portable(config, built)
+            check_portable(config, built)
         initial, notes = warm_start(built, run.seed, init_from, frozen)
-        built = _noted(built, notes)
-        directory, made = _fresh_directory(run_dir, built, run.seed)
-        built = _noted(built, stack.enter_context(_alone(directory)))
-        stack.enter_context(_cleared(made))
-        _refuse_held(directory)  # of two that start at once, the other may have been faster
-        callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
+        built = noted(built, notes)
+        directory, made = fresh_directory(run_dir, built, run.seed)
+        built = noted(built, stack.enter_context(alone(directory)))
+        stack.enter_context(cleared(made))
+        refuse_held(directory)  # of two that start at once, the other may have been faster
         session = Session(
             directory, config, built, began=began, quiet=quiet, pool=pool, sinks=sinks, callbacks=callbacks,
             initial=initial,
@@ -153,7 +161,7 @@ def train(
 
 
 def resolve(
-    algorithm: Algorithm | type[Algorithm] | str,
+    algorithm: Algorithm | type[Algorithm] | str | Mapping[str, Any],
     environment: str | Any,
     distribution: Distribution | type[Distribution] | str | None = None,
     **asked: Any,
@@ -164,25 +172,29 @@ def resolve(
     """
     call = inspect.signature(train).bind(algorithm, environment, distribution, **asked)
     call.apply_defaults()
-    run, distribution = _asked(fields.check_arguments(train, call.arguments))
+    run, distribution = asked_of_train(fields.check_arguments(train, call.arguments))
     configure_jax()
     if run.run_dir is not None and Path(run.run_dir).exists():
-        _refuse_held(Path(run.run_dir))
+        refuse_held(Path(run.run_dir))
     with contained():
         frozen = tuple(run.frozen or ())
-        built = build(algorithm, environment, distribution, run.envs, run.settings, run.env_settings, frozen=frozen)
+        one, settings = resolved(algorithm, environment, run.settings)
+        built = build(
+            one, environment, distribution, run.envs, settings, run.env_settings, frozen=frozen,
+            opponents=matchmaker(run.opponents),
+        )  # fmt: skip
         if run.eval_every is not None:
-            check_metric(run.eval_metric, built.graph.spec)
+            check_metric(run.eval_metric, built.graph)
     config = run_config.to_json(replace(run, envs=built.graph.envs), described(built))
     signed = sign(config, run.run_dir, new_key=False)
     if signed.code is not None:
         config["code"] = signed.code
     if built.plan.workers > 1:
-        _check_portable(config, built)
+        check_portable(config, built)
     return clean(config)
 
 
-def _asked(given: dict[str, Any]) -> tuple[RunConfig, Distribution | str | None]:
+def asked_of_train(given: dict[str, Any]) -> tuple[RunConfig, Distribution | str | None]:
     """What the arguments of `train`, checked, ask for besides algorithm and environment."""
     run, own = RunConfig.of(given), given["fields_of_distribution"]
     _check_keywords(train, own, given["algorithm"], given["distribution"])
@@ -236,24 +248,25 @@ def resume(
         distribution = distribution or serialization.from_json(config["distribution"], Distribution)
         _check_keywords(resume, fields_of_distribution, None, distribution)
         distribution = distributions.with_fields(distribution, fields_of_distribution)
-    asked = _changed(run_config.from_json(config), steps, on_nan, read_result(directory))
-    with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
+    asked = changed(run_config.from_json(config), steps, on_nan, read_result(directory))
+    callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
+    callbacks.check_evaluation(asked.eval_every)
+    with callbacks.may_exit(), contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         ended = _finished(directory, config, asked, given, quiet)
         if ended is not None:
             return ended
         admit(directory, config, trust, (WANDB,))
-        notes = stack.enter_context(_alone(directory))
+        notes = stack.enter_context(alone(directory))
         planned_by = distribution or config["distribution"]
-        built, pool = _settle(
+        built, pool = settle(
             stack, launcher, address, transport, planned_by, config["environment"]["name"],
             lambda: rebuild(directory, config, distribution, **given),
         )  # fmt: skip
-        built = _noted(built, notes)
+        built = noted(built, notes)
         config = run_config.to_json(asked, described(built))
         if built.plan.workers > 1:
-            _check_portable(config, built)
-        built = _sign(config, built, directory)
-        callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
+            check_portable(config, built)
+        built = with_signature(config, built, directory)
         session = Session(
             directory, config, built, began=began, quiet=quiet, resumed=True, pool=pool, sinks=sinks,
             callbacks=callbacks,
@@ -261,7 +274,7 @@ def resume(
         return session.run()
 
 
-def _changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result: dict[str, Any] | None) -> RunConfig:
+def changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result: dict[str, Any] | None) -> RunConfig:
     """What a run goes on with: what it was asked for before, and what `resume` was asked for now."""
     if on_nan is not None:
         stored = replace(stored, on_nan=on_nan)
@@ -275,7 +288,7 @@ def _changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result:
     return replace(stored, steps=steps)
 
 
-def _sign(config: dict[str, Any], built: BuiltRun, run_dir: str | Path | None) -> BuiltRun:
+def with_signature(config: dict[str, Any], built: BuiltRun, run_dir: str | Path | None) -> BuiltRun:
     """Signs the user's own code that a run is made of, so that its directory can be used again without a question."""
     signed = sign(config, run_dir)
     config.pop("code", None)
@@ -325,7 +338,7 @@ def _check_keywords(called: Callable[..., Any], given: dict[str, Any], algorithm
         raise UserError(f"{called.__name__} has no '{name}'{nearest(name, [*arguments, *known])}")
 
 
-def _check_portable(config: dict[str, Any], built: BuiltRun) -> None:
+def check_portable(config: dict[str, Any], built: BuiltRun) -> None:
     """Workers are other processes: what they cannot import they cannot run."""
     for part in ("algorithm", "distribution", "environment"):
         why = serialization.reason(config[part])
@@ -342,11 +355,14 @@ def _check_portable(config: dict[str, Any], built: BuiltRun) -> None:
             )
 
 
-def _settle(
+def settle(
     stack: contextlib.ExitStack, launcher: str | HostLauncher, address: str | None, transport: Transport | str | None,
-    distribution: Any, environment: Any, make: Callable[[], BuiltRun],
+    distribution: Any, environment: Any, make: Callable[[], BuiltRun], cpus_per_host: int | None = None,
 ) -> tuple[BuiltRun, MachinePool]:  # fmt: skip
-    """Builds a run, for this machine or for those that a launcher finds, and has them made ready meanwhile."""
+    """Builds a run, for this machine or for those that a launcher finds, and has them made ready meanwhile.
+
+    `cpus_per_host`: what it takes of each machine of a Ray cluster. None: all that is free.
+    """
     if isinstance(launcher, str) and launcher not in ("local", "ray") and ":" not in launcher:
         raise UserError(f"launcher '{launcher}' is not known; use local, ray or package.module:callable")
     carried_by = import_path(transport)
@@ -363,7 +379,7 @@ def _settle(
             from runnel.launch.ray_launcher import RayHostLauncher
 
             startup.phase("connecting to the Ray cluster")
-            launcher = RayHostLauncher(address, built.plan.workers)
+            launcher = RayHostLauncher(address, built.plan.workers, cpus_per_host=cpus_per_host)
             stack.callback(launcher.close)
             flags = " --launcher ray" + (f" --address {address}" if address else "")
             notes = ("no Ray cluster was found: one is started on this machine",) if launcher.started else ()
@@ -410,77 +426,9 @@ def _here(launcher: str | HostLauncher, transport: str, distribution: Any, envir
 
     local = LocalLauncher()
     families = [family for family in FAMILIES if isinstance(environment, str) and environment.startswith(family.prefix)]
-    local.warm(light=LIGHT, jax=[*HEAVY, *(family.package for family in families)])
+    local.warm(light=LIGHT, jax=[*HEAVY, *(family.package for family in families if family.package)])
     return SingleMachine(local, transport)
 
 
-def _fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> tuple[Path, list[Path]]:
-    """A directory for the run, and what was made for it; one that already holds a run is refused."""
-    if run_dir is None:
-        slug = re.sub(
-            r"[^A-Za-z0-9.]+", "-", f"{type(built.algorithm).__name__.lower()}-{built.graph.spec.name}-{seed}"
-        )
-        run_dir = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    directory = Path(run_dir)
-    made = [path for path in (directory, *directory.parents) if not path.exists()]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot write a run into {directory}: {error.strerror}; choose another run_dir=", keywords=("run_dir",)
-        ) from None
-    run_lock.check_free(directory)
-    _refuse_held(directory)
-    return directory, made
-
-
-def _refuse_held(directory: Path) -> None:
-    held = [
-        name
-        for name in ("config.json", "metrics.jsonl", "checkpoints", "result.json")
-        if run_directory.exists(directory, name)
-    ]
-    with as_user_error(directory, "write a run into"):
-        resumable = bool(Checkpoints(directory).all())
-    if held and not resumable:
-        raise UserError(
-            f"{directory} holds a run without a checkpoint ({', '.join(held)}): remove the directory or choose "
-            "another run_dir=",
-            keywords=("run_dir",),
-        )
-    if held:
-        raise UserError(
-            f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
-            "or choose another run_dir=",
-            keywords=("run_dir",),
-        )
-
-
-@contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[list[str]]:
-    """Around a run: keeps others out of its directory, and refuses one that a run could not write into as it should.
-
-    Gives what the user should know.
-    """
-    check_layout(directory)
-    notes: list[str] = []
-    with run_lock.hold(directory, notes.append):
-        yield notes
-
-
-@contextlib.contextmanager
-def _cleared(made: Sequence[Path]) -> Iterator[None]:
-    """Around a run, while its lock is held: directories made for one that was refused are removed again."""
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            if made and os.listdir(made[0]) == [run_lock.FILE]:
-                (made[0] / run_lock.FILE).unlink()
-                for path in made:
-                    path.rmdir()  # refuses one that is not empty
-        raise
-
-
-def _noted(built: BuiltRun, notes: Sequence[str]) -> BuiltRun:
+def noted(built: BuiltRun, notes: Sequence[str]) -> BuiltRun:
     return built._replace(plan=replace(built.plan, notes=(*built.plan.notes, *notes)))

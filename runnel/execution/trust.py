@@ -27,6 +27,7 @@ from runnel.config import serialization
 from runnel.environment import HostEnvironment, JaxEnvironment
 from runnel.errors import UserError
 from runnel.planning.distribution import Distribution
+from runnel.population import PopulationRule
 from runnel.recording.files import clean
 from runnel.types import EnvSpec
 from runnel.user_code import named_modules, signing
@@ -34,13 +35,24 @@ from runnel.user_code import named_modules, signing
 PARTS: Final = ("algorithm", "distribution", "environment")
 """The parts of a configuration that name code. They are signed, with all their settings."""
 
+OWN_RULE: Final = "runnel.population:PBT"
+OF_GROUPS: Final = (
+    "runnel.algorithm:PerGroup", "runnel.algorithms.opponent_pool:OpponentPool", "runnel.algorithms.scripted:Scripted",
+)  # fmt: skip
+"""Algorithms of groups, which have other algorithms, or functions, as settings: these are names of their own."""
+
+RULE: Final = "rule"
+"""The part of a population's configuration that names code."""
+
 EVALUATION: Final = "eval_env_settings"
 """Settings of the environment in evaluation: they count, and are signed, with those in training."""
 
 WANDB: Final = "wandb"
 """The part that publishes a run at Weights & Biases, with the user's account."""
 
-SHIPPED: Final = re.compile(r"runnel\.(nn(\.\w+)?|replay|planning\.(distribution|synchronisation)|types)")
+SHIPPED: Final = re.compile(
+    r"runnel\.(nn(\.\w+)?|config\.search_space|matchmaking|population|replay|planning\.(distribution|synchronisation)|types)"
+)
 """Modules whose classes and functions may be settings."""
 
 ACTIVATIONS: Final = (
@@ -60,7 +72,7 @@ class Name(NamedTuple):
 
     path: str
     role: Literal[
-        "algorithm", "distribution", "environment", "setting", "env", "wandb"
+        "algorithm", "distribution", "environment", "rule", "setting", "env", "wandb"
     ]  # env: a setting of the environment
 
     @property
@@ -73,14 +85,14 @@ class Name(NamedTuple):
         return (serialization.split(self.path) or ("", ""))[0]
 
 
-def names_in(config: Mapping[str, Any], parts: Collection[str] = (*PARTS, WANDB)) -> list[Name]:
+def names_in(config: Mapping[str, Any], parts: Collection[str] = (*PARTS, RULE, WANDB)) -> list[Name]:
     """Every name in these parts by which code may be imported, each once.
 
     Any text that could be an import path counts as one: code that reads the settings may treat it so. A text among the
     settings of an environment, `env.key=text`, may be a file that its library opens, loads or even executes.
     """
     found: dict[Name, None] = {}
-    for part in [part for part in PARTS if part in parts and isinstance(config.get(part), Mapping)]:
+    for part in [part for part in (*PARTS, RULE) if part in parts and isinstance(config.get(part), Mapping)]:
         key = "name" if part == "environment" else "class"
         named = None if "unavailable" in config[part] else config[part].get(key)
         for own in (serialization.session_path(config[part]), named):
@@ -122,7 +134,7 @@ def is_registered(name: Name) -> bool:
         key, _, text = name.path.removeprefix("env.").partition("=")
         return environments.is_choice(key, text)
     name = name._replace(path=deprecated.current_path(name.path))
-    if name.path in (*algorithms.REGISTRY.values(), *distributions.REGISTRY.values()):
+    if name.path in (*algorithms.REGISTRY.values(), *distributions.REGISTRY.values(), *OF_GROUPS, OWN_RULE):
         return True  # `build` checks that it is an algorithm, or a distribution
     module, attribute = serialization.split(name.path) or ("", "")
     if name.role != "setting" or "." in attribute:
@@ -151,6 +163,8 @@ def is_held(name: Name) -> bool:
             return defined and value is kind and issubclass(kind, Algorithm)
         case "distribution":
             return defined and value is kind and issubclass(kind, Distribution)
+        case "rule":
+            return defined and value is kind and issubclass(kind, PopulationRule)
         case "environment":
             return defined and _is_users(name.module) and _is_environment(value)
     record = dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
@@ -195,7 +209,9 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None, new_key: 
 
     A user who has no key gets one, where `new_key`.
     """
-    config = {part: clean(config[part]) for part in (*PARTS, EVALUATION, WANDB) if part in config}  # as it will be read
+    config = {
+        part: clean(config[part]) for part in (*PARTS, RULE, EVALUATION, WANDB) if part in config
+    }  # as it will be read
     own = [name for name in names_in(config) if not is_registered(name)]
     if not own:
         return Signed(None)
@@ -218,7 +234,7 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None, new_key: 
 
 def _covered(config: Mapping[str, Any], names: Any) -> dict[str, Any]:
     shown = {WANDB: True} if config.get(WANDB) is True else {}
-    shown |= {EVALUATION: config[EVALUATION]} if config.get(EVALUATION) else {}
+    shown |= {part: config[part] for part in (EVALUATION, RULE) if config.get(part)}
     return {"what": "runnel run", "names": names, **{part: config.get(part) for part in PARTS}, **shown}
 
 
@@ -274,22 +290,23 @@ def admit(
         if name not in known:
             needs = _some([name.path for name in names_in(config) if not is_registered(name)])
             raise UserError(f"--trust {name}: {file or run_dir} does not name it; what needs trust there: {needs}")
+    where = file or f"{run_dir}/config.json"
     own = [name for name in names_in(config, parts) if not is_registered(name)]
     unsigned = unsigned_because(config) if own else ""
     refused = []
     for name in own:
-        _check_outside(run_dir, name)
+        _check_outside(run_dir, name, where)
         if name.path in trusted or is_held(name):
             continue
         if unsigned:
             refused.append(name)
         else:
-            _take_from_recorded(run_dir, name, config["code"]["names"].get(name.path))
+            _take_from_recorded(run_dir, name, where, config["code"]["names"].get(name.path))
     if refused:
         would = _some([f"{name.path[:LONGEST]} ({_would(name)[:LONGEST]})" for name in refused])
         flags = " ".join(map(_flag, refused[:SHOWN]))
         raise UserError(
-            f"{file or f'{run_dir}/config.json'} names code that would be executed, and it {unsigned}: {would}. If you "
+            f"{where} names code that would be executed, and it {unsigned}: {would}. If you "
             f"know that code and trust it, name it in trust=[...] in Python, or add: {flags}"
         )
 
@@ -299,11 +316,11 @@ def _flag(name: Name) -> str:
     return f"--trust {shlex.quote(name.path[:LONGEST])}"
 
 
-def _check_outside(run_dir: str | Path | None, name: Name, file: str | None = None) -> None:
+def _check_outside(run_dir: str | Path | None, name: Name, where: str | Path, file: str | None = None) -> None:
     file = file or (name.module if name.module.endswith(".py") else None)
     if run_dir is not None and file is not None and named_modules.is_inside(file, str(run_dir)):
         raise UserError(
-            f"{run_dir}/config.json names the script '{file}', which lies in the run's own directory: a run is data, "
+            f"{where} names the script '{file}', which lies in the run's own directory: a run is data, "
             "and nothing in it is executed; move the script elsewhere and change its path there"
         )
 
@@ -322,12 +339,12 @@ def _would(name: Name) -> str:
     return f"from {file}"
 
 
-def _take_from_recorded(run_dir: str | Path | None, name: Name, source: Any) -> None:
+def _take_from_recorded(run_dir: str | Path | None, name: Name, where: str | Path, source: Any) -> None:
     """Allows a signed name's module to be imported, only from the file that it was trained with."""
     file, root = (source.get(key) if isinstance(source, Mapping) else None for key in ("file", "root"))
     if not isinstance(file, str) or not isinstance(root, str):
         return  # no module was loaded for it: one defined in an interactive session, or a text that is no path at all
-    _check_outside(run_dir, name, file)
+    _check_outside(run_dir, name, where, file)
     module = name.module
     if module.endswith(".py"):
         return  # imported by its path: a missing file has its own error

@@ -1,7 +1,7 @@
 """Starting a run from the parameters of stored policies (`--init-from`).
 
 Parameters are matched by their names. The optimiser starts fresh, and so do a learner's own counters, such as the one
-that its learning rate follows.
+that its learning rate or its exploration follows.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from runnel.config import serialization
 from runnel.errors import UserError, nearest
 from runnel.execution.building import BuiltRun
+from runnel.execution.frozen_policies import frozen_parameters
 from runnel.execution.stored_policies import Source, StoredPolicy, find
+from runnel.policy.acting_parameters import acting_names
 from runnel.recording.parameters import as_leaf, check_fit, parameter_leaves, path_name, stored_type
 from runnel.runtime.programs.loop import Loop
 from runnel.types import PyTree
@@ -40,54 +41,65 @@ def warm_start(
     `frozen`: the policies of groups that do not learn, which must fit in every parameter.
     """
     groups, frozen = list(built.graph.states), frozen or {}
-    learning = [group for group in groups if group not in frozen]
+    learning = [group for group in built.graph.learning_groups if group not in frozen]
     sources: dict[str, Any] = {} if init_from is None else dict.fromkeys(learning, init_from)
     sources = dict(init_from) if isinstance(init_from, Mapping) else sources
     states, notes = {}, []
     for group, source in [*sources.items(), *frozen.items()]:
         if group not in groups:
             raise UserError(f"init_from=: there is no group '{group}'{nearest(group, groups)}", keywords=("init_from",))
-        stored = _of_group(find(source), group)
+        stored = _of_group(find(source), group, "frozen" if group in frozen else "init_from")
         fresh = Loop(built.graph).init_state(jax.numpy.uint32(seed), group)
-        states[group], said = _frozen(built, fresh, stored) if group in frozen else _filled(fresh, stored)
+        if group in frozen:
+            taken, said = frozen_parameters(built, group, fresh, stored)
+        else:
+            taken, said = _that_fit(fresh, stored, _counters(built, group, fresh))
+        states[group] = _replaced(fresh, taken)
         notes += [f"{group}: {text}" if len(groups) > 1 else text for text in said]
     return WarmStart(states, tuple(notes))
 
 
-def _frozen(built: BuiltRun, fresh: PyTree, stored: StoredPolicy) -> tuple[PyTree, list[str]]:
-    """The state of a group that acts with a stored policy."""
-    own, found = serialization.to_json(built.algorithm), stored.config.algorithm
-    if found.get("class") != own.get("class"):
-        raise UserError(
-            f"frozen=: {stored.where} is a policy of {found.get('class')}, expected one of {own.get('class')}, as this "
-            "run trains",
-            keywords=("frozen",),
-        )
-    wanted = {name: leaf for name, leaf in parameter_leaves(fresh).items() if name.startswith("params")}
+def fitted_parameters(like: PyTree, stored: StoredPolicy) -> PyTree:
+    """The parameters of a stored policy, for acting as those of the state `like` do; refused where they do not fit."""
+    wanted = {name: leaf for name, leaf in parameter_leaves(like).items() if name.startswith("params")}
     arrays = stored.arrays()
     check_fit(arrays, wanted, stored.where)
-    return _replaced(fresh, {name: arrays[name] for name in wanted}), [f"acts with {stored.where} and does not learn"]
+    return _replaced(like, {name: arrays[name] for name in wanted}).params
 
 
-def _of_group(found: Mapping[str, StoredPolicy], group: str) -> StoredPolicy:
+def _of_group(found: Mapping[str, StoredPolicy], group: str, keyword: str) -> StoredPolicy:
     """The policy for a group: that of the same name, or the only one."""
     if group in found:
         return found[group]
     if len(found) == 1:
         return next(iter(found.values()))
     raise UserError(
-        f"init_from=: there is no policy of group '{group}' among {', '.join(found)}; name the groups: "
+        f"{keyword}=: there is no policy of group '{group}' among {', '.join(found)}; name the groups: "
         "{'GROUP': 'RUN_DIR@TAG'}",
-        keywords=("init_from",),
+        keywords=(keyword,),
     )
 
 
-def _filled(fresh: PyTree, stored: StoredPolicy) -> tuple[PyTree, list[str]]:
-    """A fresh state with the parameters that a stored policy has for it; and which it has not."""
+def _counters(built: BuiltRun, group: str, fresh: PyTree) -> list[str]:
+    """The leaves that count what the learner has done, and begin with the run: whole numbers, except for those that
+    actions depend on even without exploring."""
+    act: Any = next(node.function for node in built.graph.of_kind("act") if node.group == group)
+    needed = acting_names(
+        built.algorithm.for_group(group), act, built.graph.spec.groups[group], fresh, explores=(False,)
+    )
+    return [
+        name
+        for name, leaf in parameter_leaves(fresh).items()
+        if not leaf.shape and jax.numpy.issubdtype(leaf.dtype, jax.numpy.integer) and name not in needed
+    ]
+
+
+def _that_fit(fresh: PyTree, stored: StoredPolicy, counters: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """By name, the parameters that a stored policy has for a fresh state; and which it has not."""
     arrays, wanted = stored.arrays(), parameter_leaves(fresh)
     taken, misfits, missing = {}, [], []
     for name, leaf in wanted.items():
-        if _counts(name, leaf):
+        if name in counters:
             continue
         if name not in arrays:
             missing.append(name)
@@ -99,19 +111,13 @@ def _filled(fresh: PyTree, stored: StoredPolicy) -> tuple[PyTree, list[str]]:
     if not any(name.startswith("params") for name in taken):
         reason = _some(misfits) or f"it has {_some(list(arrays))}, expected {_some(list(wanted))}"
         raise UserError(f"init_from=: no parameter of {stored.where} fits this run: {reason}", keywords=("init_from",))
-    counters = [name for name, leaf in wanted.items() if _counts(name, leaf)]
     whole = len(wanted) - len(counters)
-    fresh_too = f", as do the counters {_some(counters)}" if counters else ""
+    which = "does the counter" if len(counters) == 1 else "do the counters"
+    fresh_too = f", as {which} {_some(counters)}" if counters else ""
     notes = [f"{len(taken)} of {whole} parameters are those of {stored.where}; the optimiser starts fresh{fresh_too}"]
     notes += [f"they do not fit and start fresh: {_some(misfits)}"] if misfits else []
     notes += [f"not stored, start fresh: {_some(missing)}"] if missing else []
-    return _replaced(fresh, taken), notes
-
-
-def _counts(name: str, leaf: Any) -> bool:
-    """Whether a leaf is a counter of the learner's own, which begins with the run."""
-    integer = jax.numpy.issubdtype(leaf.dtype, jax.numpy.integer)
-    return not leaf.shape and bool(integer) and not name.startswith("params")
+    return taken, notes
 
 
 def _replaced(state: PyTree, taken: Mapping[str, np.ndarray]) -> PyTree:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from runnel.algorithm import Algorithm, act_one, asks_for, has_gradient
+from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, has_gradient
 from runnel.errors import UserError
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
 from runnel.graph.typecheck import Type, batched, describe, same_types, space_type, typed
@@ -29,12 +29,13 @@ class Builder:
         self.edges: list[Edge] = []
         self.frozen: frozenset[str] = frozenset()
         self.key = jax.eval_shape(lambda: jax.random.key(0))
-        self.name = type(algorithm).__name__
+        self.name = algorithm_name(algorithm)
         for group, agents in spec.groups.items():
-            if not isinstance(agents.action, algorithm.actions):
-                kinds = " or ".join(kind.__name__ for kind in algorithm.actions)
+            own = algorithm.for_group(group)
+            if not isinstance(agents.action, own.actions):
+                kinds = " or ".join(kind.__name__ for kind in own.actions)
                 raise UserError(
-                    f"{self.name} acts in {kinds} spaces; '{spec.name}' wants {type(agents.action).__name__} "
+                    f"{algorithm_name(own)} acts in {kinds} spaces; '{spec.name}' wants {type(agents.action).__name__} "
                     f"actions{self._of(group)}; choose another algorithm (`runnel list`)"
                 )
         self.states = {group: self._state(group) for group in spec.groups}
@@ -106,9 +107,11 @@ class Builder:
         return Ref(self._add("learn", group, inputs, out, learn), out)
 
     def _gradient_and_apply(self, group: str, inputs: tuple[Ref, ...]) -> Ref:
-        algorithm = self.algorithm
+        algorithm = self.algorithm.for_group(group)
         if not has_gradient(algorithm):
-            raise UserError(f"{self.name} has no `learn`; give it `learn`, or both `gradient` and `apply`")
+            raise UserError(
+                f"{algorithm_name(algorithm)} has no `learn`; give it `learn`, or both `gradient` and `apply`"
+            )
         state, types = self.states[group], [ref.type for ref in inputs]
         result = typed(
             lambda s, xs, k: cast(Any, algorithm).gradient(s, *xs, k),
@@ -192,16 +195,16 @@ class Builder:
     # Parts
 
     def _state(self, group: str) -> PyTree:
-        agents = self.spec.groups[group]
-        state = typed(lambda key: self.algorithm.init(key, agents), self.key, what=f"{self.name}.init")
+        agents, algorithm = self.spec.groups[group], self.algorithm.for_group(group)
+        name = algorithm_name(algorithm)
+        state = typed(lambda key: algorithm.init(key, agents), self.key, what=f"{name}.init")
         if not hasattr(state, "params"):
-            raise UserError(
-                f"{self.name}.init gives a {type(state).__name__} without `params`; acting needs state.params"
-            )
+            raise UserError(f"{name}.init gives a {type(state).__name__} without `params`; acting needs state.params")
         return state
 
     def _act_type(self, group: str, act: Callable[..., Act], agents: AgentSpec) -> tuple[Act, PyTree]:
-        memory = typed(lambda: self.algorithm.initial_memory(agents), what=f"{self.name}.initial_memory")
+        algorithm = self.algorithm.for_group(group)
+        memory = typed(lambda: algorithm.initial_memory(agents), what=f"{algorithm_name(algorithm)}.initial_memory")
         params, index = self.states[group].params, Type((), jnp.int32)
         given = typed(
             lambda p, o, m, k, i: act_one(act, p, o, m, k, True, i),

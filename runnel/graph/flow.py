@@ -61,6 +61,12 @@ class Flow:
             raise UserError(f"flow.spec is that of one group; take one of {', '.join(self.groups)} by flow.agents")
         return self._builder.spec.groups[group]
 
+    @property
+    def unroll(self) -> int | None:
+        """Steps of the rollouts of other groups so far; None before the first."""
+        rollouts = [node for node in self._builder.nodes.values() if node.kind == "rollout"]
+        return rollouts[0].rollout.steps if rollouts else None
+
     def rollout(self, act: Callable[..., Act], steps: int, discount: float | None = None) -> Value:
         """Acts for `steps` steps in every environment; gives a `Trajectory`.
 

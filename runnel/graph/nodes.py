@@ -176,6 +176,12 @@ class Graph:
         """The nodes that change a state: of one group, or of all."""
         return [node for node in self.nodes.values() if node.traits.learns and group in (None, node.group)]
 
+    @property
+    def learning_groups(self) -> list[str]:
+        """Those whose returns are the run's."""
+        learning = [group for group in self.spec.groups if group not in self.frozen]
+        return [group for group in learning if self.algorithm.for_group(group).learns]
+
     def columns(self, group: str) -> int:
         """B: how many columns the group's trajectories have."""
         return self.envs * self.spec.groups[group].agents

@@ -31,10 +31,12 @@ from runnel.launch.agent_mail import AgentMail
 from runnel.launch.agent_messages import (
     AgentCommand,
     ClearChannels,
+    CloseStandalone,
     CloseWorkers,
     CommandFailed,
     Done,
     EndAgent,
+    EndStandalone,
     FindPort,
     FreePort,
     FromWorker,
@@ -52,6 +54,7 @@ from runnel.launch.agent_messages import (
     SendToWorker,
     Stacks,
     Started,
+    StartStandalone,
     StartWorkers,
     Traffic,
     WorkerEnded,
@@ -61,7 +64,9 @@ from runnel.launch.agent_messages import (
 from runnel.launch.framing import MalformedMessage
 from runnel.launch.host import HEAVY, LIGHT, HostChannels, HostRuntime, WorkerOrder, free_port
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess
+from runnel.launch.standalone import StandaloneProcesses
 from runnel.planning.machine import gpus
+from runnel.system.oom import oom_kills
 from runnel.transport.courier import Courier, Mirrors, Peer, Publishes, Sends, Takes
 from runnel.transport.curve import Call, new_keys
 from runnel.transport.parameter_store import SharedStore
@@ -98,6 +103,7 @@ class HostAgent:
         self.logs = Path(tempfile.mkdtemp(prefix=f"{LOGS}{os.getpid()}-"))
         self.launcher = self._launcher()
         self.host: HostRuntime | None = None
+        self.standalone = StandaloneProcesses(self.logs)
         self.lives: dict[str, int] = {}  # by worker: which of those that had its name this is
         self._ended: set[str] = set()
         self._read: dict[str, int] = {}  # by worker: how much of its log was sent
@@ -124,8 +130,7 @@ class HostAgent:
             if stdin in ready and not os.read(stdin, 4096):
                 return
             self._listen()
-            if self.host is not None:
-                self._relay(self.host)
+            self._relay()
             self._pulse()
             self.mail.tick()
             if time.monotonic() > self.mail.heard + DRIVER_LOST_S:
@@ -133,9 +138,13 @@ class HostAgent:
                 return
 
     def _fds(self) -> list[int]:
-        processes = self.host.processes.items() if self.host is not None else ()
-        each = [fd for name, p in processes for fd in (p.control.fileno(), p.fileno()) if name not in self._ended]
+        living = [process for name, process in self._processes().items() if name not in self._ended]
+        each = [fd for process in living for fd in (process.control.fileno(), process.fileno())]
         return [fd for fd in each if fd >= 0]
+
+    def _processes(self) -> dict[str, LocalProcess]:
+        """All workers of this machine; no two have the same name."""
+        return {**(self.host.processes if self.host is not None else {}), **self.standalone.processes}
 
     # Commands of the driver
 
@@ -170,6 +179,17 @@ class HostAgent:
                 self.launcher.prepare(entry, job)
             case StartWorkers(orders):
                 return Started(self._start([WorkerOrder.of(order) for order in orders]))
+            case StartStandalone(order, life):
+                process = self.standalone.start(WorkerOrder.of(order))
+                self.lives[process.name] = life
+                self._ended.discard(process.name)
+                return Started([(process.name, process.pid, life)])
+            case EndStandalone(worker, life):
+                if self.lives.get(worker) == life:
+                    self.standalone.end(worker)
+                    self._ended.discard(worker)
+            case CloseStandalone(timeout_s):
+                self.standalone.close(timeout_s)
             case SendToWorker():
                 self._pass_on(command, arrays)
             case ReapWorker(worker):
@@ -240,7 +260,7 @@ class HostAgent:
         return [(process.name, process.pid, self.lives.setdefault(process.name, 0)) for process in started]
 
     def _pass_on(self, command: SendToWorker, arrays: Mapping[str, np.ndarray]) -> None:
-        process = self._here.processes.get(command.worker)
+        process = self._processes().get(command.worker)
         if process is None or process.exit_status() is not None:
             return  # its end is reported
         try:
@@ -248,7 +268,8 @@ class HostAgent:
                 process.control.send_arrays(command.message, arrays)
             else:
                 process.control.send(command.message, timeout_s=1.0)
-            self._here.ring(command.worker)
+            if command.worker not in self.standalone.processes:
+                self._here.ring(command.worker)
         except (BrokenPipeError, TimeoutError):
             pass  # its end or its hang is reported
         except OutOfDescriptors as error:
@@ -261,8 +282,8 @@ class HostAgent:
 
     # Messages of workers
 
-    def _relay(self, host: HostRuntime) -> None:
-        for name, process in list(host.processes.items()):
+    def _relay(self) -> None:
+        for name, process in self._processes().items():
             self._forward(process)
             if name not in self._ended and process.ended():
                 status = process.exit_status()
@@ -271,7 +292,7 @@ class HostAgent:
                     self._ended.add(name)
                     self._send_log(name, whole=True)
                     tail = process.tail().strip()
-                    self._send(WorkerEnded(name, self.lives[name], status, tail, host.oom_kills()))
+                    self._send(WorkerEnded(name, self.lives[name], status, tail, oom_kills()))
 
     def _forward(self, process: LocalProcess) -> None:
         try:
@@ -290,6 +311,9 @@ class HostAgent:
         if now < self._pulsed + PULSE_S:
             return
         self._pulsed = now
+        for name in self._processes():
+            if name not in self._ended:
+                self._send_log(name)
         pulse = Pulse(self.courier.rejected())
         if self.host is not None:
             names = [name for name in self.host.processes if name not in self._ended]
@@ -300,8 +324,6 @@ class HostAgent:
                 fill={str(n): (stream.pending(), stream.committed()) for n, stream in self.host.streams.items()},
                 oom_kills=self.host.oom_kills(),
             )
-            for name in names:
-                self._send_log(name)
         self._send(pulse)
 
     def _send_log(self, name: str, whole: bool = False) -> None:
@@ -328,14 +350,15 @@ class HostAgent:
         if self.host is None:
             return
         self.launcher.close(seconds)
-        self._relay(self.host)
+        self._relay()
         self.courier.stop()
         self.host.let_go()
         self.host, self.launcher = None, self._launcher()
-        self.lives.clear()
-        self._ended.clear()
+        self.lives = {name: life for name, life in self.lives.items() if name in self.standalone.processes}
+        self._ended &= self.standalone.processes.keys()
 
     def close(self) -> None:
+        self.standalone.close(1.0)
         self.launcher.close(1.0)
         self.courier.close()
         if self.host is not None:

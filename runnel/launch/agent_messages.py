@@ -47,6 +47,30 @@ class StartWorkers(JsonMessage):
 
 
 @dataclass(frozen=True)
+class StartStandalone(JsonMessage):
+    """Start a worker that is no part of a worker group; it stays when others are closed. Answered by `Started`."""
+
+    order: dict[str, Any]
+    """A `host.WorkerOrder` without peers, streams and stores."""
+    life: int
+
+
+@dataclass(frozen=True)
+class EndStandalone(JsonMessage):
+    """Kill such a worker, if it still has this life."""
+
+    worker: str
+    life: int
+
+
+@dataclass(frozen=True)
+class CloseStandalone(JsonMessage):
+    """End all such workers."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True)
 class SendToWorker(JsonMessage):
     """Forward a message to a worker; with the arrays that come with it, if `arrays`."""
 
@@ -102,6 +126,9 @@ AgentCommand = (
     OpenChannels
     | PrepareServers
     | StartWorkers
+    | StartStandalone
+    | EndStandalone
+    | CloseStandalone
     | SendToWorker
     | ReapWorker
     | ClearChannels
@@ -134,7 +161,7 @@ class Started(JsonMessage):
     """Workers have been started."""
 
     workers: list[tuple[str, int, int]]
-    """Name, process id, and life: how many of that name there were before."""
+    """Name, process id, and life, which tells it from others of that name."""
 
 
 @dataclass(frozen=True)

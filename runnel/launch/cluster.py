@@ -14,7 +14,7 @@ import contextlib
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,10 +29,12 @@ from runnel.launch.agent_mail import AgentMail
 from runnel.launch.agent_messages import (
     AgentCommand,
     ClearChannels,
+    CloseStandalone,
     CloseWorkers,
     CommandFailed,
     Done,
     EndAgent,
+    EndStandalone,
     FindPort,
     FreePort,
     FromWorker,
@@ -50,6 +52,7 @@ from runnel.launch.agent_messages import (
     SendToWorker,
     Stacks,
     Started,
+    StartStandalone,
     StartWorkers,
     Traffic,
     WorkerEnded,
@@ -61,6 +64,7 @@ from runnel.launch.host import HostChannels, WorkerOrder
 from runnel.launch.host_launcher import AgentInvitation, HostLauncher, JoinedHost
 from runnel.launch.local_launcher import opened_log
 from runnel.launch.rejections import RejectionCounts, RejectionLog
+from runnel.planning.machine import DRIVER
 from runnel.transport.curve import Door, new_keys
 from runnel.transport.interface import SHARED_MEMORY
 from runnel.user_code import named_modules
@@ -80,9 +84,6 @@ ASK_S = 1.0
 JOIN_AGAIN_S = 10.0
 """How long a machine is left alone that could not join."""
 
-DRIVER = "the driver"
-"""Its place in counts by machine; no machine has a name with a space."""
-
 
 R = TypeVar("R", Done, Started, FreePort, Stacks, Traffic)
 
@@ -95,6 +96,7 @@ class RemoteProcess:
         self.received: deque[Received] = deque()
         self.status: int | None = None
         self.last = ""  # of its log
+        self.machine_lost = False
         self._cluster = cluster
 
     @property
@@ -166,10 +168,12 @@ class Cluster:
         self._hosts, self._lost_s, self.transport = hosts, lost_s, transport
         self.agents: dict[str, _AgentConnection] = {}
         self.processes: dict[str, RemoteProcess] = {}
+        self.standalone: dict[str, RemoteProcess] = {}  # those that are no part of a worker group
+        self._starting: dict[int, RemoteProcess] = {}  # by the id of the request: those of which no reply has come
         self.logs: Path | None = None
         self._layouts: dict[str, HostChannels] = {}
         self._epoch = 0
-        self._ids = count()
+        self._ids, self._lives = count(), count(1)
         self._replies: dict[int, Result] = {}
         self._asked = self._ticked = 0.0
         self.new: set[str] = set()  # machines that could join
@@ -216,6 +220,10 @@ class Cluster:
             self._gone[name] = agent.pulse
         self.new.discard(name)
         self.processes = {n: process for n, process in self.processes.items() if process.host != name}
+        for process in self.standalone.values():
+            process.machine_lost |= process.host == name
+        self.standalone = {n: process for n, process in self.standalone.items() if process.host != name}
+        self._starting = {n: process for n, process in self._starting.items() if process.host != name}
         self._hosts.drop(name)
 
     def finds_another(self, seconds: float) -> bool:
@@ -318,6 +326,8 @@ class Cluster:
             case Pulse():
                 agent.pulse = news
                 agent.ooms = agent.ooms if news.oom_kills is None else news.oom_kills
+            case Reply(number, result) if number in self._starting:
+                self._note_start(self._starting.pop(number), result)
             case Reply(number, result):
                 self._replies[number] = result
                 if isinstance(result, Started):
@@ -339,7 +349,7 @@ class Cluster:
                 agent.courier = news.courier
 
     def _living(self, host: str, name: str, life: int) -> RemoteProcess | None:
-        process = self.processes.get(name)
+        process = self.processes.get(name) or self.standalone.get(name)
         return process if process is not None and (process.host, process.life) == (host, life) else None
 
     def _write(self, name: str, text: str) -> None:
@@ -385,9 +395,14 @@ class Cluster:
     def beats(self, name: str) -> int | None:
         process = self.processes.get(name)
         agent = self.agents.get(process.host) if process is not None else None
-        if agent is None or time.monotonic() > agent.mail.heard + FRESH_S:
+        if process is None or agent is None or not self.hears(process.host):
             return None
         return agent.pulse.beats.get(name)
+
+    def hears(self, host: str) -> bool:
+        """Whether a machine was heard from lately."""
+        agent = self.agents.get(host)
+        return agent is not None and time.monotonic() <= agent.mail.heard + FRESH_S
 
     def ring(self, name: str) -> None:
         """Does nothing: the agent rings a worker's bell when it forwards a message."""
@@ -412,6 +427,45 @@ class Cluster:
         address = self.agents[host].joined.address
         port = self.ask(host, FindPort(), FreePort).port
         return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+    # Workers that are no part of a worker group
+
+    def start_standalone(self, host: str, order: WorkerOrder) -> RemoteProcess:
+        """Starts one; does not wait, neither for its process nor for its machine."""
+        process = RemoteProcess(self, host, order.name, 0, next(self._lives))
+        self.standalone[order.name] = process
+        number = next(self._ids)
+        self._starting[number] = process
+        self.send(host, StartStandalone(order.json(), process.life), id=number)
+        return process
+
+    def _note_start(self, process: RemoteProcess, result: Result) -> None:
+        if isinstance(result, Started):
+            process.pid = next((pid for _, pid, life in result.workers if life == process.life), 0)
+            self._write(process.name, "")
+        else:
+            process.status = 1
+            process.last = result.error if isinstance(result, CommandFailed) else f"found {result.type_name()}"
+
+    def end_standalone(self, process: RemoteProcess) -> None:
+        if self.standalone.get(process.name) is process:
+            del self.standalone[process.name]
+            self.send(process.host, EndStandalone(process.name, process.life))
+
+    def close_standalone(self, seconds: float) -> None:
+        """Ends all of them; does not wait."""
+        for host in {process.host for process in self.standalone.values()}:
+            self.send(host, CloseStandalone(seconds))
+        self.standalone = {}
+
+    def workers_by_host(self) -> Counter[str]:
+        """How many workers each machine has."""
+        own = Counter(process.host for process in self.standalone.values())
+        return own + Counter({host: len(layout.workers) for host, layout in self._layouts.items()})
+
+    def listen(self) -> None:
+        """Receives what has arrived; does not wait. Raises `HostLost`."""
+        self._listen(0.0)
 
     def traffic(self) -> dict[str, Any]:
         """What couriers have carried and dropped, by host, and what was rejected at the ports of all."""

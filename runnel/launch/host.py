@@ -31,8 +31,7 @@ HEAVY = (
     "runnel.execution.building",
     "runnel.runtime.workers.worker",
     "runnel.envs.stepped",
-    "rlax",
-    "distrax",
+    "runnel.nn",
 )
 """What workers import; the servers that they are forked from import it in advance."""
 

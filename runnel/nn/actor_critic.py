@@ -131,7 +131,7 @@ class ActorCritic(struct.PyTreeNode):
             features, memory = function(self.trunk, memory)
             return (features, features), memory
         if joint:
-            return jax.vmap(function, out_axes=(0, axis))(self.trunk, memory)
+            return jax.vmap(function, out_axes=(0, axis), axis_size=2)(self.trunk, memory)
         (one, one_memory), (other, other_memory) = (
             function(*jax.tree.map(itemgetter(tower), (self.trunk, memory))) for tower in (0, 1)
         )

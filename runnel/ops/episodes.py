@@ -25,7 +25,7 @@ class Running(NamedTuple):
 class Window(NamedTuple):
     """The newest episodes that ended."""
 
-    returns: dict[str, Array]  # by group: [WINDOW] a ring of the newest returns
+    returns: dict[str, Array]  # by group that learns: [WINDOW] a ring of the newest returns
     lengths: Array  # [WINDOW]
     cursor: Array  # [] where the ring's next entry goes
     filled: Array  # [] how many entries of the ring count
@@ -95,7 +95,7 @@ def push(window: Window, finished: Finished) -> tuple[Window, Array]:
         return ring.at[slot].set(values.ravel(), mode="drop")
 
     pushed = Window(
-        returns={group: into(window.returns[group], returns) for group, returns in finished.returns.items()},
+        returns={group: into(ring, finished.returns[group]) for group, ring in window.returns.items()},
         lengths=into(window.lengths, finished.lengths),
         cursor=(window.cursor + total) % WINDOW,
         filled=jnp.minimum(window.filled + total, WINDOW),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import optax
-import rlax
 
 from runnel.types import Array
 
@@ -54,7 +53,7 @@ def spread(epsilon: Array, index: Array | int, reach: float) -> Array:
 
 def with_noise(key: Array, action: Array, deviation: float) -> Array:
     """The action with normal noise, within bounds."""
-    return jnp.clip(rlax.add_gaussian_noise(key, action, deviation), -1.0, 1.0)
+    return jnp.clip(action + deviation * jax.random.normal(key, action.shape, action.dtype), -1.0, 1.0)
 
 
 def warmed_up(key: Array, action: Array, updates: Array) -> Array:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import rlax
 
 from runnel.ops.hardware import launch_bound
+from runnel.ops.together import most
 from runnel.types import Array, PyTree, Trajectory
 
 
@@ -45,7 +45,8 @@ def next_values(value: Callable[..., Array], v_tm1: Array, trajectory: Trajector
         return jnp.where(here, jax.vmap(value)(*chosen), v_t)
 
     next_rows = jnp.concatenate([v_tm1[1:], v_tm1[-1:]])
-    return jax.lax.fori_loop(1, rank.max() + 1, of_rank, next_rows)
+    # Beyond its own last rank a row stays as it is: rows that are traced together share one number of turns.
+    return jax.lax.fori_loop(1, most(rank.max()) + 1, of_rank, next_rows)
 
 
 class Advantages(NamedTuple):
@@ -67,13 +68,22 @@ def advantages(
 
 def lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
     """[T, B] the lambda-returns of every column."""
-    if not launch_bound():
-        return jax.vmap(rlax.lambda_returns, (1, 1, 1, 1), 1)(r_t, discount_t, v_t, lambda_t)
-    return parallel_lambda_returns(r_t, discount_t, v_t, lambda_t)
+    return (parallel_lambda_returns if launch_bound() else serial_lambda_returns)(r_t, discount_t, v_t, lambda_t)
+
+
+def serial_lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
+    """Step by step, from the last one back."""
+
+    def body(g_t: Array, step: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+        r, discount, v, lambda_ = step
+        g_tm1 = r + discount * ((1 - lambda_) * v + lambda_ * g_t)
+        return g_tm1, g_tm1
+
+    return jax.lax.scan(body, v_t[-1], (r_t, discount_t, v_t, lambda_t), reverse=True)[1]
 
 
 def parallel_lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
-    """The same as rlax, which on an accelerator takes a kernel or more for each step, in log T steps.
+    """The same in log T steps: on an accelerator, the others take a kernel or more for each.
 
     `g_tm1 = bootstrapped + decay * g_t` is a linear recurrence, and those can be joined in any order.
     """

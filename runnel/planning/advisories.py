@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from runnel.algorithm import algorithm_name
 from runnel.graph.nodes import Graph
 from runnel.planning.cuts import PlacedFragment
 from runnel.planning.distribution import Distribution
@@ -37,7 +38,7 @@ def notes(
 
 
 def _staleness(slacks: Slacks, graph: Graph) -> str:
-    algorithm, declared = type(graph.algorithm).__name__, graph.algorithm.max_staleness
+    algorithm, declared = algorithm_name(graph.algorithm), graph.algorithm.max_staleness
     said, staleness = f"{algorithm} declares max_staleness {declared}", slacks.staleness
     if len(set(staleness.values())) > 1:
         bounds = ", ".join(f"{group} {bound}" for group, bound in staleness.items())

@@ -13,6 +13,9 @@ from runnel.errors import UserError
 HERE = "here"
 """The name of a machine if there is no other."""
 
+DRIVER = "the driver"
+"""Stands for the driver's own machine beside those of a cluster, none of which has a name with a space."""
+
 
 @dataclass(frozen=True)
 class Machine:

@@ -8,7 +8,7 @@ for players are placed with them: with as many such workers as machines, no step
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -211,6 +211,21 @@ class _Placing:
                 return crowd[host], spare, self.machines[host].cpus - self.workers[host]
 
             self._put(k, [max(self._able(wanted), key=merit)])
+
+
+def standalone_hosts(count: int, cpus: Mapping[str, int], workers: Mapping[str, int]) -> list[str | None]:
+    """The machines of workers beside the plan: each goes to the one with most free CPUs, the first of equals.
+
+    `cpus` and `workers` are by machine. None: no machine has a free CPU, and the worker runs beside the driver.
+    """
+    free = {name: number - workers.get(name, 0) for name, number in cpus.items()}
+    found: list[str | None] = []
+    for _ in range(count):
+        most = max(free, key=lambda name: free[name], default=None)
+        found.append(most if most is not None and free[most] > 0 else None)
+        if most is not None:
+            free[most] -= 1
+    return found
 
 
 def _used(counts: Sequence[int]) -> set[int]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
+from runnel.algorithm import algorithm_name
 from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.graph.kinds import NodeKind
@@ -28,8 +30,8 @@ from runnel.planning.distribution import (
     Layout,
     Synchronisation,
 )
-from runnel.planning.machine import HERE, Machine, in_order
-from runnel.planning.placement import Placement, ReplicaRequest, place
+from runnel.planning.machine import DRIVER, HERE, Machine, in_order
+from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
 from runnel.planning.slacks import matches, slacks
 from runnel.planning.validate import check_learning, check_needs, check_parts, check_synchronisation, check_unrolling
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from runnel.planning.network_estimate import NetworkEstimate
 
 __all__ = [
+    "EVALUATOR",
     "REST",
     "Barrier",
     "BoundedStaleness",
@@ -54,7 +57,12 @@ __all__ = [
     "human_bytes",
     "learns",
     "plural",
+    "with_evaluation",
 ]  # fmt: skip
+
+
+EVALUATOR = "evaluator"
+"""Evaluation workers are named `evaluator-0` and so on."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,7 @@ class Plan:
     hosts: Mapping[str, str] = field(default_factory=dict)  # of each worker: its machine; empty where there is one
     machines: tuple[Machine, ...] = ()  # those given; empty where it is this one
     across: NetworkEstimate | None = None  # the traffic between machines, if it was estimated
+    evaluation: Mapping[str, str] = field(default_factory=dict)  # of each evaluation worker: its machine, like `hosts`
 
     def host(self, worker: str) -> str:
         """The machine that a worker runs on."""
@@ -141,8 +150,11 @@ class Plan:
         lines = ["", "machines"]
         for machine in self.machines:
             runs = [name for fragment in self.fragments for name in self._runs(fragment, machine.name)]
+            runs += [name for name, host in self.evaluation.items() if host == machine.name]
             has = f"{plural(machine.cpus, 'CPU')}, {', '.join(machine.devices)}"
             lines.append(f"  {machine.name} ({machine.address})  {has}  {', '.join(runs) or 'nothing'}")
+        beside = [name for name, host in self.evaluation.items() if host == DRIVER]
+        lines += [f"  {DRIVER}  {', '.join(beside)}"] if beside else []
         return [*lines, self.across.text()] if self.across is not None else lines
 
     def _runs(self, fragment: PlacedFragment, machine: str) -> list[str]:
@@ -156,6 +168,15 @@ class Plan:
             f"{fragment.name}-{first}" if first == last else f"{fragment.name}-{first}..{last}"
             for first, last in zip(firsts, lasts, strict=True)
         ]
+
+
+def with_evaluation(plan: Plan, workers: int) -> Plan:
+    """The plan with so many evaluation workers, which are shown where there are several machines."""
+    if not plan.hosts:
+        return plan
+    cpus = {machine.name: machine.cpus for machine in plan.machines}
+    hosts = standalone_hosts(workers, cpus, Counter(plan.hosts.values()))
+    return replace(plan, evaluation={f"{EVALUATOR}-{i}": host or DRIVER for i, host in enumerate(hosts)})
 
 
 def human_bytes(count: float) -> str:
@@ -200,7 +221,7 @@ def build_plan(
     }
     return Plan(
         distribution=name,
-        algorithm=type(graph.algorithm).__name__,
+        algorithm=algorithm_name(graph.algorithm),
         environment=graph.spec.name,
         envs=graph.envs,
         steps_per_iteration=graph.steps_per_iteration,
@@ -234,6 +255,10 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
     for twice in {each for each in names if names.count(each) > 1}:
         raise UserError(
             f"distribution {name} has {names.count(twice)} fragments named '{twice}'; each needs its own name"
+        )
+    for taken in (each for each in names if str(each).partition("-")[0] == EVALUATOR):
+        raise UserError(
+            f"distribution {name} has a fragment named '{taken}', as workers that evaluate are; expected another name"
         )
     if not isinstance(layout.synchronisation, Synchronisation):
         raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from runnel.algorithm import algorithm_name
 from runnel.errors import UserError
 from runnel.graph.nodes import Graph
 from runnel.ops.blocks import BLOCKS, block_count
@@ -16,7 +17,7 @@ def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
     kinds = {node.kind for node in graph.nodes.values()}
     missing = [kind for kind in needs if kind not in kinds]
     if missing:
-        algorithm = type(graph.algorithm).__name__
+        algorithm = algorithm_name(graph.algorithm)
         wanted = " and ".join(f"`{kind}`" for kind in missing)
         raise UserError(
             f"distribution {name} needs {wanted}, which {algorithm} does not have"
@@ -114,7 +115,7 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
             if stale > bound > 0:  # with 0, gradients are averaged at a barrier
                 raise UserError(
                     f"{fragment.replicas} {fragment.name}s compute gradients side by side: while one is made, {stale} "
-                    f"updates may pass; {type(graph.algorithm).__name__} tolerates {bound}: use at most {bound + 1} "
+                    f"updates may pass; {algorithm_name(graph.algorithm)} tolerates {bound}: use at most {bound + 1} "
                     f"{fragment.name}s, or an algorithm with a higher max_staleness"
                 )
     for node in graph.nodes.values():

@@ -1,15 +1,19 @@
-"""Which of a learner's parameters acting depends on."""
+"""What acting depends on: which of a learner's parameters, and which settings."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from runnel.algorithm import Algorithm, act_one
+from runnel.ops import hardware
 from runnel.recording.parameters import parameter_leaves
-from runnel.types import AgentSpec, Array, PyTree, zeros
+from runnel.types import Act, AgentSpec, Array, PyTree, zeros
 
 CALLS = ("pjit", "jit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 """Primitives that call a traced function with their own inputs."""
@@ -20,21 +24,51 @@ def params_leaves(state: PyTree) -> dict[str, Any]:
     return {n: leaf for n, leaf in parameter_leaves(state).items() if n == "params" or n.startswith("params/")}
 
 
-def acting_names(algorithm: Algorithm, spec: AgentSpec, state: PyTree) -> list[str]:
-    """The parameters that an action or the next memory depends on, exploring or not. `state`: a state, or its type."""
+def acting_names(
+    algorithm: Algorithm, act: Callable[..., Act], spec: AgentSpec, state: PyTree,
+    explores: Sequence[bool] = (False, True),
+) -> list[str]:  # fmt: skip
+    """The parameters that an action or the next memory depends on; without exploring, exploring, or in either way.
 
-    def acted(explore: bool, params: PyTree, observation: PyTree, key: Array) -> Any:
-        act = act_one(
-            algorithm.act, params, observation, algorithm.initial_memory(spec), key, explore, jnp.int32(0)
-        )  # fmt: skip
-        return act.action, act.memory
-
-    key = jax.eval_shape(lambda: jax.random.key(0))
+    `act`: what the algorithm's loop acts with. `state`: a state, or its type.
+    """
     used: set[int] = set()
-    for explore in (False, True):
-        traced = jax.make_jaxpr(acted, static_argnums=0)(explore, state.params, zeros(spec.observation), key)
+    for explore in explores:
+        traced = _traced(algorithm, act, spec, state, explore)
         used |= _used_inputs(traced.jaxpr, set(range(len(traced.jaxpr.outvars))))
     return [name for k, name in enumerate(params_leaves(state)) if k in used]
+
+
+def same_acting(
+    one: tuple[Algorithm, Callable[..., Act]], other: tuple[Algorithm, Callable[..., Act]], spec: AgentSpec,
+    explore: bool,
+) -> bool:  # fmt: skip
+    """Whether two algorithms, each with what its loop acts with, compute the same actions of the same parameters."""
+    texts, constants = [], []
+    for algorithm, act in (one, other):
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        state = jax.eval_shape(lambda key, algorithm=algorithm: algorithm.init(key, spec), key)
+        traced = _traced(algorithm, act, spec, state, explore)
+        texts.append(re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr)))  # addresses of functions
+        constants.append([np.asarray(constant) for constant in traced.consts])
+    same = len(constants[0]) == len(constants[1]) and all(map(np.array_equal, *constants))
+    return texts[0] == texts[1] and same
+
+
+def _traced(algorithm: Algorithm, act: Callable[..., Act], spec: AgentSpec, state: PyTree, explore: bool) -> Any:
+    """An action and the next memory as a function of parameters, observation and key.
+
+    Actor and critic are apart in it: computed jointly, the action would depend on the critic's parameters too.
+    """
+
+    def acted(params: PyTree, observation: PyTree, key: Array) -> Any:
+        memory = algorithm.initial_memory(spec)
+        done = act_one(act, params, observation, memory, key, explore, jnp.int32(0))
+        return done.action, done.memory
+
+    with hardware.plain_networks():
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        return jax.make_jaxpr(acted)(state.params, zeros(spec.observation), key)
 
 
 def _used_inputs(jaxpr: Any, wanted: set[int]) -> set[int]:

@@ -88,6 +88,9 @@ def _read_leaf(space: Any, value: Any, called: str) -> tuple[np.ndarray, bool]:
         raise UserError(f"{called}: found what is no array ({error}), expected {_words(space)}") from None
     if array.dtype.kind not in REAL:
         raise UserError(f"{called}: found {array.dtype}, expected {_words(space)}")
+    if array.dtype.kind == "f" and np.dtype(space.dtype).kind in "iub" and np.any(array != np.rint(array)):
+        # Such as a picture that was scaled before: as whole numbers it would be black.
+        raise UserError(f"{called}: found fractions, expected {_words(space)}, as the environment gives it")
     single = array.shape == tuple(space.shape)
     if not single and (array.ndim != len(space.shape) + 1 or array.shape[1:] != tuple(space.shape)):
         raise UserError(f"{called}: found shape {array.shape}, expected {_words(space)}, or a batch along a first axis")

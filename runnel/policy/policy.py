@@ -24,6 +24,7 @@ import numpy as np
 from runnel.algorithm import Algorithm, act_one
 from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError, nearest
+from runnel.graph.rollout_act import rollout_act
 from runnel.ops import random
 from runnel.policy.acting_parameters import params_leaves
 from runnel.policy.conversion import native_action_traced, native_actions, read_rows, read_traced
@@ -49,6 +50,7 @@ class Policy:
         `where`: what errors call the file that it comes from.
         """
         self.algorithm, self.config, self.spec, self.arrays = algorithm, config, config.spec, dict(arrays)
+        self.acts_with = rollout_act(algorithm, config.group, config.spec)  # what the loop gives to a rollout
         self.device = find_device(device)
         state = jax.eval_shape(lambda key: algorithm.init(key, config.spec), jax.eval_shape(lambda: jax.random.key(0)))
         self.params: PyTree = jax.device_put(params_of(state, self.arrays, where), self.device)
@@ -160,7 +162,7 @@ class Policy:
     def _act_one(
         self, params: PyTree, observation: PyTree, memory: PyTree, key: Array, index: Array, explore: bool
     ) -> Any:
-        return act_one(self.algorithm.act, params, observation, memory, key, explore, index)
+        return act_one(self.acts_with, params, observation, memory, key, explore, index)
 
     def _first(self, first: Any, rows: int, single: bool) -> np.ndarray:
         if first is None:

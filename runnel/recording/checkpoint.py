@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +50,23 @@ class Checkpoints:
         """Writes a checkpoint: `saved` is a program's state, `counters` the plain numbers beside it."""
         carry = saved["carry"]
         state = {"carry": carry._replace(replays={}), "host": saved["host"]}
+        return self.save_named(number, named_leaves(state), named_leaves(carry.replays), counters)
+
+    def save_named(
+        self, number: int, state: Mapping[str, np.ndarray], replay: Mapping[str, np.ndarray], counters: dict[str, Any]
+    ) -> Path:
+        """The same of arrays by their names on disk."""
         target, temporary = f"{number:012d}", f"{WRITING}{os.getpid()}"
         self._clear_away()
         new = CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{temporary}")
         run_directory.make_directory(self.run_dir, new.name, new=True)
         try:
-            write_arrays(new.path / STATE, named_leaves(state))
-            if carry.replays:
-                write_arrays(new.path / REPLAY, named_leaves(carry.replays))
+            write_arrays(new.path / STATE, state)
+            if replay:
+                write_arrays(new.path / REPLAY, replay)
             new.write_counters(counters)
             new.write_manifest()
-            if run_directory.exists(self.run_dir, f"{DIRECTORY}/{target}"):
-                # It counts until the new one is there: a run may be killed between any two lines.
-                run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{target}{BEFORE}")
-                self._rename(target, target + BEFORE)
-            self._rename(temporary, target)
+            self._put(temporary, target)
         finally:
             self._remove(temporary)
         # The checkpoint is whole; what follows is done again with the next one.
@@ -84,7 +87,7 @@ class Checkpoints:
                 saved, counters = self._load(checkpoint, like, note)
                 _refused(refuse(saved, counters))
                 return saved, counters
-        raise self._none()
+        raise self.none_whole()
 
     def _load(
         self, checkpoint: CheckpointDirectory, like: dict[str, PyTree], note: Callable[[str], None]
@@ -107,6 +110,13 @@ class Checkpoints:
                 note(f"{checkpoint.path.name} is not the newest checkpoint and has no replay; it starts empty")
         return {"carry": rebuilt._replace(replays=replays), "host": host}, counters
 
+    def load_at(
+        self, path: Path, like: dict[str, PyTree], note: Callable[[str], None]
+    ) -> tuple[dict[str, PyTree], dict[str, Any]]:
+        """State and counters of one checkpoint, in the structure of `like`. Raises Unreadable where it is not whole."""
+        _refused(self._of(path).problem())
+        return self._load(self._of(path), like, note)
+
     def load_states(
         self, like: PyTree, note: Callable[[str], None], refuse: Refuse = lambda states, counters: None
     ) -> tuple[PyTree, Path]:
@@ -119,11 +129,61 @@ class Checkpoints:
                 states = rebuild(named, like, checkpoint.path)
                 _refused(refuse(states, counters))
                 return states, checkpoint.path
-        raise self._none()
+        raise self.none_whole()
+
+    def copy_states(self, parent: Checkpoints) -> Path:
+        """The newest checkpoint goes on with the learners' states of another run's newest one.
+
+        All else in it stays: environments, episodes, replay and counters. Done twice, it is as if done once.
+        """
+        own, other = self.newest(), parent.newest()
+        if own is None or other is None:
+            raise UserError(f"{self.run_dir if own is None else parent.run_dir} has no whole checkpoint")
+        arrays, theirs = self.read(own), parent.read(other)
+        mine, copied = ({n: a for n, a in each.items() if n.startswith(_STATES)} for each in (arrays, theirs))
+        if {n: (a.shape, a.dtype) for n, a in mine.items()} != {n: (a.shape, a.dtype) for n, a in copied.items()}:
+            raise UserError(
+                f"{self.run_dir} cannot go on with the state of {parent.run_dir}: their networks or optimisers differ"
+            )
+        return self._write(own, {**arrays, **copied})
+
+    def _write(self, old: Path, arrays: dict[str, np.ndarray]) -> Path:
+        """A checkpoint in the place of an old one, with other arrays; its replay and its counters are the same."""
+        target, temporary = old.name.removesuffix(BEFORE), f"{WRITING}{os.getpid()}"
+        self._clear_away()
+        new = CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{temporary}")
+        run_directory.make_directory(self.run_dir, new.name, new=True)
+        try:
+            write_arrays(new.path / STATE, arrays)
+            if self._of(old).has_replay():
+                shutil.copytree(old / REPLAY, new.path / REPLAY)
+            new.write_counters(self._of(old).counters())
+            new.write_manifest()
+            self._put(temporary, target)
+        finally:
+            self._remove(temporary)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self._prune(target)  # done again with the next one
+        return self.directory / target
+
+    def _put(self, temporary: str, target: str) -> None:
+        """A checkpoint that is written gets its name."""
+        if run_directory.exists(self.run_dir, f"{DIRECTORY}/{target}"):
+            # It counts until the new one is there: a run may be killed between any two lines.
+            run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{target}{BEFORE}")
+            self._rename(target, target + BEFORE)
+        self._rename(temporary, target)
 
     def read(self, path: Path, part: str = STATE) -> dict[str, np.ndarray]:
         """All arrays of one checkpoint by their names on disk, whatever their types. `part`: "state" or "replay"."""
         return read_arrays(self._of(path), part, {})
+
+    def counters(self, path: Path) -> dict[str, Any]:
+        """The plain numbers of one checkpoint."""
+        return self._of(path).counters()
+
+    def has_replay(self, path: Path) -> bool:
+        return self._of(path).has_replay()
 
     def all(self) -> list[Path]:
         """Every checkpoint, whole or not, oldest first."""
@@ -160,7 +220,7 @@ class Checkpoints:
         except Unreadable as problem:
             note(f"checkpoint {checkpoint.path.name} cannot be read ({problem}); trying the one before it")
 
-    def _none(self) -> UserError:
+    def none_whole(self) -> UserError:
         found = self.all()
         if not found:
             return UserError(

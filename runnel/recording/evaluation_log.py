@@ -66,7 +66,7 @@ def _is_evaluation(value: Any) -> bool:
         0 <= value["env_steps"] < MOST_STEPS
         and all(map(_is_number, numbers))
         and isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval))
-        and isinstance(returns, list) and all(map(_is_number, returns))
+        and isinstance(returns, list) and all(v is None or _is_number(v) for v in returns)
         and all(isinstance(table, dict) and all(v is None or _is_number(v) for v in table.values()) for table in tables)
     )  # fmt: skip
 

@@ -77,6 +77,10 @@ class AppendOnlyFile:
                 os.ftruncate(self._file.fileno(), size)
             raise
 
+    def sync(self) -> None:
+        """Returns once what was written survives a loss of power."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         self._file.close()
 
@@ -90,10 +94,14 @@ def as_user_error(path: Path, what: str = "write") -> Iterator[None]:
         raise UserError(f"cannot {what} {path}: {error.strerror or error}") from error
 
 
+OF_THE_MACHINE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOMEM)
+"""Errors that say nothing of a run: its machine is short of something."""
+
+
 def one_line(error: BaseException) -> str:
     """Why something failed, in words that fit a line."""
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOMEM):  # libraries wrap these
+    for number in OF_THE_MACHINE:  # libraries wrap these
         if os.strerror(number).lower() in str(error).lower():
             text = os.strerror(number)
     line = str(text).splitlines()[0].rstrip(".")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,9 @@ EVERY_S: Final = 1.0
 
 LINES_AN_AGE: Final = 3600
 """A run that is t seconds old writes a line every t / LINES_AN_AGE seconds: some 27,000 lines in a month."""
+
+TAIL_BYTES: Final = 1 << 16
+"""More than a few lines have."""
 
 MOST_BYTES: Final = 1 << 28
 MOST_LINES: Final = 1_000_000
@@ -189,6 +193,20 @@ class _Curve:
 def read_metrics(run_dir: Path | str) -> list[Record]:
     """The records of a run in order; none where nothing was written yet. A line cut short is left out."""
     return list(records(run_dir))
+
+
+def last_metrics(run_dir: Path | str) -> Record:
+    """The newest record of a run, of which only the end of the file is read; nothing where there is none there."""
+    end = b""
+    with (
+        as_user_error(Path(run_dir) / FILE, "read"),
+        contextlib.suppress(FileNotFoundError),
+        run_directory.open_to_read(run_dir, FILE, MOST_BYTES) as file,
+    ):
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        end = file.read(TAIL_BYTES)
+    whole = (line for line in reversed(end.splitlines(keepends=True)) if line.endswith(b"\n"))
+    return next(filter(None, map(_parsed, whole)), {})
 
 
 def records(run_dir: Path | str) -> Iterator[Record]:

@@ -19,9 +19,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -97,6 +98,10 @@ class Snapshot:
         """Its parameters by name."""
         return policy_directory.read_arrays(self.run_dir, self.name, self.config)
 
+    def __repr__(self) -> str:
+        tags = f", {', '.join(self.tags)}" if self.tags else ""
+        return f"Snapshot({self.group!r}, version {self.version}, {self.env_steps} steps{tags})"
+
 
 @dataclass(frozen=True)
 class Retention:
@@ -150,6 +155,9 @@ class PolicyStore:
     def __init__(self, run_dir: Path | str):
         self.run_dir = Path(run_dir).absolute()
 
+    def __repr__(self) -> str:
+        return f"PolicyStore({str(self.run_dir)!r})"
+
     # Queries
 
     def __iter__(self) -> Iterator[Snapshot]:
@@ -179,19 +187,19 @@ class PolicyStore:
 
         return [snapshot for snapshot in self._all(group) if fits(snapshot)]
 
-    def find(self, tag: str, group: str | None = None) -> dict[str, Snapshot]:
+    def find(self, tag: str | int, group: str | None = None) -> dict[str, Snapshot]:
         """By group: the snapshot that a tag, or a version as a number, names."""
-        snapshots = self._all(group)
+        tag, snapshots = str(tag), self._all(group)
         if not snapshots:
             known = self.groups()
             if group is not None and known and group not in known:
                 raise UserError(f"{self.run_dir} has no policy of group '{group}'{nearest(group, known)}")
             raise UserError(f"{self.run_dir} has no stored policy yet; the first is written with the first checkpoint")
-        found = {s.group: s for s in snapshots if tag in s.tags or (tag.isdecimal() and s.version == int(tag))}
+        found = {s.group: s for s in snapshots if tag in s.tags or f"{s.version:012d}" == tag.zfill(12)}
         if not found:
             known = {t for s in snapshots for t in s.tags} | {str(s.version) for s in snapshots[-3:]}
             note = " (nothing was evaluated yet)" if tag == BEST else ""
-            raise UserError(f"{self.run_dir} has no policy '{tag}'{note}{nearest(tag, known)}")
+            raise UserError(f"{self.run_dir} has no policy '{tag[:40]}'{note}{nearest(tag[:40], known)}")
         return found
 
     def groups(self) -> list[str]:
@@ -249,7 +257,7 @@ class PolicyStore:
             tags = self.tags()
             tags[tag] = {**tags.get(tag, {}), **{each: snapshot.version for each, snapshot in found.items()}}
             self._write_tags(tags)
-        return found
+            return {each: self.find(snapshot.version, each)[each] for each, snapshot in found.items()}
 
     def untag(self, tag: str) -> None:
         with self._locked():
@@ -309,13 +317,14 @@ class PolicyStore:
                 config = replace(snapshot.config, metadata={**snapshot.config.metadata, **metadata})
                 policy_directory.write_config(self.run_dir, snapshot.name, config)
 
-    def prune(self, rule: Retention) -> None:
-        """Removes what the rule does not keep."""
+    def prune(self, rule: Retention, pinned: Mapping[str, Collection[int]] = MappingProxyType({})) -> None:
+        """Removes what the rule does not keep, except for the `pinned` versions of each group."""
         with self._locked():
             tags = self.tags()
             for group in self.groups():
                 snapshots = _tagged(group, self._of_group(group), tags)
                 kept = {snapshot.version for snapshot in rule.kept(snapshots)}
+                kept |= set(pinned.get(group, ()))
                 self._remove(s for s in snapshots if s.version not in kept)
 
     def rewind(self, env_steps: int) -> None:

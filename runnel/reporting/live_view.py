@@ -1,4 +1,8 @@
-"""What a user sees of a run: a live view on a terminal, plain lines elsewhere, and a summary at the end."""
+"""What a user sees of a run: a live view on a terminal, plain lines elsewhere, and a summary at the end.
+
+They are in one module because they show the same numbers: how a count, a rate or a time is written, and which numbers
+are shown in which order, is the same in all of them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from typing import Any, Final, Self, TextIO
 from runnel.errors import printable
 from runnel.ops.episodes import WINDOW
 from runnel.reporting.bottleneck import label
+from runnel.reporting.statistics import flat
 from runnel.runtime.usage import UsageReport
 from runnel.system import startup
 
@@ -224,7 +229,9 @@ def numbers(record: Mapping[str, Any], losses: int = LOSSES) -> list[str]:
     """The numbers of a record worth a line: return, metrics of the environment, speed, losses."""
     words = []
     mean_return = record.get("mean_return")
-    words.append("return -" if mean_return is None else f"return {short(mean_return)}")
+    spread = record.get("return_quartiles")  # of several runs
+    text = "return -" if mean_return is None else f"return {short(mean_return)}"
+    words.append(f"{text} ({short(spread[0])} to {short(spread[1])})" if spread else text)
     if record.get("eval/return") is not None:
         words.append(f"eval {short(record['eval/return'])}")
     groups = {name: value for name, value in record.items() if name.startswith("return/") and value is not None}
@@ -279,13 +286,25 @@ def table(record: Mapping[str, Any], report: UsageReport) -> list[str]:
     return lines
 
 
-def evaluation_line(found: Mapping[str, Any]) -> str:
-    """An evaluation in one line."""
+def evaluation_line(found: Mapping[str, Any], metric: str | None = None) -> str:
+    """An evaluation in one line. `metric`: that by which policies are compared, where it is not the return."""
     low, high = found["return_interval"]
+    name = (metric or "return").removeprefix("min:")
+    value = flat(found, "").get(name)
+    also = "" if name == "return" else f", {name} {'-' if value is None else short(value)}"
     return (
         f"evaluated at {found['env_steps']:,} steps: return {short(found['mean_return'])} "
-        f"({short(low)} to {short(high)}), {_count(found['episodes'], 'episode')}"
+        f"({short(low)} to {short(high)}){also}, {_count(found['episodes'], 'episode')}"
     )
+
+
+def _best_line(best: Mapping[str, Any], run_dir: Path | str) -> list[str]:
+    """The best evaluation of a result; nothing where a file holds something else in its place."""
+    found, at, score = (best.get(name) for name in ("mean_return", "env_steps", "score"))
+    if not isinstance(found, int | float) or not isinstance(at, int):
+        return []
+    by = f", score {short(score)}," if isinstance(score, int | float) and score != found else ""
+    return [f"  evaluated   {short(found)}{by} at {at:,} steps: {run_dir}@best"]
 
 
 def seconds_left(record: Mapping[str, Any], total_steps: int | None) -> float | None:
@@ -314,8 +333,8 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         reported = _of_environment(result.get("env") or {})
         lines += ["  reported    " + ", ".join(reported)] if reported else []
     best = result.get("best")
-    if isinstance(best, Mapping) and isinstance(best.get("mean_return"), int | float) and run_dir is not None:
-        lines.append(f"  evaluated   {short(best['mean_return'])} at {best.get('env_steps'):,} steps: {run_dir}@best")
+    if isinstance(best, Mapping) and run_dir is not None:
+        lines += _best_line(best, run_dir)
     lines.append(
         f"  steps       {result.get('env_steps') or 0:,} in {duration(result.get('wall_seconds') or 0)}, "
         f"{_count(result.get('updates') or 0, 'update')}"
@@ -362,6 +381,38 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         elif status == "interrupted":
             flags = result.get("resume_flags", "")
             lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}{flags}")
+    return printable("\n".join(lines))
+
+
+def members_summary(result: Mapping[str, Any], run_dir: Path | str) -> str:
+    """What is printed when several runs have ended."""
+    members, ended = result["members"], result["finished"]
+    of_all = "all" if ended == members else f"{ended} of {members}"
+    lines = [
+        f"{result['status']}: {result['algorithm']} on {result['environment']}, {result['distribution']}, "
+        f"{_count(members, 'member')}"
+    ]
+    if result.get("iqm_return") is None:
+        lines.append("  return      no episode ended")
+    else:
+        low, high = result["iqm_interval"]
+        lines.append(
+            f"  return      {short(result['iqm_return'])} ({short(low)} to {short(high)}, 95%), interquartile mean"
+        )
+        lines.append(
+            f"  spread      median {short(result['median_return'])}, from {short(result['min_return'])} to "
+            f"{short(result['max_return'])}"
+        )
+    lines.append(f"  finished    {of_all}")
+    if result.get("without_return"):
+        lines.append(f"  left out    {_count(result['without_return'], 'member')} without a return")
+    lines.append(f"  steps       {result['env_steps']:,} in {duration(result['wall_seconds'])}")
+    for run in result["runs"]:
+        if run.get("reason"):
+            lines.append(f"  {run['directory']}   {run['reason']}")
+    lines.append(f"  runs        {run_dir}")
+    if ended < members:
+        lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}")
     return printable("\n".join(lines))
 
 

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import resource
+from pathlib import Path
+from typing import Any, Final
 
 from runnel.errors import UserError
+
+MEMINFO: Final = Path("/proc/meminfo")
+CGROUP: Final = Path("/sys/fs/cgroup")
+"""Where a container sees its own limits."""
+CGROUP_FILES: Final = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of both versions: the limit, what is used, and of that the pages of files that the kernel gives back."""
 
 LEAST = 32
 """Every command imports libraries, and reads or writes a file or two."""
@@ -44,3 +57,24 @@ def check_memory(needed_bytes: int) -> None:
             f"found states and unrolls of {needed_bytes / 2**30:,.0f} GiB, and this machine has "
             f"{have / 2**30:,.0f} GiB of memory; use a smaller network, a shorter unroll or fewer environments"
         )
+
+
+def free_memory(device: Any) -> int:
+    """Bytes that a device of JAX has left; of a CPU, those that this machine has."""
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
+    lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+    return int(min(int(lines["MemAvailable"].split()[0]) * 1024, _free_in_container()))
+
+
+def _free_in_container() -> float:
+    """Bytes up to the limit of this process's control group, such as that of a container; infinity without one."""
+    free = math.inf
+    for limit, used, files in CGROUP_FILES:
+        with contextlib.suppress(OSError, ValueError):  # "max", or control groups of the other version
+            left = int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text())
+            stat = (CGROUP / limit).parent / "memory.stat"
+            known = dict(line.split() for line in stat.read_text().splitlines()) if stat.exists() else {}
+            free = min(free, max(0, left + int(known.get(files, 0))))
+    return free

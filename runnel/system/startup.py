@@ -24,6 +24,7 @@ class Startup:
     def __init__(self, say: Callable[[str], None], text: str, every_s: float):
         self.say = say
         self.text: str | Callable[[], str] = text
+        self.held = ""  # shown instead, while it is set
         self._every_s, self._began = every_s, time.monotonic()
         self.shown_at = self._began
         self._over = threading.Event()
@@ -40,7 +41,7 @@ class Startup:
             if time.monotonic() < self.shown_at + self._every_s:
                 continue  # something else was printed meanwhile
             self.shown_at = time.monotonic()
-            text = self.text() if callable(self.text) else self.text
+            text = self.held or (self.text() if callable(self.text) else self.text)
             with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
                 self.say(f"{text} ({time.monotonic() - self._began:.0f} s)")
 
@@ -72,6 +73,21 @@ def phase(text: str | Callable[[], str]) -> None:
     startup = _PRESENT.get()
     if startup is not None:
         startup.text = text
+
+
+@contextlib.contextmanager
+def during(text: str) -> Iterator[None]:
+    """Around what is one phase for the user, whatever phases it has itself."""
+    startup = _PRESENT.get()
+    if startup is None:
+        yield
+        return
+    before = startup.text
+    startup.held = text
+    try:
+        yield
+    finally:
+        startup.text, startup.held = before, ""
 
 
 def through(say: Callable[[str], None]) -> None:

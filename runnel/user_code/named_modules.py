@@ -24,7 +24,7 @@ from typing import Any, Final
 from runnel.errors import UserError
 
 BESIDES: Final = ("metrics.jsonl", "checkpoints", "result.json")
-"""A run directory has a config.json, and one of these."""
+"""A run directory has a config.json, and one of these. A directory of several has a members.json."""
 
 HEAD_BYTES: Final = 1 << 20
 
@@ -203,11 +203,20 @@ def _is_importlib(frame: FrameType) -> bool:
 
 
 def _is_run_directory(place: str) -> bool:
-    if not any(os.path.lexists(os.path.join(place, name)) for name in BESIDES):
-        return False
+    """Whether a directory is that of a run, or of several."""
+    begun = any(os.path.lexists(os.path.join(place, name)) for name in BESIDES)
+    return (
+        (begun and _has(place, "config.json", "algorithm", "distribution"))
+        or _has(place, "members.json", "runnel_version", "members")
+        or _has(place, "sweep.json", "runnel_version", "space")
+    )
+
+
+def _has(place: str, file: str, *keys: str) -> bool:
+    """Whether a directory has a file with such keys, or one of that name that cannot be read."""
     try:
-        fd = os.open(os.path.join(place, "config.json"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+        fd = os.open(os.path.join(place, file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
         return True
@@ -221,7 +230,7 @@ def _is_run_directory(place: str) -> bool:
         found = json.loads(head)
     except (ValueError, RecursionError):  # cut short, or not a configuration that anybody reads
         return True
-    return isinstance(found, dict) and "algorithm" in found and "distribution" in found
+    return isinstance(found, dict) and all(key in found for key in keys)
 
 
 def _here() -> str | None:

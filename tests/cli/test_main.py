@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from commands import run_command
 from paths import ROOT, SUPPORT
 
 from runnel import distributions
@@ -31,26 +33,10 @@ RESULT_FIELDS = {
 }  # fmt: skip
 
 
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def runnel(capsys: pytest.CaptureFixture[str]) -> Any:
     """Runs a command in this process."""
-
-    def run(*argv: str | Path) -> Ended:
-        capsys.readouterr()
-        try:
-            status = cli.main([str(word) for word in argv])
-        except SystemExit as end:
-            status = int(end.code or 0)
-        captured = capsys.readouterr()
-        return Ended(status, captured.out, captured.err)
-
-    return run
+    return partial(run_command, capsys)
 
 
 def spawn(*argv: str | Path, **kwargs: Any) -> subprocess.Popen[str]:
@@ -68,7 +54,7 @@ def spawn(*argv: str | Path, **kwargs: Any) -> subprocess.Popen[str]:
 MISTAKES = [
     ("", "runnel: the following arguments are required: COMMAND"),
     ("trian", "runnel: there is no command 'trian'; did you mean 'train'?"),
-    ("xyz", "runnel: there is no command 'xyz'; known: bench, eval, export, list, plan, plot, policies, resume, train"),
+    ("xyz", "runnel: there is no command 'xyz'; known: bench, eval, export, list, plan, plot, policies, resume, sweep"),
     ("train toys:Reinforce", "runnel train: the following arguments are required: ENVIRONMENT"),
     ("train", "runnel train: the following arguments are required: ALGORITHM, ENVIRONMENT"),
     ("train toys:Reinforce X --trust a:b", "found --trust, which is for code that a --config file names"),
@@ -423,6 +409,16 @@ def test_a_plan_in_three_formats(runnel: Any, name: str) -> None:
         "rollout",
     }
     assert ElementTree.fromstring(runnel(*words, "--format", "svg").out).tag.endswith("svg")
+
+
+def test_a_plan_shows_where_evaluation_workers_would_run(runnel: Any) -> None:
+    words = ["plan", "toys:Reinforce", "toys:Corridor", "--envs", "8", "--distribution", "coarse", "--actors", "2"]
+    words += ["--machines", "a=2,b=2", "--eval-workers", "2"]
+    plan = json.loads(runnel(*words, "--format", "json").out)
+    assert sorted(plan["evaluation"]) == ["evaluator-0", "evaluator-1"]
+    assert sorted([*plan["hosts"].values(), plan["evaluation"]["evaluator-0"]]) == ["a", "a", "b", "b"]
+    assert plan["evaluation"]["evaluator-1"] == "the driver"
+    assert "the driver  evaluator-1" in runnel(*words).out
 
 
 def test_the_list_names_everything(runnel: Any) -> None:

@@ -5,36 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from commands import Ended, run_command
 from toys import Drift, Reinforce
 
 import runnel
-from runnel.cli import main as cli
 from runnel.recording.policy_store import PolicyStore
 from runnel.reporting.statistics import RESAMPLES, confidence_interval, evaluation_statistics, flat
 
 
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    def run(*argv: Any) -> Ended:
-        capsys.readouterr()
-        try:
-            status = cli.main([str(word) for word in argv])
-        except SystemExit as end:
-            status = int(end.code or 0)
-        return Ended(status, *capsys.readouterr())
-
-    return run
+    return partial(run_command, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +92,35 @@ def test_policies_are_tagged(run_dir: Path, command: Callable[..., Ended]) -> No
         (["--tag", "a/b"], "expected a letter"),
         (["--tag", "x", "--version", "99"], "no policy was found to tag"),
         (["--where", "a"], "--where a: expected NAME=VALUE"),
+        (["--untag", "newest", "--where", "a"], "--where a: expected NAME=VALUE"),
+        (["--with-tag", "newst"], "has no policy 'newst'; did you mean 'newest'"),
     ]:
         ended = command("policies", run_dir, *flags)
         assert (ended.status, ended.out) == (2, "")
         assert words in ended.err
         assert len(ended.err.splitlines()) == 1
-    assert command("policies", run_dir / "nowhere").status == 2
+    assert listed(command("policies", f"{run_dir}@newest", "--json")) == [4]  # no mistake has removed it
+    assert listed(command("policies", f"{run_dir}@3", "--json")) == [3]
+    assert listed(command("policies", f"{run_dir}@newest", "--json", "--untag", "newest")) == [4]
+    assert command("policies", f"{run_dir}@newest").status == 2
+
+
+def test_policies_of_what_is_no_run_are_refused(run_dir: Path, tmp_path: Path, command: Callable[..., Ended]) -> None:
+    saved = runnel.load(run_dir).save(tmp_path / "saved")
+    for words, line in [
+        (["policies", run_dir / "nowhere"], "there is no directory"),
+        (["policies", tmp_path], "holds no run: there is no config.json in it"),
+        (["policies", saved], "holds a single policy, expected a run directory"),
+        (["policies", f"{run_dir}@latest", "--with-tag", "best"], "beside --with-tag best, expected one of them"),
+        (["eval", saved], "holds a single policy, expected a run directory"),
+        (["eval", f"{run_dir}@{'9' * 5000}"], "has no policy '999"),
+        (["train", "--config", saved], "holds a single policy, expected a run directory"),
+        (["train", "--config", saved / "config.json"], "describes a policy, expected the config.json of a run"),
+    ]:
+        ended = command(*words)
+        assert (ended.status, ended.out) == (2, "")
+        assert line in ended.err
+        assert len(ended.err.splitlines()) == 1
 
 
 def test_groups_have_a_column(tmp_path: Path, command: Callable[..., Ended]) -> None:
@@ -143,6 +152,11 @@ def test_eval_takes_a_tag_and_settings_and_writes_json(
         np.array(found["returns"]) - plain["returns"], 2.0 * np.array(plain["lengths"]), rtol=1e-5
     )
     assert "95%), mean of 4 episodes" in ended.out
+    assert ended.out.splitlines()[0].endswith(" on evaluated:Walk, version 0, 0 steps")
+    best = command("eval", f"{run_dir}@best", "--episodes", "1", "--out", out).out
+    found = json.loads(out.read_text())
+    assert found["tag"] == "best"
+    assert f", best: version {found['version']}, {found['env_steps']:,} steps\n  policy      {found['policy']}" in best
     assert "length" in ended.out
     low, high = found["return_interval"]
     assert found["min_return"] <= low <= found["mean_return"] <= high <= found["max_return"]
@@ -182,6 +196,19 @@ def test_an_evaluation_in_numbers() -> None:
         "eval/env/won": 1.0,
     }  # fmt: skip
     assert json.loads(json.dumps(found)) == found
+    assert "cut_episodes" not in found
+
+
+def test_episodes_without_a_return_are_left_out_of_the_numbers() -> None:
+    nan = np.nan
+    found = evaluation_statistics(
+        {"a": np.array([1.0, nan, 3.0]), "b": np.array([3.0, nan, 5.0])}, np.array([4, 0, 6]),
+        {"won": np.array([1.0, nan, 0.0])}, np.array([2.0, nan, 4.0]),
+    )  # fmt: skip
+    assert (found["returns"], found["lengths"]) == ([2.0, None, 4.0], [4, None, 6])
+    assert (found["episodes"], found["cut_episodes"], found["mean_return"], found["mean_length"]) == (2, 1, 3.0, 5.0)
+    assert (found["group_returns"], found["env"]) == ({"a": 2.0, "b": 4.0}, {"won": 0.5})
+    assert "learner_return" not in found
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:

@@ -172,3 +172,20 @@ def test_an_error_in_a_users_module_names_file_and_line(
     assert "cannot be imported: " in str(caught.value)
     assert reason.replace("FILE", str(file)) in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [3, 0.5, math.inf, "adam", True, None, (1, (2.0, "x")), [1, (2,)], {"a": (1, 2)}])
+def test_a_plain_value_is_read_without_importing_anything(value: Any) -> None:
+    assert serialization.plain_value(serialization._encode(value, "")) == value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"object": "os:system"}, {"class": "os:system", "settings": {}}, {"list": [{"object": "os:system"}]},
+        {"unavailable": "a lambda"}, {"float": "many"}, {"list": 3},
+    ],
+)  # fmt: skip
+def test_a_value_that_names_code_or_cannot_be_read_is_refused_as_plain(data: Any) -> None:
+    with pytest.raises(UserError, match=r"^found .*, (wanted a setting that names no code|which cannot be read)"):
+        serialization.plain_value(data)

@@ -9,9 +9,8 @@ from paths import ROOT
 from runnel.cli import arguments
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(
-    r"^(?:\$ )?(?:[A-Z_]+=\S+ )*runnel ((?:train|resume|eval|policies|export|plan|plot|bench|list)\b(?!:).*)$"
-)
+NAMES = "train|sweep|resume|eval|versus|policies|export|plan|plot|bench|list"
+COMMAND = re.compile(rf"^(?:\$ )?(?:[A-Z_]+=\S+ )*runnel ((?:{NAMES})\b(?!:).*)$")
 
 
 def commands(page):

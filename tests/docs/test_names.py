@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {stem: [file for file in FILES if file.stem == stem] for stem in {file.stem for file in FILES}}
 CLASSES = {name for file in FILES for name in definitions(file) if name[0].isupper()}
 SUFFIXES = ("py", "md", "json", "jsonl", "toml", "txt", "svg", "png", "mp4", "pt", "log", "sh", "yml", "yaml", "html")
-LIBRARIES = ("brax", "envpool", "gymnasium", "gymnax", "jaxmarl", "pettingzoo")
+LIBRARIES = ("brax", "envpool", "gymnasium", "gymnax", "jaxmarl", "openspiel", "pettingzoo", "pgx")
 """Adapters that are named like the library that they adapt."""
 PLACES = ("runnel", "tests", "benchmarks", "docs", "tools", *(path.name for path in PACKAGE.iterdir() if path.is_dir()))
 """With what a path in a page begins: a folder of the repository, or a package."""

@@ -31,6 +31,13 @@ NAMES = [
     pytest.param("jaxmarl:3m", marks=pytest.mark.slow),
     pytest.param("jaxmarl:hanabi", marks=pytest.mark.slow),
     pytest.param("brax:reacher", marks=pytest.mark.slow),
+    "pgx:tic_tac_toe",
+    pytest.param("pgx:backgammon", marks=pytest.mark.slow),
+    pytest.param("pgx:2048", marks=pytest.mark.slow),
+    "matrix:rock_paper_scissors",
+    "matrix:matching_pennies",
+    "openspiel:leduc_poker",
+    "openspiel:goofspiel",
     "toys:Corridor",
     "toys:Tag",
     "pettingzoo:mpe2.simple_tag_v3",
@@ -55,6 +62,11 @@ FEW_STARTS = {
     "pettingzoo:classic.tictactoe_v3",
     "pettingzoo:own_turns",
     "jaxmarl:switch_riddle",
+    "pgx:tic_tac_toe",
+    "matrix:rock_paper_scissors",
+    "matrix:matching_pennies",
+    "openspiel:leduc_poker",
+    "openspiel:goofspiel",
 }
 """Environments whose episodes often begin alike."""
 PLAYED_ONCE = {"envpool:CartPole-v1", "own_vectors:cartpoles", "envpool:CartPole-v1 x2", "own_vectors:cartpoles x2"}

@@ -166,7 +166,12 @@ def test_an_environment_that_cannot_be_drawn_says_so():
         ("Nowhere/CartPole-v1", {}, "no Gymnasium environment is called 'Nowhere/CartPole-v1'; did you mean"),
         ("HalfCheetah-v99", {}, "did you mean 'HalfCheetah-v5'"),
         ("not an id", {}, "Gymnasium cannot make 'not an id'"),
-        ("CartPole-v1", {"gravty": 1}, "CartPole-v1 has no setting 'gravty'; known: sutton_barto_reward"),
+        (
+            "CartPole-v1",
+            {"gravty": 1},
+            "CartPole-v1 has no setting 'gravty'; known: max_episode_steps, sutton_barto_reward",
+        ),
+        ("CartPole-v1", {"max_episode_stps": 1}, "did you mean 'max_episode_steps'"),
         (own_envs.gives_a_string, {}, "own_envs:gives_a_string gave a str; wanted a new gymnasium.Env"),
     ],
 )
@@ -235,5 +240,7 @@ def test_an_id_registered_with_a_callable_names_its_settings(monkeypatch):
     monkeypatch.setattr(gymnasium.envs.registration, "registry", registry)
     monkeypatch.setattr(gymnasium, "registry", registry)
     gymnasium.register("Own-v0", entry_point=gymnasium.envs.classic_control.CartPoleEnv)
-    with pytest.raises(UserError, match="Own-v0 has no setting 'gravty'; known: sutton_barto_reward"):
+    with pytest.raises(
+        UserError, match="Own-v0 has no setting 'gravty'; known: max_episode_steps, sutton_barto_reward"
+    ):
         GymnasiumEnvironment("Own-v0", {"gravty": 1})

@@ -101,6 +101,8 @@ def test_agents_alike_in_space_and_name_form_a_group():
         "adversary": (3, (16,)),
         "agent": (1, (14,)),
     }
+    adversary = JaxMarlEnvironment("MPE_simple_adversary_v3").spec
+    assert {name: group.agents for name, group in adversary.groups.items()} == {"adversary": 1, "agent": 2}
     each = JaxMarlEnvironment("MPE_simple_tag_v3", groups="each").spec
     assert set(each.groups) == {"adversary_0", "adversary_1", "adversary_2", "agent_0"}
     one = JaxMarlEnvironment("MPE_simple_speaker_listener_v4", groups="one", state=True).spec.groups["agent"]

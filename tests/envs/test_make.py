@@ -130,7 +130,9 @@ def test_a_module_that_does_not_import_is_named(tmp_path, monkeypatch, source, w
 
 def test_schemes_are_those_that_work():
     known = {scheme.prefix: scheme for scheme in schemes()}
-    assert list(known) == ["", "gymnax", "brax", "jaxmarl", "pettingzoo", "envpool", "package.module"]
+    assert list(known) == [
+        "", "gymnax", "brax", "jaxmarl", "pgx", "matrix", "openspiel", "pettingzoo", "envpool", "package.module",
+    ]  # fmt: skip
     assert all(scheme.installed for scheme in known.values())
 
 
@@ -142,7 +144,7 @@ def test_a_scheme_that_is_not_installed_says_what_to_run(monkeypatch):
     assert known["package.module"].installed
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.extra)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.package], ids=lambda family: family.extra)
 def test_a_family_that_is_not_installed_says_what_to_run(family, monkeypatch):
     monkeypatch.setitem(sys.modules, family.package, None)
     with pytest.raises(UserError, match=rf"needs '{family.package}', .* run: pip install 'runnel\[{family.extra}\]'"):

@@ -49,6 +49,20 @@ def test_agents_of_one_kind_form_a_group():
     assert spec.groups["adversary"].action == Discrete(5)
 
 
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("mpe2.simple_adversary_v3", {"adversary": 1, "agent": 2}),
+        ("classic.tictactoe_v3", {"player": 2}),
+        ("classic.connect_four_v3", {"player": 2}),
+        ("classic.rps_v2", {"player": 2}),
+    ],
+)
+def test_players_of_a_game_form_a_group_by_their_role(name, groups):
+    found = make(f"pettingzoo:{name}").spec.groups
+    assert {group: spec.agents for group, spec in found.items()} == groups
+
+
 def test_each_agent_may_have_its_own_policy():
     assert list(make(TAG, groups="each").spec.groups) == ["adversary_0", "adversary_1", "adversary_2", "agent_0"]
 

@@ -305,6 +305,9 @@ def test_a_failure_of_one_of_several_vectors_cuts_all_episodes(monkeypatch):
     assert [failure.what for failure in table.vector.failures()] == [
         "the vector's step raised ConnectionError: the simulator went away"
     ]
+    episodes = table.vector.episode_numbers() - 1
+    assert table.vector.cut_with_others() == list(enumerate(episodes.tolist()))
+    assert table.vector.cut_with_others() == []
 
 
 @pytest.mark.parametrize("way", ["raise", "make", "nan"])

@@ -5,24 +5,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from alternating import Alternates
 from hypothesis import given, strategies
 from paths import SUPPORT
 from reporters import SCALE
 
-from runnel.algorithm import Algorithm
 from runnel.errors import UserError
 from runnel.evaluation.evaluate import SEED_OFFSET, evaluate
 from runnel.execution.training import train
 from runnel.runtime.single_process.evaluation import AT_A_TIME, quotas
-from runnel.types import Act, Discrete
 
 
 class Lasting(gymnasium.Env):
@@ -56,33 +53,6 @@ class Blind(Lasting):
 
     def __init__(self) -> None:
         super().__init__()
-
-
-class State(NamedTuple):
-    params: Any
-
-
-@dataclass(frozen=True)
-class Alternates(Algorithm):
-    """Remembers how many steps it has taken, and does the right thing unless it explores."""
-
-    actions = (Discrete,)
-
-    def init(self, key: Any, spec: Any) -> State:
-        return State(jnp.zeros(3))
-
-    def initial_memory(self, spec: Any) -> Any:
-        return jnp.int32(0)
-
-    def act(self, params: Any, observation: Any, memory: Any, key: Any, explore: bool) -> Act:
-        right = memory % 2
-        return Act(1 - right if explore else right, memory + 1)
-
-    def learn(self, state: State, batch: Any, key: Any) -> Any:
-        return State(state.params + 1), {"reward": batch.reward.mean()}
-
-    def loop(self, flow: Any) -> None:
-        flow.learn(self.learn, flow.rollout(self.act, steps=4))
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +106,17 @@ def test_memory_is_kept_and_nothing_is_explored(run: Path) -> None:
 def test_of_many_episodes_each_environment_plays_the_same_number(run: Path) -> None:
     """Taking those that end first would favour short ones."""
     count = 2 * AT_A_TIME + 1
-    found = evaluate(run, episodes=count, seed=5)["lengths"]
+    found = evaluate(run, episodes=count, seed=5)
     each = lengths_of(5, 43) + lengths_of(5, 43, episode=1) + lengths_of(5, 43, episode=2)
-    assert found == each
+    assert found["lengths"] == each
+    assert found["returns"] == each  # memory begins anew in every episode
+
+
+def test_memory_begins_anew_in_every_episode_of_a_jax_environment(tmp_path: Path) -> None:
+    run = train_on("alternating:Beats", tmp_path / "run", envs=8, steps=32)
+    found = evaluate(run, episodes=2 * AT_A_TIME, seed=5)
+    assert found["returns"] == found["lengths"]
+    assert set(found["lengths"]) == {3.0}
 
 
 @given(episodes=strategies.integers(1, 5000))

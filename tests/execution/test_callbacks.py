@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from toys import Drift, Reinforce
 
 import runnel
+from runnel.algorithms.dqn import DQN
 from runnel.errors import UserError
 from runnel.execution.callbacks import Callbacks, Progress
 from runnel.policy import Policies, Policy
@@ -59,10 +62,16 @@ def test_they_see_how_far_the_run_has_come_and_change_nothing(tmp_path: Path, pl
     assert [p.evaluation and p.evaluation["env_steps"] for p in seen["on_evaluation"]] == [
         found["env_steps"] for found in evaluations
     ]
-    assert [p.metrics["returns"] for p in seen["on_evaluation"]] == [found["returns"] for found in evaluations]
+    assert [p.evaluation and p.evaluation["returns"] for p in seen["on_evaluation"]] == [
+        tuple(found["returns"]) for found in evaluations
+    ]
+    # In every callback the newest line of metrics.jsonl, which here is that of the iteration before.
+    assert [p.metrics.get("env_steps", 0) for p in seen["on_evaluation"]] == [
+        max(0, found["env_steps"] - PER_ITERATION) for found in evaluations
+    ]
     (saved,) = seen["on_checkpoint"]
     assert saved.checkpoint == (run.run_dir / "checkpoints" / "latest").resolve()
-    assert saved.env_steps == STEPS
+    assert saved.env_steps == saved.metrics["env_steps"] == STEPS
 
 
 def test_what_they_see_cannot_be_changed(tmp_path: Path) -> None:
@@ -74,6 +83,9 @@ def test_what_they_see_cannot_be_changed(tmp_path: Path) -> None:
             lambda: progress.metrics.update(loss=0),
             lambda: progress.metrics.__setitem__("loss", 0),
             lambda: progress.evaluation.__setitem__("mean_return", 9.0),
+            lambda: progress.evaluation["returns"].append(9.0),
+            lambda: progress.evaluation["returns"].__setitem__(0, 9.0),
+            lambda: progress.evaluation["versions"].__setitem__("agent", 9),
         ):
             try:
                 change()
@@ -81,8 +93,16 @@ def test_what_they_see_cannot_be_changed(tmp_path: Path) -> None:
                 problems.append("refused")
 
     run = train(tmp_path / "run", steps=PER_ITERATION, eval_every=PER_ITERATION, eval_episodes=1, on_update=meddle)
-    assert problems == ["refused"] * 4
+    assert problems == ["refused"] * 7
     assert run.result["evaluation"]["mean_return"] != 9.0
+
+
+def test_a_callback_that_no_evaluation_would_call_is_refused(tmp_path: Path, plain: runnel.Run) -> None:
+    with pytest.raises(UserError, match=r"on_evaluation=: found a run without evaluations, expected eval_every=STEPS"):
+        train(tmp_path / "run", on_evaluation=print)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=r"on_evaluation=: found a run without evaluations"):
+        runnel.resume(plain.run_dir, steps=2 * STEPS, quiet=True, on_evaluation=print)
 
 
 def test_updates_are_reported_at_the_rate_that_is_asked_for(tmp_path: Path) -> None:
@@ -154,6 +174,13 @@ def test_an_exception_ends_the_run_with_a_checkpoint_and_is_raised(
     assert bits(again) == bits(plain)
 
 
+def test_a_callback_that_ends_the_program_leaves_a_checkpoint_too(tmp_path: Path, plain: runnel.Run) -> None:
+    with pytest.raises(SystemExit, match="4"):
+        train(tmp_path / "run", keep_every=PER_ITERATION, on_update=lambda progress: sys.exit(4))
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "interrupted"
+    assert bits(runnel.resume(tmp_path / "run", quiet=True)) == bits(plain)
+
+
 def test_a_resumed_run_may_be_stopped_by_them_too(tmp_path: Path, plain: runnel.Run) -> None:
     run = train(tmp_path / "run", steps=2 * PER_ITERATION, keep_every=PER_ITERATION)
     stopped = runnel.resume(
@@ -164,6 +191,15 @@ def test_a_resumed_run_may_be_stopped_by_them_too(tmp_path: Path, plain: runnel.
 
 
 # Policies
+
+
+def test_updates_are_reported_only_after_something_was_learnt(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    fills = DQN(unroll=8, hidden=(8,), min_size=4 * PER_ITERATION, capacity=512, batch=8)
+    train(tmp_path / "run", algorithm=fills, on_update=seen.append)
+    assert seen[0].env_steps >= 4 * PER_ITERATION  # until then the replay was filled
+    updates = [0, *(progress.updates for progress in seen)]
+    assert all(before < after for before, after in pairwise(updates))
 
 
 @pytest.mark.parametrize(
@@ -221,9 +257,16 @@ def test_the_policy_of_an_evaluation_is_the_one_that_was_evaluated(tmp_path: Pat
     assert [found["env_steps"] for found, _ in seen] == [0, 128, 256, 320]
     for found, policy in seen:
         assert (policy.config.env_steps, policy.config.version) == (found["env_steps"], found["versions"]["agent"])
-        assert evaluate(f"{run.run_dir}@{policy.config.version}", 3, seed=5)["returns"] == found["returns"]
+        assert evaluate(f"{run.run_dir}@{policy.config.version}", 3, seed=5)["returns"] == list(found["returns"])
         snapshot = PolicyStore(run.run_dir).query(version=policy.config.version)[0]
         np.testing.assert_array_equal(policy.arrays["params/w"], snapshot.arrays()["params/w"])
+
+
+def test_the_newest_policy_is_asked_for_inside_the_callback(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    train(tmp_path / "run", on_update=seen.append)
+    with pytest.raises(UserError, match=r"policy\(\): found a call after on_update has returned"):
+        seen[0].policy()
 
 
 def test_of_several_groups_all_policies_are_given(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from toys import Reinforce
 import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.algorithms.reinforce import Reinforce as OwnReinforce
+from runnel.cli import arguments
 from runnel.cli import main as cli
 from runnel.config.run_config import FORMAT, KEYS
 from runnel.deprecated import Renamed
@@ -159,6 +160,22 @@ def test_flags_override_a_file(here, capsys):
     assert os.listdir() == ["a.json"]
 
 
+def test_none_takes_back_what_a_file_says(here, capsys):
+    optional = {
+        "stop_at_return": 400.0, "eval_every": 32, "eval_seed": 3, "eval_workers": 1, "eval_metric": "length",
+        "stop_at_eval_return": 9.0, "keep_every": 32, "keep_every_s": 5.0,
+    }  # fmt: skip
+    written(here / "a.json", **optional)
+    flags = [word for name in optional for word in (arguments.FLAG_OF.get(name, f"--{name.replace('_', '-')}"), "none")]
+    status, out, err = run(capsys, "train", "--config", "a.json", *flags, "--dry-run")
+    assert (status, err) == (0, "")
+    assert {name: json.loads(out).get(name) for name in optional} == dict.fromkeys(optional)
+    status, out, _ = run(capsys, "train", "--config", "a.json", "--stop-at-return", "None", "--dry-run")
+    assert {name: json.loads(out).get(name) for name in optional} == {**optional, "stop_at_return": None}
+    status, _, err = run(capsys, "train", "--config", "a.json", "--steps", "none", "--dry-run")
+    assert (status, "found 'none', wanted a whole number" in err) == (2, True)
+
+
 def test_numbers_change_the_distribution_of_a_file(here, capsys):
     coarse = {"class": "runnel.distributions.coarse:Coarse", "settings": {"actors": 3}}
     written(here / "a.json", distribution=coarse, envs=4)
@@ -182,6 +199,15 @@ def test_a_dry_run_prints_what_config_json_would_hold_and_leaves_nothing(here, c
     # A directory that holds a run is found before training begins.
     status, _, err = run(capsys, *words, "--run-dir", "run", "--dry-run")
     assert (status, "run already holds a run" in err) == (2, True)
+
+
+@pytest.mark.parametrize("launcher", ["ray", "mine:launch"])
+def test_a_dry_run_for_other_machines_than_this_one_is_refused(launcher, here, capsys):
+    words = ["train", "reinforce", "CartPole-v1", "--distribution", "coarse", "--launcher", launcher, "--dry-run"]
+    status, out, err = run(capsys, *words)
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert f"found --dry-run and --launcher {launcher}; --dry-run plans for this machine" in err
+    assert not os.listdir()
 
 
 @pytest.mark.parametrize(

@@ -12,22 +12,31 @@ import jax
 import numpy as np
 import pytest
 from chaos import Chaos
+from evaluated import Walk
+from paths import SUPPORT
 from toys import Drift, Reinforce
 
 import runnel
+from runnel.algorithms.dqn import DQN
+from runnel.algorithms.ppo import PPO
 from runnel.errors import RunFailed, UserError
+from runnel.evaluation.evaluate import evaluate
 from runnel.execution.evaluation_task import task_of
 from runnel.execution.evaluation_workers import MOST_TRIES, EvaluationWorkers
 from runnel.execution.evaluators import InProcessEvaluators, wait_for
 from runnel.execution.policy_recorder import check_metric, score_of
 from runnel.execution.run import Run
-from runnel.launch.local_launcher import LocalLauncher
+from runnel.launch.standalone import LocalStandalone
+from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.events import read_events
 from runnel.recording.metrics import read_metrics
 from runnel.recording.policy_store import BEST, LATEST, PolicyStore
+from runnel.reporting.live_view import short
 from runnel.runtime.programs import snapshots
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.single_process import evaluation
+from runnel.runtime.single_process.evaluation import CompiledEvaluator, PlayedEpisodes
 
 PER_ITERATION = 32
 STEPS = 10 * PER_ITERATION
@@ -107,12 +116,45 @@ def test_training_is_bitwise_the_same_with_and_without_evaluation(
         assert steps == MARKS
 
 
+LEARNERS = {
+    "ppo": PPO(
+        unroll=8, epochs=2, minibatches=2, hidden=(8,), memory="gru", memory_size=8, normalise_observations=True,
+        normalise_returns=True,
+    ),
+    "dqn": DQN(unroll=8, hidden=(8,), min_size=32, capacity=256, batch=8, epsilon_steps=200),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["inline", "fused"])
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_learners_with_memory_statistics_and_replay_take_no_notice_of_it_either(
+    learner: str, distribution: str, tmp_path: Path
+) -> None:
+    environment = "gymnax:CartPole-v1" if distribution == "fused" else "CartPole-v1"
+    given = {"algorithm": LEARNERS[learner], "steps": 1024}
+    without = train(tmp_path / "without", distribution, environment, **given)
+    run = train(tmp_path / "with", distribution, environment, eval_every=256, eval_episodes=3, **given)
+    assert [at for at, *_ in evaluated(run)] == [0, 256, 512, 768, 1024]
+    assert bits(run) == bits(without)
+
+
 def test_environments_that_draw_from_global_generators_do_not_notice_it(trained: Train) -> None:
     def of(**more: Any) -> Run:
         np.random.seed(5)
         return trained(env_settings={"draws_globally": True}, **more)
 
     assert bits(of()) == bits(of(eval_every=EVERY))
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_settings_that_fit_only_as_many_environments_as_train_are_evaluated_too(workers: int, tmp_path: Path) -> None:
+    """The replay has no room for what 64 environments, the default in JAX, bring at once."""
+    run = train(
+        tmp_path / "run", "fused", "toys:Corridor", algorithm=DQN(unroll=8, hidden=(8,), min_size=32, capacity=256),
+        eval_every=EVERY, eval_episodes=2, eval_workers=workers, eval_wait=True,
+    )  # fmt: skip
+    assert [at for at, *_ in evaluated(run)] == MARKS
 
 
 # What is played
@@ -143,10 +185,18 @@ def test_the_same_episodes_are_played_at_every_evaluation(trained: Train) -> Non
     assert max(by_policy.values()) > 1  # a policy that acts alike is found to be alike
 
 
-def test_every_evaluation_is_what_runnel_eval_finds_of_the_same_policy(tmp_path: Path) -> None:
-    from runnel.evaluation.evaluate import evaluate
-
-    run = train(tmp_path / "run", eval_every=EVERY, eval_episodes=5, eval_seed=77, keep_every=EVERY)
+@pytest.mark.parametrize(
+    "of",
+    [
+        {},
+        # Every number in it depends on the statistics of observations, which are those of the snapshot.
+        {"environment": "Pendulum-v1", "steps": 2 * EVERY, "env_settings": {"max_episode_steps": 20},
+         "algorithm": PPO(unroll=8, epochs=1, minibatches=1, hidden=(8,), normalise_observations=True)},
+    ],
+    ids=["plain", "normalised"],
+)  # fmt: skip
+def test_every_evaluation_is_what_runnel_eval_finds_of_the_same_policy(of: dict[str, Any], tmp_path: Path) -> None:
+    run = train(tmp_path / "run", eval_every=EVERY, eval_episodes=5, eval_seed=77, keep_every=EVERY, **of)
     for found in read_evaluations(run.run_dir):
         version = found["versions"]["agent"]
         again = evaluate(f"{run.run_dir}@{version}", episodes=5, seed=77)
@@ -161,12 +211,13 @@ def test_every_evaluation_is_what_runnel_eval_finds_of_the_same_policy(tmp_path:
 def test_results_are_the_same_in_this_process_and_in_any_number_of_workers(environment: str, tmp_path: Path) -> None:
     built = runnel.build(Reinforce(), environment, "inline", envs=4)
     episodes = 70  # more than play side by side
-    task = task_of(built, {}, episodes, 11, explore=True)
+    fragile = {"raises": "now and then"} if environment == "evaluated:Walk" else {}
+    task = task_of(built, fragile, episodes, 11, explore=True)
     state = Loop(built.graph).init_state(jax.numpy.uint32(1), "agent")
     state = state._replace(params={**state.params, "b": jax.numpy.float32([0.0, 1.0])})  # rather to the right
     snapshot = snapshots.take({"agent": state}, {"agent": 4}, 128, 128)
-    ways = [InProcessEvaluators(task)]
-    ways += [EvaluationWorkers(task, n, tmp_path, 60.0, lambda *a, **k: None, LocalLauncher) for n in (1, 3)]
+    ways: list[Any] = [InProcessEvaluators(task_of(built, {}, episodes, 11, explore=True)), InProcessEvaluators(task)]
+    ways += [EvaluationWorkers(task, n, tmp_path, 60.0, lambda *a, **k: None, LocalStandalone) for n in (1, 3)]
     found = []
     for evaluators in ways:
         try:
@@ -175,11 +226,15 @@ def test_results_are_the_same_in_this_process_and_in_any_number_of_workers(envir
             found += [done.played for done in wait_for(evaluators, lambda: False, 120.0)]
         finally:
             evaluators.close()
-    assert len(found) == 6
-    first = found[0]
-    assert len(first.lengths) == episodes
+    assert len(found) == 8
+    whole, _, first, *_ = found
+    assert len(first.lengths) == len(whole.lengths) == episodes
+    cut = np.isnan(first.returns["agent"])
+    assert cut.any() == bool(fragile)
+    envs = episodes // 2  # each plays two: the first ones begin at the same step, whatever is cut
+    np.testing.assert_array_equal(first.lengths[:envs][~cut[:envs]], whole.lengths[:envs][~cut[:envs]])
     assert len(set(first.returns["agent"].tolist())) > 2
-    for other in found[1:]:
+    for other in found[3:]:
         np.testing.assert_array_equal(first.lengths, other.lengths)
         np.testing.assert_array_equal(first.returns["agent"], other.returns["agent"])
 
@@ -194,7 +249,7 @@ def test_what_is_evaluated_when_a_run_goes_back_is_forgotten(tmp_path: Path) -> 
         snapshots.take({"agent": each}, {"agent": version}, 32 * version, 32 * version)
         for version, each in ((4, state), (3, right))
     )
-    evaluators = EvaluationWorkers(task, 1, tmp_path, 60.0, lambda *a, **k: None, LocalLauncher)
+    evaluators = EvaluationWorkers(task, 1, tmp_path, 60.0, lambda *a, **k: None, LocalStandalone)
     try:
         evaluators.submit(lost)
         evaluators.submit(lost)
@@ -227,6 +282,14 @@ def test_settings_of_the_environment_in_evaluation_are_its_own(trained: Train) -
 def test_an_environment_that_is_another_one_in_evaluation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"eval\.env\.\*\) the environment is another one: found agent: float32\[3\]"):
         train(tmp_path / "run", eval_every=8, eval_env_settings={"wide": True})
+    with pytest.raises(
+        UserError, match=r"found agent: .* int32\[\] below 3 x1, expected agent: .* int32\[\] below 2 x1"
+    ):
+        train(tmp_path / "run", environment="spaces_of_gymnasium:Anything", eval_every=8,
+              eval_env_settings={"action": "five"})  # fmt: skip
+    with pytest.raises(UserError, match=r"from \[-1.0, 0.0\] to .*, expected agent: .* from \[-2.0, -2.0\] to"):
+        runnel.train("ppo", "spaces_of_gymnasium:Anything", eval_every=8, env_settings={"action": "box"},
+                     eval_env_settings={"action": "wide"}, run_dir=tmp_path / "run", quiet=True)  # fmt: skip
     with pytest.raises(UserError):
         train(tmp_path / "run", eval_every=8, eval_env_settings={"no_such": 1})
     assert not (tmp_path / "run").exists()
@@ -247,6 +310,10 @@ def test_results_reach_metrics_the_result_and_the_screen(tmp_path: Path, capsys:
     assert record["eval/length"] == pytest.approx(np.mean(last["lengths"]))
     assert all(f"{at:,}" in out for at in MARKS[1:])
     assert json.loads((run.run_dir / "result.json").read_text())["evaluation"] == run.result["evaluation"]
+    # The last line of progress is the state at the end, also where only the evaluation came after it.
+    progress = [line for line in out.splitlines() if "  return " in line and " eval " in line]
+    assert progress[-1].startswith(f"{STEPS:,}")
+    assert f"eval {short(last['mean_return'])}" in progress[-1]
 
 
 def test_tags_name_the_newest_and_the_best(trained: Train) -> None:
@@ -263,13 +330,38 @@ def test_tags_name_the_newest_and_the_best(trained: Train) -> None:
     assert not any("optimiser" in name for name in arrays)
 
 
-def test_the_lowest_may_be_the_best(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", eval_every=EVERY, eval_episodes=5, eval_metric="min:length", keep_best=10)
+def test_the_lowest_may_be_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(
+        tmp_path / "run", eval_every=EVERY, eval_episodes=5, eval_metric="min:length", keep_best=10, quiet=False
+    )  # fmt: skip
     found = read_evaluations(run.run_dir)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("evaluated at ")]
+    assert len(said) == len(found)
+    for line, each in zip(said, found, strict=True):
+        assert f", length {short(each['mean_length'])}, 5 episodes" in line
     assert [each["score"] for each in found] == [-each["mean_length"] for each in found]
     shortest = min(found, key=lambda each: (each["mean_length"], each["env_steps"]))
     assert PolicyStore(run.run_dir).find(BEST)["agent"].env_steps == shortest["env_steps"]
     assert len(PolicyStore(run.run_dir)) == len(found)
+
+
+def test_of_equal_scores_the_earliest_is_the_best_also_if_they_are_zero(tmp_path: Path) -> None:
+    class Fails(Walk):
+        def step(self, action: Any) -> Any:
+            *rest, _ = super().step(action)
+            return *rest, {"gain": 0.0}
+
+    run = train(tmp_path / "run", environment=Fails, eval_every=EVERY, eval_episodes=2, eval_metric="env/gain")
+    assert {each["score"] for each in read_evaluations(run.run_dir)} == {0.0}
+    assert run.result["best"]["env_steps"] == PolicyStore(run.run_dir).find(BEST)["agent"].env_steps == 0
+
+
+def test_without_the_metric_nothing_is_called_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(tmp_path / "run", eval_every=EVERY, eval_episodes=2, eval_metric="env/gain", quiet=False)
+    assert run.result["evaluation"]["score"] is None
+    assert "best" not in run.result
+    assert "@best" not in capsys.readouterr().out
+    assert not PolicyStore(run.run_dir).query(tag=BEST)
 
 
 def test_several_groups_need_a_metric(tmp_path: Path) -> None:
@@ -288,12 +380,12 @@ def test_several_groups_need_a_metric(tmp_path: Path) -> None:
 
 
 def test_metrics_that_no_evaluation_finds_are_refused() -> None:
-    spec = runnel.build(Reinforce(), "toys:Corridor", "inline", envs=4).graph.spec
+    graph = runnel.build(Reinforce(), "toys:Corridor", "inline", envs=4).graph
     for fine in (None, "return", "length", "min:length", "env/anything", "min:env/anything"):
-        check_metric(fine, spec)
+        check_metric(fine, graph)
     for wrong in ("retrun", "min:", "return/agent", "max:return", ""):
         with pytest.raises(UserError, match="eval_metric="):
-            check_metric(wrong, spec)
+            check_metric(wrong, graph)
     assert score_of({"return": 2.0, "length": 3.0}, None) == 2.0
     assert score_of({"return": 2.0, "length": 3.0}, "min:length") == -3.0
     with pytest.raises(RunFailed, match=r"no env/is_sucess.*env/is_success"):
@@ -347,6 +439,73 @@ def test_the_best_is_there_however_late_its_evaluation_ends(tmp_path: Path) -> N
     kept.arrays()
 
 
+@pytest.mark.parametrize("environment", ["evaluated:Walk", "toys:Corridor"])
+def test_an_episode_without_an_end_counts_as_it_stands_and_those_after_it_keep_their_places(
+    environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "AT_A_TIME", 4)
+    built = runnel.build(Reinforce(), environment, "inline", envs=4)
+    task = task_of(built, {}, 8, 5, False)
+    assert task.quota() == {0: 2, 1: 2, 2: 2, 3: 2}
+
+    def played(*quotas: dict[int, int]) -> list[PlayedEpisodes]:
+        made = [task.make(quota) for quota in quotas]
+        state = Loop(built.graph).init_state(jax.numpy.uint32(0), "agent")
+        return [evaluator.play({"agent": state.params}) for evaluator, _ in made]
+
+    (whole,) = played(task.quota())
+    limit = int(np.sort(whole.lengths)[4])
+    assert whole.lengths.min() < limit
+    monkeypatch.setattr(evaluation, "LIMIT_STEPS", limit)
+    (cut,) = played(task.quota())
+    assert len(cut.lengths) == len(cut.learner_returns) == len(cut.returns["agent"]) == 8
+    first, second = whole.lengths[:4], whole.lengths[4:]
+    np.testing.assert_array_equal(cut.lengths[:4], np.minimum(first, limit))
+    np.testing.assert_array_equal(cut.lengths[4:], np.where(first > limit, 0, np.minimum(second, limit)))
+    np.testing.assert_array_equal(np.isnan(cut.returns["agent"]), cut.lengths == 0)
+    same = (whole.lengths <= limit) & (cut.lengths > 0)
+    np.testing.assert_array_equal(cut.returns["agent"][same], whole.returns["agent"][same])
+    assert cut.notes[-1].startswith(f"episodes without an end, cut after {limit} steps: ")
+    # However many processes play them: an episode is cut at the same step.
+    left, right = played({0: 2, 2: 2}, {1: 2, 3: 2})
+    for one, (part, place) in enumerate([(left, 0), (right, 0), (left, 1), (right, 1)]):
+        np.testing.assert_array_equal(part.returns["agent"][[place, place + 2]], cut.returns["agent"][[one, one + 4]])
+
+
+def test_an_evaluation_without_the_end_of_an_episode_says_what_it_waits_for() -> None:
+    built = runnel.build(Reinforce(), "evaluated:Walk", "inline", envs=4)
+    state = Loop(built.graph).init_state(jax.numpy.uint32(1), "agent")
+    notes: list[str] = []
+    evaluators = InProcessEvaluators(task_of(built, {}, 3, 11, False), lambda: False, notes.append, long_s=0.0)
+    for _ in range(2):
+        evaluators.submit(snapshots.take({"agent": state}, {"agent": 4}, 12800, 12800))
+    evaluators.close()
+    said = "evaluation at 12,800 steps: 0 of 3 episodes have ended after 1 steps of each environment"
+    assert notes == [said] * 2  # once each
+    notes.clear()
+    list(wait_for(_Slow(), lambda: False, 120.0, notes.append, long_s=0.0))
+    assert notes == ["has waited 0 s for an evaluation"]
+
+
+class _Slow:
+    """Evaluators that are busy when they are first asked."""
+
+    skipped = steps = asked = 0
+
+    def poll(self) -> list[Any]:
+        return []
+
+    def busy(self) -> bool:
+        self.asked += 1
+        return self.asked < 3
+
+    def submit(self, snapshot: Any, must: bool = False) -> None: ...
+
+    def rewind(self, env_steps: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def test_an_evaluation_worker_that_is_killed_is_replaced(tmp_path: Path, trained: Train) -> None:
     canary = tmp_path / "canary"
     canary.touch()
@@ -362,6 +521,56 @@ def test_an_evaluation_worker_that_is_killed_is_replaced(tmp_path: Path, trained
     assert evaluated(run) == evaluated(calm)
     assert [at for at, *_ in evaluated(run)] == [0, 160, 320]
     assert bits(run) == bits(calm)
+
+
+@pytest.mark.parametrize("distribution", ["coarse", pytest.param("fine", marks=pytest.mark.slow)])
+def test_training_that_does_not_wait_takes_no_notice_of_an_evaluation_worker_that_is_killed(
+    distribution: str, tmp_path: Path, trained: Train
+) -> None:
+    canary = tmp_path / "canary"
+    canary.touch()
+    run = train(
+        tmp_path / "run", distribution, actors=2, eval_every=EVERY, eval_episodes=3,
+        eval_env_settings={"kills": str(canary)},
+    )  # fmt: skip
+    assert not canary.exists()
+    (lost,) = events(run, "evaluator")
+    assert (lost["worker"], lost["action"]) == ("evaluator-0", "replaced")
+    assert run.result["restarts"] == 0
+    assert bits(run) == bits(trained(distribution, actors=2))
+    steps = [at for at, *_ in evaluated(run)]
+    assert (steps[0], steps[-1]) == (0, STEPS)
+    calm = {at: returns for at, returns, _ in evaluated(trained(eval_every=EVERY, eval_episodes=3))}
+    assert all(calm[at] == returns for at, returns, _ in evaluated(run))
+
+
+def test_an_evaluation_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
+    built = runnel.build(Reinforce(), "evaluated:Walk", "inline", envs=4)
+    canary = tmp_path / "canary"
+    canary.touch()
+    state = Loop(built.graph).init_state(jax.numpy.uint32(1), "agent")
+    snapshot = snapshots.take({"agent": state}, {"agent": 4}, 128, 128)
+    lost: list[dict[str, Any]] = []
+    evaluators = EvaluationWorkers(
+        task_of(built, {"hangs": str(canary)}, 3, 11, explore=False), 1, tmp_path, 1.0,
+        lambda event, **details: lost.append(details), LocalStandalone,
+    )  # fmt: skip
+    try:
+        evaluators.submit(snapshot)
+        (done,) = wait_for(evaluators, lambda: False, 120.0)
+    finally:
+        evaluators.close()
+    assert not canary.exists()
+    (event,) = lost
+    assert (event["worker"], event["action"]) == ("evaluator-0", "replaced")
+    assert event["reason"] == "gave no sign of life for 1 s"
+    here = InProcessEvaluators(task_of(built, {}, 3, 11, explore=False))
+    here.submit(snapshot)
+    (wanted,) = here.poll()
+    here.close()
+    assert done.played is not None
+    assert wanted.played is not None
+    np.testing.assert_array_equal(done.played.returns["agent"], wanted.played.returns["agent"])
 
 
 @pytest.mark.parametrize("raises", ["made", "reset"])
@@ -382,6 +591,70 @@ def test_an_environment_that_fails_in_evaluation_is_given_up_and_training_goes_o
     assert bits(run) == bits(trained())
 
 
+@pytest.mark.parametrize(("distribution", "environment"), [("inline", "evaluated:Walk"), ("fused", "toys:Corridor")])
+def test_an_evaluation_that_fails_in_this_process_is_given_up_too(
+    distribution: str, environment: str, tmp_path: Path, trained: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = trained(distribution, environment=environment)
+    if distribution == "fused":  # what cannot be compiled fails like what cannot be reset
+        monkeypatch.setattr(CompiledEvaluator, "first", lambda self, seed: 1 / 0)
+    more = {} if distribution == "fused" else {"eval_env_settings": {"raises": "reset"}}
+    run = train(tmp_path / "run", distribution, environment, eval_every=10**6, eval_episodes=2, **more)
+    assert (run.result["status"], run.result["env_steps"]) == ("finished", STEPS)
+    assert evaluated(run) == []
+    failed = events(run, "evaluation_failed")
+    assert [event["reason"].partition(" failed: ")[0] for event in failed] == [
+        "the evaluation at 0 steps", f"the evaluation at {STEPS} steps"
+    ]  # fmt: skip
+    cause = "ZeroDivisionError" if distribution == "fused" else "broken ground"
+    assert all(cause in event["reason"] and cause in event["detail"] for event in failed)
+    assert bits(run) == bits(without)
+
+
+def test_the_evaluation_after_one_that_failed_is_played(tmp_path: Path, trained: Train) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    run = train(
+        tmp_path / "run", eval_every=EVERY, eval_episodes=5, eval_env_settings={"breaks": str(broken)},
+        on_update=lambda progress: broken.unlink(missing_ok=True), callback_every_s=0.0,
+    )  # fmt: skip
+    assert len(events(run, "evaluation_failed")) == 1
+    assert evaluated(run) == evaluated(trained(eval_every=EVERY, eval_episodes=5))[1:]
+
+
+def test_episodes_that_an_environment_cuts_are_left_out(trained: Train) -> None:
+    run = trained(eval_every=EVERY, eval_episodes=8, eval_env_settings={"raises": "now and then"})
+    calm = trained(eval_every=EVERY, eval_episodes=8)
+    notes = [event["reason"] for event in events(run, "evaluation")]
+    for at, (found, whole) in enumerate(
+        zip(read_evaluations(run.run_dir), read_evaluations(calm.run_dir), strict=True)
+    ):
+        kept = [value for value in found["returns"] if value is not None]
+        assert 0 < found["cut_episodes"] == 8 - len(kept) < 8
+        assert (found["episodes"], len(found["lengths"])) == (len(kept), 8)
+        assert found["mean_return"] == found["score"] == pytest.approx(np.mean(kept))
+        assert found["returns"] == [
+            w if f is not None else None for f, w in zip(found["returns"], whole["returns"], strict=True)
+        ]
+        (note,) = found["notes"]
+        assert note.startswith(f"{found['cut_episodes']} episodes were cut and left out: environment ")
+        assert note in notes[at]
+        assert "cut_episodes" not in whole
+    assert bits(run) == bits(calm)
+
+
+def test_an_evaluation_without_a_whole_episode_has_failed(tmp_path: Path, trained: Train) -> None:
+    run = trained(eval_every=10**6, eval_episodes=2, eval_env_settings={"raises": "stepped"})
+    assert run.result["status"] == "finished"
+    assert evaluated(run) == []
+    assert "best" not in run.result
+    reasons = [event["reason"] for event in events(run, "evaluation_failed")]
+    why = "no episode is left: 2 episodes were cut and left out: environment 0: step raised RuntimeError: broken ground"
+    assert reasons == [f"the evaluation at {at} steps failed: {why}" for at in (0, STEPS)]
+    with pytest.raises(RunFailed, match="could not be evaluated: no episode is left: 2 episodes"):
+        evaluate(run.run_dir, episodes=2, env_settings={"raises": "stepped"})
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_environment_that_fails_in_evaluation_ends_a_run_that_waits_for_it(workers: int, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="broken ground") as caught:
@@ -389,8 +662,11 @@ def test_an_environment_that_fails_in_evaluation_ends_a_run_that_waits_for_it(wo
             tmp_path / "run", eval_every=EVERY, eval_episodes=2, eval_workers=workers, eval_wait=True,
             eval_env_settings={"raises": "reset"},
         )  # fmt: skip
-    assert isinstance(caught.value, RunFailed | UserError | runnel.errors.EnvironmentFailed)
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+    assert isinstance(caught.value, RunFailed)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    newest = Checkpoints(tmp_path / "run").newest()
+    assert newest is not None  # what was trained is kept
+    assert (result["status"], result["env_steps"]) == ("failed", int(newest.name) * PER_ITERATION)
 
 
 def test_an_environment_that_no_other_process_can_make_is_refused(tmp_path: Path) -> None:
@@ -450,34 +726,90 @@ def test_an_evaluation_that_an_interruption_has_cut_off_is_made_again(tmp_path: 
     assert found[EVERY] == {at: returns for at, returns, _ in evaluated(whole)}[EVERY]
 
 
-KILLED = ["toys:Reinforce", "evaluated:Walk", "--distribution", "coarse", "--actors", "2", "--set", "env.slow_s=0.002",
+KILLED = ["toys:Reinforce", "evaluated:Walk", "--actors", "2", "--set", "env.slow_s=0.002",
           "--set", "eval.env.slow_s=0.0", "--eval-every", "320", "--eval-episodes", "3"]  # fmt: skip
 
 
-def command(run_dir: Path, steps: int, *more: str) -> list[str]:
+def command(run_dir: Path, distribution: str, steps: int, *more: str) -> list[str]:
     flags = ["--envs", "4", "--seed", "3", "--steps", str(steps), "--run-dir", str(run_dir), "--quiet"]
-    return ["train", *KILLED, *flags, "--restarts", "1000", "--checkpoint-every", "1", *more]
+    flags += ["--distribution", distribution, "--restarts", "1000", "--checkpoint-every", "1"]
+    return ["train", *KILLED, *flags, *more]
 
 
-@pytest.mark.parametrize(
-    "worker", ["learner", *(pytest.param(name, marks=pytest.mark.slow) for name in ("actor-0", "evaluator-0"))]
-)  # fmt: skip
-def test_a_run_whose_workers_are_killed_ends_alike_with_evaluation_on(
-    worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
+def killed(run_dir: Path, distribution: str, worker: str, *more: str) -> tuple[Run, Path]:
+    """A run in one process that nothing happens to, and one in which a worker is killed."""
     steps = 150 * PER_ITERATION
-    calm = train(
-        tmp_path / "calm", env_settings={"slow_s": 0.0}, steps=steps, eval_every=320, eval_episodes=3
-    )  # fmt: skip
-    run_dir = tmp_path / "killed"
+    calm = train(run_dir / "calm", env_settings={"slow_s": 0.0}, steps=steps, eval_every=320, eval_episodes=3)
+    broken = run_dir / "killed"
     chaos = Chaos(
-        command(run_dir, steps, "--eval-wait"), run_dir, [worker], seed=1, pause_s=(0.5, 1.0),
+        command(broken, distribution, steps, *more), broken, [worker], seed=1, pause_s=(0.5, 1.0),
         signals=[signal.SIGKILL], most=1,
     )  # fmt: skip
     assert chaos.run(200) == 0, chaos.output()
     assert chaos.done
-    found = PolicyStore(run_dir).find(LATEST)["agent"].arrays()
+    found = PolicyStore(broken).find(LATEST)["agent"].arrays()
     for name, array in PolicyStore(calm.run_dir).find(LATEST)["agent"].arrays().items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
-    assert evaluated(run_dir) == evaluated(calm)
+    return calm, broken
+
+
+@pytest.mark.parametrize(
+    ("distribution", "worker"),
+    [
+        ("coarse", "learner"),
+        *(
+            pytest.param(distribution, worker, marks=pytest.mark.slow)
+            for distribution, worker in [
+                ("coarse", "actor-0"), ("coarse", "evaluator-0"),
+                ("fine", "learner"), ("fine", "environment-0"), ("fine", "evaluator-0"),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_whose_workers_are_killed_ends_alike_with_evaluation_on(
+    distribution: str, worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    calm, broken = killed(tmp_path, distribution, worker, "--eval-wait")
+    assert evaluated(broken) == evaluated(calm)
+    if worker == "learner":
+        result = json.loads((broken / "result.json").read_text())
+        assert result["restart_reasons"] == {"learner was killed by signal 9 (SIGKILL)": 1}
+        (rollback,) = [event for event in read_events(broken) if event["event"] == "rollback"]
+        assert 0 <= rollback["lost_updates"] < result["updates"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["coarse", "fine"])
+def test_a_killed_learner_that_does_not_wait_for_evaluations_ends_alike(
+    distribution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    calm, broken = killed(tmp_path, distribution, "learner")
+    found, all_of_them = evaluated(broken), evaluated(calm)
+    assert (found[0], found[-1]) == (all_of_them[0], all_of_them[-1])
+    assert [each for each in all_of_them if each in found] == found  # in order, each once, with the same returns
+
+
+# Policies by the clock
+
+
+@pytest.mark.parametrize(
+    ("distribution", "more"), [("inline", {}), ("coarse", {"actors": 2})], ids=["inline", "coarse"]
+)
+def test_a_policy_of_every_so_many_seconds_is_kept(
+    distribution: str, more: dict[str, Any], tmp_path: Path, trained: Train
+) -> None:
+    every_s = 0.25
+    run = train(
+        tmp_path / "run", distribution, env_settings={"slow_s": 0.01}, keep_every_s=every_s, **more
+    )  # fmt: skip
+    kept = PolicyStore(run.run_dir).query()
+    began = kept[0].config.time
+    places = [int((snapshot.config.time - began) // every_s) for snapshot in kept]
+    assert kept[-1].env_steps == STEPS
+    assert len(kept) >= 3
+    assert len(set(places[:-1])) == len(places) - 1  # of each such time one, and the newest
+    assert [snapshot.env_steps for snapshot in kept] == sorted({snapshot.env_steps for snapshot in kept})
+    for name, array in PolicyStore(trained().run_dir).find(LATEST)["agent"].arrays().items():
+        np.testing.assert_array_equal(kept[-1].arrays()[name], array, err_msg=name)

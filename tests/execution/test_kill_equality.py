@@ -27,10 +27,13 @@ def test_killed_players_change_nothing(name: str, tmp_path: Path) -> None:
     command, workers = PLANS[name]
     wanted = undisturbed(command, tmp_path / "calm", 40_000)
     chaos = killed(command, workers, tmp_path / "killed", 40_000, most=3, seed=1)
-    assert chaos.done
+    recovered = sum(broken.recovery_s is not None for broken in chaos.done)
+    assert recovered
     reasons = chaos.result()["restart_reasons"]
+    # A worker killed after its last unroll is not restarted: the run ends first.
+    restarted = sum(times for reason, times in reasons.items() if "was killed by signal 9" in reason)
+    assert recovered <= restarted <= len(chaos.done)
     # One that is killed before its first unroll costs another restart: its replacement finds no journal entry.
-    assert sum(times for reason, times in reasons.items() if "was killed by signal 9" in reason) == len(chaos.done)
     assert all("was killed by signal 9" in r or "the journal has no entry" in r for r in reasons), reasons
     assert_same(final_state(tmp_path / "killed"), wanted)
 

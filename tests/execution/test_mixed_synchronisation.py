@@ -117,13 +117,20 @@ def test_a_run_ends_where_one_of_several_learners_reaches_the_target_return(stal
     assert updates(run) == {run.result["env_steps"] // 80}
 
 
-def test_killed_workers_of_a_mixed_run_are_replaced(tmp_path, monkeypatch):
+WORKERS = ["actor-0", "actor-1", "hunter-learner", "runners-learner"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "kills", "steps"),
+    [(["runners-learner"], 1, 15_000), pytest.param(WORKERS, 4, 40_000, marks=pytest.mark.slow)],
+    ids=["one learner", "any"],
+)
+def test_killed_workers_of_a_mixed_run_are_replaced(workers, kills, steps, tmp_path, monkeypatch):
     monkeypatch.chdir(EXAMPLES)
     command = ["a2c", "tag:Tag", "--distribution", "mixed_synchronisation:OneGroupFree"]
-    workers = ["actor-0", "actor-1", "hunter-learner", "runners-learner"]
     chaos = Chaos(
-        train(command, tmp_path / "run", 40_000), tmp_path / "run", workers, seed=1, pause_s=(0.2, 1.5),
-        signals=[signal.SIGKILL], most=4,
+        train(command, tmp_path / "run", steps), tmp_path / "run", workers, seed=1, pause_s=(0.2, 1.5),
+        signals=[signal.SIGKILL], most=kills,
     )  # fmt: skip
     assert chaos.run(280) == 0, chaos.output()
     assert chaos.done

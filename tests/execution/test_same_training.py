@@ -22,7 +22,15 @@ from runnel.distributions.environments import Environments
 from runnel.distributions.fine import Fine
 from runnel.distributions.replicated import Replicated
 
-WAYS = ("inline", "inline, stepped from the host", "fused on 1", "fused on 2", "fused on 8")
+WAYS = (
+    "inline",
+    "inline, stepped from the host",
+    "fused on 1",
+    "fused on 2",
+    "fused on 8",
+    "member 0 of two, settings traced",
+    "member 1 of two, settings traced",
+)
 ALGORITHMS = ("PPO", "PPO continuous", "PPO GRU", "DQN", "own algorithm", "groups")
 CONTINUOUS = ("DDPG", "TD3", "SAC")
 TEAMS = ("MAPPO", "VDN", "QMIX")
@@ -93,6 +101,22 @@ def test_every_way_of_one_process_ends_with_the_same_parameters(algorithms):
     """A few tests, because one process measures all ways of an algorithm."""
     found = distances(timeout_s=800, CASES=",".join(algorithms))
     assert set(found) == {f"{algorithm}: {way}" for algorithm in algorithms for way in WAYS}
+    assert apart(found, 1e-8) == {}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "A2C",
+        "DQN prioritised",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("IMPALA", "REINFORCE", "C51")),
+    ],
+)
+def test_members_with_settings_of_their_own_end_with_the_parameters_of_runs_with_these(algorithm):
+    """Those of other algorithms are measured with all other ways."""
+    found = distances(timeout_s=800, CASES=algorithm, ONLY_MEMBERS="1")
+    assert set(found) == {f"{algorithm}: {way}" for way in WAYS if way.startswith("member")}
     assert apart(found, 1e-8) == {}
 
 

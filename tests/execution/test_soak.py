@@ -43,8 +43,9 @@ def look(pid: int) -> dict[str, tuple[float, int]]:
         ["dqn", "CartPole-v1", "--distribution", "async", "--actors", "2"],
         ["ppo", "CartPole-v1", "--distribution", "fine", "--actors", "2"],
         ["ppo", "gymnax:CartPole-v1", "--distribution", "fused"],
+        ["ppo", "CartPole-v1", "--distribution", "coarse", "--actors", "2", "--eval-every", "20_000"],
     ],
-    ids=lambda words: words[3],
+    ids=["coarse", "async", "fine", "fused", "coarse, evaluated"],
 )
 def test_nothing_grows(words: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"

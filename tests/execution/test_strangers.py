@@ -320,7 +320,7 @@ def test_a_machine_that_cannot_join_is_tried_again(monkeypatch: pytest.MonkeyPat
 def test_idle_connections_neither_end_a_run_nor_keep_a_machine_from_joining(
     drive: Callable[..., Driver], tmp_path: Path
 ) -> None:
-    driver = drive(tmp_path / "run", 100_000)
+    driver = drive(tmp_path / "run", 400_000)
     driver.until(driver.under_way)
     with idle(driver.port):
         driver.offer("b")
@@ -336,7 +336,7 @@ def test_idle_connections_neither_end_a_run_nor_keep_a_machine_from_joining(
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["driver", "agent"])
 def test_a_run_survives_a_while_without_descriptors(drive: Callable[..., Driver], tmp_path: Path, who: str) -> None:
-    driver = drive(tmp_path / "run", 800_000)  # longer than it takes until a machine is tried again
+    driver = drive(tmp_path / "run", 2_400_000)  # longer than it takes until a machine is tried again
     driver.until(driver.under_way)
     pid = driver.process.pid if who == "driver" else driver.agents["a"]
     with no_descriptors(pid):

@@ -155,7 +155,8 @@ def test_unsigned_code_is_refused_and_nothing_is_imported_or_called(path, part, 
         *({"distribution": {"class": path, "settings": {}}} for path in distributions.REGISTRY.values()),
         *({"environment": {"name": name, "settings": {}}} for name in (
             "HalfCheetah-v5", "ALE/Pong-v5", "gymnax:CartPole-v1", "brax:ant", "jaxmarl:hanabi", "envpool:Pong-v5",
-            "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:classic.tictactoe_v3",
+            "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:classic.tictactoe_v3", "pgx:go_9x9",
+            "matrix:rock_paper_scissors", "openspiel:kuhn_poker",
         )),
         named("nested", "runnel.nn.networks:MLP"), named("text", "runnel.nn:NatureCNN"),
         named("object", "runnel.nn.networks:network_for"), named("nested", "runnel.replay:UniformReplay"),
@@ -181,6 +182,7 @@ def test_a_registered_class_in_the_wrong_place_is_refused(tmp_path):
         ("envpool:D1Basic-v1", {"game_args": "+logfile x"}, "env.game_args=+logfile x"),
         ("jaxmarl:jaxnav", {"map_id": "Grid-Buffer", "map_params": {"dir_path": "gift"}}, "env.dir_path=gift"),
         ("HalfCheetah-v5", {"xml_file": "/dev/zero"}, "env.xml_file=/dev/zero"),
+        ("openspiel:efg_game", {"filename": "/dev/zero"}, "env.filename=/dev/zero"),
         ("FrozenLake-v1", {"map_name": "../x"}, "env.map_name=../x"),
         ("toys:Corridor", {"path": ["x"]}, "env.path=x"),
     ],
@@ -422,6 +424,17 @@ def test_an_unsigned_run_says_what_would_be_imported_and_needs_each_name(own_run
     assert cli.main(["resume", str(own_run), "--steps", "96", "--quiet", *both]) == 0
     forget()
     assert cli.main(["eval", str(own_run), "--episodes", "1"]) == 0  # `resume` has signed it
+
+
+def test_a_stored_policy_is_refused_by_the_name_of_its_own_file(own_run):
+    path = runnel.policies(own_run).find("latest")["agent"].path / "config.json"
+    config = json.loads(path.read_text())
+    config["algorithm"]["class"] = "mine_trust:Mine"
+    path.write_text(json.dumps(config))
+    with pytest.raises(UserError) as error:
+        runnel.load(own_run)
+    assert str(error.value).startswith(f"{path} names code that would be executed")
+    assert "mine_trust" not in sys.modules
 
 
 def test_swapped_settings_of_a_signed_name_are_refused(own_run):

@@ -20,6 +20,7 @@ from runnel.algorithms.a2c import A2C
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.ppo import PPO
+from runnel.algorithms.sac import SAC
 from runnel.cli import main as cli
 from runnel.errors import UserError
 from runnel.execution.warm_start import warm_start
@@ -118,6 +119,43 @@ def test_counters_of_the_learner_start_fresh() -> None:
     state = warm_start(built, 0, policy).states["agent"]
     assert int(parameter_leaves(state)["updates"]) == 0
     assert float(parameter_leaves(state)["returns/mean"]) == 5.0  # what was learnt about returns stays
+
+
+@pytest.mark.parametrize("algorithm", [DQN(hidden=(8,)), SAC(hidden=(8,))], ids=["dqn", "sac"])
+def test_counters_that_exploring_follows_start_fresh_too(algorithm: Any) -> None:
+    environment = "CartPole-v1" if isinstance(algorithm, DQN) else "Pendulum-v1"
+    _, _, policies = fresh(algorithm, environment, moved=0.5)
+    policy = policies["agent"]
+    policy.arrays["params/updates"] = np.asarray(10**6, np.int32)
+    built = runnel.build(algorithm, environment, "inline", envs=2)
+    (state,), (note, *_) = warm_start(built, 0, policy)[0].values(), warm_start(built, 0, policy).notes
+    assert int(state.params.updates) == 0
+    assert note.endswith("the optimiser starts fresh, as does the counter params/updates")
+
+
+@dataclass(frozen=True)
+class Turned(Reinforce):
+    """A whole number among its parameters that every action depends on, and one that none does."""
+
+    def init(self, key: Any, spec: Any) -> Any:
+        state = super().init(key, spec)
+        whole = {"turned": jax.numpy.int32(0), "seen": jax.numpy.int32(0)}
+        return state._replace(params={**state.params, **whole})
+
+    def act(self, params: Any, observation: Any, memory: Any, key: Any, explore: bool) -> Any:
+        act = super().act(params, observation, memory, key, explore)
+        return act._replace(action=(act.action + params["turned"]) % 2)
+
+    def learn(self, state: Any, trajectory: Any, key: Any) -> Any:
+        return state, {}
+
+
+def test_whole_numbers_that_actions_depend_on_are_no_counters() -> None:
+    built, _, policies = fresh(Turned(), "CartPole-v1")
+    policy = policies["agent"]
+    policy.arrays |= {"params/turned": np.asarray(1, np.int32), "params/seen": np.asarray(5, np.int32)}
+    params = warm_start(built, 0, policy).states["agent"].params
+    assert (int(params["turned"]), int(params["seen"])) == (1, 0)
 
 
 @pytest.mark.parametrize("other", [A2C(unroll=4, hidden=(8,)), IMPALA(unroll=4, hidden=(8,))], ids=["a2c", "impala"])

@@ -109,12 +109,20 @@ def test_free_runs_train_and_bound_staleness(algorithm: str, distribution: Any, 
 
 def test_a_lost_host_changes_nothing_of_a_synchronous_run(tmp_path: Path) -> None:
     distribution = load("coarse")(actors=2)
-    train("ppo", distribution, tmp_path / "calm", steps=60_000)
-    machines = hosts("abc")
+    train("ppo", distribution, tmp_path / "calm", steps=16_384)
+    machines, lost = hosts("abc"), []
     run_dir = tmp_path / "run"
-    thread = meanwhile(under_way(run_dir), lambda: os.kill(machines.pid("b"), signal.SIGKILL))
-    result = train("ppo", distribution, run_dir, machines, steps=60_000, checkpoint_every_s=1.0)
-    thread.join()
+
+    def lose(progress: runnel.Progress) -> None:
+        if progress.checkpoint is not None and not lost:
+            lost.append(progress.env_steps)
+            os.kill(machines.pid("b"), signal.SIGKILL)
+
+    result = train(
+        "ppo", distribution, run_dir, machines, steps=16_384, checkpoint_every_s=0.2, on_update=lose,
+        callback_every_s=0.0,
+    )  # fmt: skip
+    assert lost
     assert result["status"] == "finished"
     assert any(reason.startswith("b ") for reason in result["restart_reasons"])
     assert {worker["host"] for worker in result["workers"]} <= {"a", "c"}

@@ -19,8 +19,10 @@ from kill_runs import assert_same, final_state
 from netns import Machine, Network, RayCluster, cluster  # noqa: F401
 from paths import ROOT, SUPPORT
 
+from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.events import read_events
 from runnel.recording.metrics import read_metrics
+from runnel.recording.policy_store import PolicyStore
 
 pytest.importorskip("ray")
 
@@ -206,6 +208,60 @@ def test_an_intruder_reads_and_injects_nothing(own: Callable[..., RayCluster], t
     assert_same(final_state(tmp_path / "run"), final_state(tmp_path / "alone"))
 
 
+EVALUATED = ["toys:Reinforce", "evaluated:Walk", "--distribution", "coarse", "--actors", "2", "--envs", "4",
+             "--eval-every", "640", "--eval-episodes", "6", "--eval-wait"]  # fmt: skip
+SLOW = ["--set", "eval.env.slow_s=0.01"]
+
+
+@slow
+def test_evaluation_goes_on_elsewhere_when_its_machine_is_switched_off(
+    own: Callable[..., RayCluster], tmp_path: Path
+) -> None:
+    cluster = own(1, cpus=4)  # noqa: F811
+    (other,) = cluster.add(1, cpus=8)
+    run_dir = tmp_path / "run"
+    run = Run([*EVALUATED, *SLOW, "--eval-workers", "4"], run_dir, 6_400, cluster)
+    run.until(lambda: len(read_evaluations(run_dir)) > 3 and run.under_way())
+    names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in cluster.network.processes_on(other)]
+    assert sum(name.startswith("evaluator-") for name in names) >= 2
+    other.off()
+    result = run.result()
+    assert result["status"] == "finished"
+    assert any(reason.startswith(f"{other.name} ") for reason in result["restart_reasons"])
+    assert other.name not in {place["host"] for place in result["evaluation_workers"]}
+    Run([*EVALUATED, "--eval-workers", "0"], tmp_path / "alone", 6_400).result()
+    found, wanted = (
+        [(each["env_steps"], each["returns"]) for each in read_evaluations(tmp_path / name)]
+        for name in ("run", "alone")
+    )
+    assert [at for at, _ in found] == list(range(0, 6_401, 640))
+    assert found == wanted
+    assert_same(final_state(run_dir), final_state(tmp_path / "alone"))
+
+
+@slow
+def test_policies_that_are_sent_to_other_machines_cannot_be_read_on_the_way(
+    own: Callable[..., RayCluster], tmp_path: Path
+) -> None:
+    """Those that a run begins with, and those that are evaluated: their bytes are looked for in all that is heard."""
+    cluster = own(2, cpus=4)  # noqa: F811
+    source, other = tmp_path / "source", cluster.network.machines[1]
+    Run([*EVALUATED, "--eval-workers", "0"], source, 640).result()
+    sniffer = cluster.network.sniff(other)
+    begin = ["--init-from", f"{source}@latest", "--keep-every", "1"]
+    run = Run([*EVALUATED, *begin, "--eval-workers", "4"], tmp_path / "run", 1_280, cluster)
+    result = run.result()
+    assert other.name in {place["host"] for place in result["evaluation_workers"]}
+    assert other.name in run.hosts()
+    heard = sniffer.close()
+    assert len(heard) > 10_000
+    stored = [each.arrays()["params/w"] for each in PolicyStore(tmp_path / "run").query()]
+    assert len(stored) > 2
+    for array in (PolicyStore(source).find("latest")["agent"].arrays()["params/w"], *stored):
+        assert array.nbytes >= 16
+        assert array.tobytes() not in heard
+
+
 def test_more_than_there_is_is_refused_at_once(cluster: RayCluster, tmp_path: Path) -> None:  # noqa: F811
     many = ["ppo", "CartPole-v1", "--distribution", "coarse", "--actors", "48", "--envs", "48"]
     argv = [sys.executable, "-m", "runnel", "train", *many, "--launcher", "ray", "--address", cluster.address,
@@ -225,3 +281,33 @@ def test_an_address_where_nothing_listens(tmp_path: Path) -> None:
     told = subprocess.run(argv, env={**os.environ, **FOUND}, capture_output=True, text=True, timeout=120)
     assert told.returncode == 2
     assert "Traceback" not in told.stderr
+
+
+@slow
+def test_members_share_a_cluster(own: Callable[..., RayCluster], tmp_path: Path) -> None:
+    cluster = own(2, cpus=4)  # noqa: F811
+    argv = [
+        "train",
+        *COARSE,
+        "--seeds",
+        "3",
+        "--steps",
+        "6000",
+        "--run-dir",
+        str(tmp_path / "all"),
+        "--launcher",
+        "ray",
+    ]
+    process = cluster.head.popen(
+        [sys.executable, "-m", "runnel", *argv, "--launcher", "ray", "--address", cluster.address],
+        env=FOUND,
+        stdout=subprocess.PIPE,
+    )
+    out, _ = process.communicate(timeout=400)
+    assert process.returncode == 0
+    assert b"2 members at a time" in out  # each of four workers, on four CPUs of each of two machines
+    result = json.loads((tmp_path / "all" / "result.json").read_text())
+    assert (result["status"], result["finished"]) == ("finished", 3)
+    for k in range(3):
+        own_result = json.loads((tmp_path / "all" / f"member-{k}" / "result.json").read_text())
+        assert len({worker["host"] for worker in own_result["workers"]}) == 2

@@ -158,6 +158,13 @@ def test_parameters_have_the_default_float(x64):
         assert values(jnp.ones(3, jnp.float32)).dtype == wanted
 
 
+def test_a_network_may_have_no_layer():
+    made = ActorCritic.create(jax.random.key(0), network_for(SPACE, ()), head_for(ACTIONS), zeros(SPACE))
+    stepped = made.step(jnp.ones(3), ())
+    together = made.batch(jnp.ones((2, 3)))
+    np.testing.assert_allclose(together.value, jnp.stack([stepped.value] * 2), rtol=1e-6)
+
+
 def test_structures_made_apart_are_equal():
     assert jax.tree.structure(create()) == jax.tree.structure(create())
 

@@ -13,7 +13,7 @@ from runnel import distributions
 from runnel.graph.flow import trace
 from runnel.planning.channels import derive_channels, server_of
 from runnel.planning.machine import Machine, in_order
-from runnel.planning.placement import ReplicaRequest, place, served_by, shares
+from runnel.planning.placement import ReplicaRequest, place, served_by, shares, standalone_hosts
 from runnel.planning.plan import build_plan
 
 CPU = ("cpu:0",)
@@ -234,3 +234,22 @@ def test_a_plan_serves_as_the_topology_does(distribution, inference):
     crossing = [stream for stream in steps if plan.host(stream.source) != plan.host(stream.target)]
     assert bool(crossing) == (inference == 1)
     assert any("crosses the network" in note for note in plan.notes) == bool(crossing)
+
+
+def test_workers_beside_the_plan_take_the_free_cpus_of_the_emptiest_machines():
+    cpus = {"a": 4, "b": 2, "c": 3}
+    assert standalone_hosts(3, cpus, {"a": 3, "b": 0, "c": 2}) == ["b", "a", "b"]
+    assert standalone_hosts(6, cpus, {"a": 3, "b": 0, "c": 2}) == ["b", "a", "b", "c", None, None]
+    assert standalone_hosts(2, cpus, {"a": 9, "b": 9, "c": 9}) == [None, None]
+    assert standalone_hosts(1, {}, {}) == [None]
+    assert standalone_hosts(0, cpus, {}) == []
+
+
+@given(st.integers(0, 20), clusters(), st.lists(st.integers(0, 8), min_size=6, max_size=6))
+def test_workers_beside_the_plan_are_beside_the_driver_only_if_no_cpu_is_free(count, machines, taken):
+    cpus, workers = {m.name: m.cpus for m in machines}, dict(zip("abcdef", taken, strict=True))
+    free = {name: max(0, cpus[name] - workers[name]) for name in cpus}
+    found = Counter(standalone_hosts(count, cpus, workers))
+    assert found.total() == count
+    assert found[None] == max(0, count - sum(free.values()))
+    assert all(found[name] <= free[name] for name in cpus)

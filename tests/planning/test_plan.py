@@ -11,7 +11,17 @@ from runnel import distributions
 from runnel.algorithms.dqn import DQN
 from runnel.errors import UserError
 from runnel.graph.flow import trace
-from runnel.planning.plan import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout, Machine, build_plan
+from runnel.planning.plan import (
+    REST,
+    Barrier,
+    BoundedStaleness,
+    Distribution,
+    Fragment,
+    Layout,
+    Machine,
+    build_plan,
+    with_evaluation,
+)
 
 MACHINE = Machine(cpus=8, devices=("cuda:0", "cuda:1"))
 
@@ -220,6 +230,7 @@ def test_a_distribution_nobody_shipped_is_as_good():
             "to fragments a and b; every node needs exactly one",
         ),
         ((Fragment("a", (REST,), replicas=0),), "0 replicas asked for"),
+        ((Fragment("evaluator", (REST,)),), "bad has a fragment named 'evaluator', as workers that evaluate are"),
         ((Fragment("a", ("enviroment",)), Fragment("b", (REST,))), "no node 'enviroment'; did you mean 'environment'"),
     ],
 )
@@ -415,6 +426,20 @@ def test_steps_that_cross_are_told_with_a_remedy():
     assert "to learner: coarse and async act where the environments are" in told
     (told,) = note("decoupled", CLUSTER, actors=4, inference=4)
     assert "head has no accelerator for it" in told
+
+
+def test_a_plan_shows_the_machines_of_evaluation_workers():
+    small = [Machine(3, ("cpu:0",), "a"), Machine(4, ("cpu:0",), "b")]
+    built = with_evaluation(plan(distributions.load("coarse")(actors=4), machine=small), 3)
+    assert sorted(built.hosts.values()) == ["a", "a", "b", "b", "b"]
+    assert built.evaluation == {"evaluator-0": "a", "evaluator-1": "b", "evaluator-2": "the driver"}
+    lines = built.text().splitlines()
+    assert any(line.startswith("  a ") and line.endswith("evaluator-0") for line in lines)
+    assert any(line.startswith("  b ") and line.endswith("evaluator-1") for line in lines)
+    assert "  the driver  evaluator-2" in lines
+    assert json.loads(json.dumps(built.json()))["evaluation"] == built.evaluation
+    alone = plan(distributions.load("coarse")(actors=4))
+    assert with_evaluation(alone, 3) == alone
 
 
 def test_machines_need_names_of_their_own():

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import spaces_of_gymnasium
+from alternating import Alternates
 from paths import ROOT
 from policies import fresh
 from toys import Reinforce
@@ -26,8 +27,11 @@ from runnel.algorithms.ppo import PPO
 from runnel.algorithms.sac import SAC
 from runnel.environment import episode_seed
 from runnel.errors import UserError
+from runnel.evaluation.acting_function import acting_function
+from runnel.evaluation.evaluate import evaluate
 from runnel.policy import Policies, Policy
 from runnel.runtime.single_process.evaluation import make_evaluator
+from runnel.types import Act
 
 SMALL = PPO(unroll=4, epochs=1, minibatches=1, hidden=(8,))
 GRU = PPO(unroll=4, epochs=1, minibatches=1, hidden=(8,), memory="gru", memory_size=4)
@@ -77,6 +81,24 @@ def test_it_plays_an_episode_as_evaluation_plays_it(observation: str, action: st
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+def test_a_policy_trained_on_stacked_frames_takes_them_stacked(tmp_path: Path) -> None:
+    import gymnasium
+
+    run = runnel.train(
+        SMALL, "CartPole-v1", "inline", envs=4, steps=64, env_settings={"frame_stack": 3}, quiet=True,
+        run_dir=tmp_path / "run",
+    )  # fmt: skip
+    policy, env = runnel.load(run), gymnasium.make("CartPole-v1")
+    seen, _ = env.reset(seed=episode_seed(5, 0, 0))
+    frames, done, total = [seen] * 3, False, 0.0
+    while not done:
+        seen, reward, terminated, truncated, _ = env.step(policy.act(np.concatenate(frames)))
+        frames, done, total = [*frames[1:], seen], terminated or truncated, total + float(reward)
+    assert evaluate(run.run_dir, 1, seed=5)["returns"] == [total]
+    with pytest.raises(UserError, match=r"\(4,\)"):
+        policy.act(seen)
+
+
 def test_a_gymnasium_loop_takes_five_lines(run: Any) -> None:
     import gymnasium
 
@@ -107,6 +129,36 @@ def test_a_batch_is_what_each_row_is_alone() -> None:
     assert policy.act(batch[:1]).shape == (1,)
 
 
+@dataclass(frozen=True)
+class Contrary(Reinforce):
+    """Acts with another function than `act`: with the least likely action, and without the bias."""
+
+    def other_act(self, params: Any, observation: Any, memory: Any, key: Any, explore: bool) -> Any:
+        return Act((observation @ params["w"]).argmin().astype(jnp.int32))
+
+    def loop(self, flow: Any) -> None:
+        for group in flow.groups:
+            agents = flow.agents(group)
+            agents.learn(self.learn, agents.rollout(self.other_act, steps=self.unroll))
+
+
+def test_it_acts_with_what_the_loop_gives_to_the_rollout(tmp_path: Path) -> None:
+    _, states, policies = fresh(Contrary(), "CartPole-v1", moved=0.3)
+    batch = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
+    wanted = (batch @ np.asarray(states["agent"].params["w"])).argmin(-1)
+    assert len(set(wanted.tolist())) == 2
+    policy = policies["agent"]
+    assert policy.config.acting == ("params/w",)
+    policy.save(tmp_path / "saved")
+    loaded = runnel.load(tmp_path / "saved", algorithm=Contrary())
+    exported = acting_function(loaded)
+    assert [port.name for port in exported.inputs] == ["observation"]
+    for actions in (policy.act(batch), loaded.act(batch), exported(jnp.asarray(batch))[0]):
+        assert np.asarray(actions).tolist() == wanted.tolist()
+    action, _ = loaded.step(loaded.initial_memory(), batch[0], jax.random.key(0))
+    assert int(action) == wanted[0]
+
+
 def test_memory_is_the_policy_s_own_and_resets_where_an_episode_begins() -> None:
     _, states, policies = fresh(GRU, "CartPole-v1", moved=0.5)
     policy, params, rng = policies["agent"], states["agent"].params, np.random.default_rng(1)
@@ -130,6 +182,17 @@ def test_memory_is_the_policy_s_own_and_resets_where_an_episode_begins() -> None
         policy.act(seen[:2])
     policy.reset()
     assert policy.act(seen[:2]).tolist() == [int(own(GRU, params, row, initial).action) for row in seen[:2]]
+
+
+def test_memory_resets_in_rows_where_first_is_true_and_in_no_other() -> None:
+    _, _, policies = fresh(Alternates(), "CartPole-v1")
+    policy, rng = policies["agent"], np.random.default_rng(2)
+    steps = np.zeros(5, int)  # since the last beginning
+    for _ in range(20):
+        first = rng.random(5) < 0.3
+        steps = np.where(first, 0, steps)
+        assert policy.act(np.zeros((5, 4), np.float32), first=first).tolist() == (steps % 2).tolist()
+        steps += 1
 
 
 def test_one_row_is_reset_by_a_single_first() -> None:
@@ -377,6 +440,16 @@ def test_what_acting_needs_is_marked() -> None:
     assert {"critics", "target"} <= {name.partition("/")[0] for name in arrays}
 
 
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_the_head_of_a_critic_is_not_among_what_acting_needs(memory: str) -> None:
+    """Acting may compute actor and critic in one operation; the action does not depend on the critic all the same."""
+    _, _, policies = fresh(PPO(hidden=(8,), memory=memory, memory_size=8, minibatches=1), "CartPole-v1")
+    config, arrays = policies["agent"].config, policies["agent"].arrays
+    head = {name for name in arrays if name.startswith("params/actor_critic/critic/")}
+    assert head
+    assert set(config.acting) == {name for name in arrays if name.startswith("params/actor_critic/")} - head
+
+
 def test_parameters_that_acting_does_not_need_do_not_matter(run: Any) -> None:
     policy = runnel.load(run.run_dir)
     needed = set(policy.config.acting)
@@ -395,6 +468,7 @@ def test_it_is_named_in_every_way(run: Any) -> None:
         runnel.load(f"{run.run_dir}@best"), runnel.load(run.run_dir, "best"), runnel.load(run, tag="best"),
         runnel.load(best), runnel.load(f"{run.run_dir}@{best.version}"), runnel.load(best.path),
         runnel.load(str(run.run_dir), tag="best", group="agent", device="cpu:0"),
+        runnel.load(run.run_dir, best.version), runnel.load(f"{run.run_dir}@best", "best"),
     ):  # fmt: skip
         assert isinstance(loaded, Policy)
         assert loaded.config.version == best.version
@@ -505,6 +579,8 @@ def test_directories_that_hold_no_policy_are_refused(tmp_path: Path, run: Any) -
     ]:
         with pytest.raises(UserError, match=words):
             runnel.load(source)
+    with pytest.raises(UserError, match="@best' beside tag='mine', expected one of them"):
+        runnel.load(f"{run.run_dir}@best", tag="mine")
     policy = runnel.load(run)
     saved = policy.save(tmp_path / "policy")
     with pytest.raises(UserError, match="not empty; nothing was written"):
@@ -518,6 +594,15 @@ def test_directories_that_hold_no_policy_are_refused(tmp_path: Path, run: Any) -
     empty = tmp_path / "empty"
     empty.mkdir()
     assert policy.save(empty) == empty
+
+
+def test_fractions_where_the_environment_gives_whole_numbers_are_refused() -> None:
+    _, _, policies = fresh(SMALL, "spaces_of_gymnasium:Anything", observation="bytes")
+    seen = np.array([0, 5, 100, 255], np.uint8)
+    for same in (seen.astype(np.int64), seen.astype(np.float32), seen.tolist()):
+        assert policies["agent"].act(same) == policies["agent"].act(seen)
+    with pytest.raises(UserError, match=r"found fractions, expected uint8 of shape .*, as the environment gives it"):
+        policies["agent"].act(seen / 255)
 
 
 def test_observations_that_lack_a_part_are_refused() -> None:

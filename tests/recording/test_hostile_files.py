@@ -667,7 +667,7 @@ def test_beyond_the_table(server, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(4000)
 def test_far_beyond_the_table(server, tmp_path):
-    seconds = float(os.environ.get("RUNNEL_FUZZ_SECONDS", "3000"))
+    seconds = float(os.environ.get("RUNNEL_FUZZ_SECONDS", "300"))
     assert fuzz(server, tmp_path, seconds, time.time_ns()) > 0
 
 
@@ -688,6 +688,7 @@ OPTIONAL = (
     "jax_plugins", "jax_cuda12_plugin", "libtpu", "orbax", "mpl_toolkits", "google", "gymnax", "brax", "jaxmarl",
     "pettingzoo", "envpool", "ale_py", "wandb", "tensorboardX", "imageio_ffmpeg", "mujoco", "pygame", "ray", "zmq",
     "pandas", "tensorflow", "torch", "etils", "sitecustomize", "usercustomize", "runnel_plugins", "IPython", "rich",
+    "pgx", "pyspiel", "open_spiel",
 )  # fmt: skip
 
 

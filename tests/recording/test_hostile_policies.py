@@ -11,27 +11,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import hostile_cases as cases
 import numpy as np
 import pytest
+from commands import Ended, run_command
 from paths import ROOT, SUPPORT
 from toys import Reinforce
 
 import runnel
-from runnel.cli import main as cli
 from runnel.errors import UserError
 from runnel.recording import parameters
 from runnel.recording.policy_store import PolicyStore
 
 NEW = f"policies/group-agent/{2:012d}"
-
-
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +49,13 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     """Runs a command in this process; whatever happens it ends in plain words."""
 
     def run(*argv: Any) -> Ended:
-        capsys.readouterr()
-        try:
-            status = cli.main([str(word) for word in argv])
-        except SystemExit as end:
-            status = int(end.code or 0)
-        out, err = capsys.readouterr()
+        ended = status, out, err = run_command(capsys, *argv)
         assert status in (0, 2), err
         assert "Traceback" not in out + err
         assert len(err.splitlines()) <= (2 if status == 2 else 0), err
         assert all(len(line) < 600 for line in err.splitlines()), err
         assert status == 0 or err.startswith(f"runnel {argv[0]}: "), err
-        return Ended(status, out, err)
+        return ended
 
     return run
 

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from paths import ROOT
+from toys import Reinforce
 
+import runnel
 from runnel.errors import UserError
 from runnel.recording import metrics, sinks
+from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.files import write_json_atomically
-from runnel.recording.metrics import MetricsLog, read_metrics
+from runnel.recording.metrics import MetricsLog, last_metrics, read_metrics
 
 
 class Clock:
@@ -95,6 +98,15 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
 
 def test_no_file_is_no_records(tmp_path: Path) -> None:
     assert read_metrics(tmp_path) == []
+
+
+def test_the_newest_record_is_found_without_reading_the_others(tmp_path: Path) -> None:
+    assert last_metrics(tmp_path) == {}
+    path = tmp_path / metrics.FILE
+    path.write_bytes(b"no record\n" + b'{"env_steps": 1}\n' * 10_000 + b'{"env_steps": 2}\n{"env_ste')
+    assert last_metrics(tmp_path) == {"env_steps": 2}
+    path.write_bytes(b'{"env_steps": 3}\n')
+    assert last_metrics(tmp_path) == {"env_steps": 3}
 
 
 def test_tensorboard_has_the_same_curves(tmp_path: Path) -> None:
@@ -220,6 +232,24 @@ def test_wandb_shows_a_run_and_its_continuation_on_one_page(tmp_path: Path, monk
     assert [start["config"] for start in fake.started] == [{"seed": 3}] * 2
     assert len({start["id"] for start in fake.started}) == 1
     assert fake.logged == [{"env_steps": 1}] * 2
+
+
+def test_evaluations_reach_tensorboard_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setitem(sys.modules, "wandb", fake := FakeWandB())
+    monkeypatch.setattr(sinks, "check_wandb", lambda: None)
+    monkeypatch.setattr("runnel.execution.training.check_wandb", lambda: None)
+    runnel.train(
+        Reinforce(), "toys:Corridor", "inline", envs=4, steps=128, eval_every=64, eval_episodes=3, wandb=True,
+        quiet=True, run_dir=tmp_path / "run",
+    )  # fmt: skip
+    last = read_evaluations(tmp_path / "run")[-1]
+    wanted = {"eval/return": last["mean_return"], "eval/length": last["mean_length"], "eval/env_steps": 128}
+    events = accumulator.EventAccumulator(str(tmp_path / "run")).Reload()
+    for name, value in wanted.items():
+        assert fake.logged[-1][name] == pytest.approx(value)
+        newest = events.Scalars(name)[-1]
+        assert (newest.step, newest.value) == (128, pytest.approx(value))
 
 
 @pytest.mark.parametrize("planted", ["wandb/settings", ".wandb/settings"])

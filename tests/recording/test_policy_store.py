@@ -210,7 +210,9 @@ def test_of_equal_scores_the_first_is_the_best_and_what_is_no_number_is_no_score
 
 def test_a_tag_moves_and_is_removed(store: PolicyStore) -> None:
     fill(store, [1, 2, 3])
-    assert versions(list(store.tag("mine").values())) == [3]
+    (tagged,) = store.tag("mine").values()
+    assert (tagged.version, tagged.tags) == (3, ("mine", "latest"))
+    assert repr(tagged) == "Snapshot('agent', version 3, 30 steps, mine, latest)"
     store.tag("mine", 1)
     assert versions(store.query(tag="mine")) == [1]
     store.tag("yours", "mine")
@@ -272,6 +274,7 @@ def test_what_was_made_after_a_point_is_removed_but_for_what_is_tagged(store: Po
     store.tag("mine", 3)
     store.rewind(20)
     assert versions(list(store)) == [1, 2, 3]
+    assert store.find("latest")["agent"].version == 2  # the run is there again; what is tagged is of another future
     store.rewind(-1)
     assert versions(list(store)) == [3]
 

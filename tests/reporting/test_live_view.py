@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runnel.reporting import live_view
-from runnel.reporting.live_view import LiveView, summary
+from runnel.reporting.live_view import LiveView, members_summary, summary
 from runnel.runtime.usage import StreamUsage, UsageReport, WorkerUsage, single_process_usage
 
 RECORD = {
@@ -284,3 +284,54 @@ def test_numbers_are_short(number: float, text: str) -> None:
 )
 def test_durations_have_two_units(seconds: float, text: Any) -> None:
     assert live_view.duration(seconds) == text
+
+
+def test_the_best_evaluation_is_named_with_its_score_and_never_something_else_of_a_file() -> None:
+    found = {"mean_return": 2.0, "env_steps": 1024, "score": -3.0}
+    assert "  evaluated   2.00, score -3.00, at 1,024 steps: runs/a@best" in summary({"best": found}, "runs/a")
+    assert "  evaluated   2.00 at 1,024 steps: runs/a@best" in summary({"best": {**found, "score": 2.0}}, "runs/a")
+    for wrong in ({**found, "env_steps": "many"}, {**found, "mean_return": None}, {}, [found]):
+        assert "@best" not in summary({"best": wrong}, "runs/a")
+
+
+# Several runs
+
+MEMBERS: dict[str, Any] = {
+    "status": "finished", "algorithm": "ppo", "environment": "CartPole-v1", "distribution": "fused", "members": 3,
+    "finished": 3, "env_steps": 150_000, "wall_seconds": 63.2, "without_return": 0, "iqm_return": 210.4,
+    "iqm_interval": [180.0, 240.0], "median_return": 211.0, "mean_return": 205.0, "min_return": 150.0,
+    "max_return": 260.0, "runs": [{"directory": f"member-{k}"} for k in range(3)],
+}  # fmt: skip
+
+
+def test_the_line_of_several_runs_has_the_median_and_the_quartiles() -> None:
+    stream = io.StringIO()
+    with LiveView(200_000, stream=stream, clock=Clock()) as view:
+        view.update({**RECORD, "return_quartiles": [10.0, 30.0]})
+    assert "  return 21.2 (10.0 to 30.0)  1,000 steps/s" in stream.getvalue().splitlines()[-1]
+
+
+def test_the_summary_of_several_runs_has_their_interval_and_their_spread() -> None:
+    text = members_summary(MEMBERS, "runs/all")
+    assert "finished: ppo on CartPole-v1, fused, 3 members" in text
+    assert "210.4 (180.0 to 240.0, 95%), interquartile mean" in text
+    assert "median 211.0, from 150.0 to 260.0" in text
+    assert "finished    all" in text
+    assert "150,000 in 1" in text
+    assert "left out" not in text
+
+
+def test_the_summary_of_several_runs_names_those_that_failed() -> None:
+    failed = {"directory": "member-1", "reason": "the loss was not finite"}
+    runs = [{"directory": "member-0"}, failed, {"directory": "member-2"}]
+    text = members_summary(
+        {**MEMBERS, "status": "failed", "finished": 2, "without_return": 1, "runs": runs}, "runs/all"
+    )
+    assert "finished    2 of 3" in text
+    assert "left out    1 member without a return" in text
+    assert "member-1   the loss was not finite" in text
+
+
+def test_the_summary_of_several_runs_without_an_episode() -> None:
+    without = {name: value for name, value in MEMBERS.items() if not name.endswith(("return", "interval"))}
+    assert "no episode ended" in members_summary({**without, "without_return": 3}, "runs/all")

@@ -85,6 +85,9 @@ def plant(hazard, run_dir, name, outside):
             place.touch()
             os.truncate(place, HUGE)
         case "unreadable":
+            if kept.is_symlink():  # `latest`: it has no mode of its own
+                place.symlink_to(kept.readlink())
+                return
             shutil.copytree(kept, place, symlinks=True) if kept.is_dir() else shutil.copy(kept, place)
             place.chmod(0)
         case _:
@@ -197,7 +200,11 @@ def resign(checkpoint):
         if path.name != "manifest.json" and path.stat().st_size < 1e7:
             data = path.read_bytes()
             files[path.relative_to(checkpoint).as_posix()] = [len(data), hashlib.blake2b(data).hexdigest()]
-    (checkpoint / "manifest.json").write_text(json.dumps({"format": 1, "files": files}))
+    manifest = checkpoint / "manifest.json"
+    if manifest.is_file() or manifest.is_symlink():  # anything else stays: opening a pipe to write would wait for ever
+        manifest.unlink()
+    with open(manifest, "x") as file:
+        json.dump({"format": 1, "files": files}, file)
 
 
 def damaged(data, rng, others):

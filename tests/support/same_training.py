@@ -8,6 +8,8 @@ A script, because the number of host devices and the default precision must be s
     python tests/support/same_training.py train-late ...        float64 as a user's script asks for it, after an import
 """
 
+import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -26,11 +28,15 @@ from teams import Meeting
 from toys import Corridor, Drift, Reinforce, Tag
 
 import runnel
+from runnel.algorithms.a2c import A2C
+from runnel.algorithms.c51 import C51
 from runnel.algorithms.ddpg import DDPG
 from runnel.algorithms.dqn import DQN
+from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.mappo import MAPPO
 from runnel.algorithms.ppo import PPO
 from runnel.algorithms.qmix import QMIX
+from runnel.algorithms.reinforce import Reinforce as BuiltInReinforce
 from runnel.algorithms.sac import SAC
 from runnel.algorithms.td3 import TD3
 from runnel.algorithms.vdn import VDN
@@ -44,6 +50,8 @@ from runnel.envs.gymnax import GymnaxEnvironment
 from runnel.envs.stepped import Stepped
 from runnel.graph.flow import trace
 from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.traced_settings import separate, values_of, with_settings
+from runnel.runtime.single_process.cohort import CohortProgram, try_members
 from runnel.runtime.single_process.compiled import CompiledProgram
 from runnel.runtime.single_process.stepped import SteppedProgram
 
@@ -66,6 +74,14 @@ CASES = {
         )
         for kind in (DDPG, TD3, SAC)
     },
+    "A2C": (A2C(unroll=8, hidden=(8,)), GymnaxEnvironment("CartPole-v1")),
+    "IMPALA": (IMPALA(unroll=8, hidden=(8,)), GymnaxEnvironment("CartPole-v1")),
+    "REINFORCE": (BuiltInReinforce(unroll=16, hidden=(8,)), GymnaxEnvironment("CartPole-v1")),
+    "C51": (C51(unroll=4, batch=32, min_size=64, capacity=512, hidden=(8,)), GymnaxEnvironment("CartPole-v1")),
+    "DQN prioritised": (
+        DQN(unroll=4, batch=32, min_size=64, capacity=512, hidden=(8,), prioritised=True),
+        GymnaxEnvironment("CartPole-v1"),
+    ),
     "own algorithm": (Reinforce(), Corridor()),
     "groups": (Drift(), Tag()),
     "MAPPO": (MAPPO(unroll=8, epochs=2, minibatches=2, hidden=(8,)), Meeting()),
@@ -96,6 +112,39 @@ def ways(algorithm, environment, envs=32):
         yield f"fused on {devices}", CompiledProgram(loop, jax.devices()[:devices], 7)
 
 
+def members(algorithm, environment, envs=32):
+    """The parameters of two members of one program and, beside each, those of a run of its settings and seed alone.
+
+    All settings that can be are arguments of the program, and differ. Only the second member can show one that was
+    taken for a constant: the program is made from the settings of the first.
+    """
+
+    def loop_of(algorithm):
+        return Loop(trace(algorithm, environment.spec, envs), environment)
+
+    others = {}
+    for each in dataclasses.fields(algorithm):
+        value = getattr(algorithm, each.name)
+        if type(value) is float and value:
+            with contextlib.suppress(runnel.UserError):
+                others[each.name] = dataclasses.replace(algorithm, **{each.name: 0.99 * value})
+    separation = separate(
+        [algorithm, *others.values()], lambda make, names: try_members(lambda v: loop_of(make(v)), names)
+    )
+    traced = separation.traced
+    assert "learning_rate" in traced, separation
+    assert not {"samples_per_insert"} & set(traced), separation
+    other = dataclasses.replace(algorithm, **{name: 0.99 * getattr(algorithm, name) for name in traced})
+    program = CohortProgram(lambda values: loop_of(with_settings(algorithm, values)), jax.devices()[:1], traced)
+    values, targets = values_of([algorithm, other], traced), np.full(2, np.inf)
+    carry = program.fresh([7, 8], values)
+    while max(int(count) for count in carry.updates.values()) < UPDATES:
+        carry, _ = program.run(carry, values, 1, targets)
+    for k, (own, seed) in enumerate([(algorithm, 7), (other, 8)]):
+        stacked = [np.asarray(leaf)[k] for leaf in jax.tree.leaves(carry.states)]
+        yield stacked, parameters(CompiledProgram(loop_of(own), jax.devices()[:1], seed))
+
+
 def distance(a: list[np.ndarray], b: list[np.ndarray]) -> float:
     """The most that two lists of arrays differ by."""
     gaps = [np.abs(x.astype(float) - y.astype(float)).max(initial=0.0) for x, y in zip(a, b, strict=True)]
@@ -107,6 +156,10 @@ def in_one_process() -> dict[str, float]:
     chosen = os.environ.get("CASES", ",".join(CASES)).split(",")
     for name in chosen:
         algorithm, environment = CASES[name]
+        for k, (found, alone) in enumerate(members(algorithm, environment)):
+            distances[f"{name}: member {k} of two, settings traced"] = distance(found, alone)
+        if os.environ.get("ONLY_MEMBERS"):
+            continue
         reference = None
         for way, program in ways(algorithm, environment):
             first = [np.asarray(leaf) for leaf in jax.tree.leaves(program.carry.states)]

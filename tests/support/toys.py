@@ -177,6 +177,20 @@ class Drift(Algorithm):
 
 
 @dataclass(frozen=True)
+class GradientDrift(Drift):
+    """The same, in two halves."""
+
+    def gradient(self, state, trajectory, key):
+        mean = trajectory.reward.mean()
+        return {"sum": mean}, {"mean": mean}
+
+    def apply(self, state, grads):
+        return State({"sum": state.params["sum"] + grads["sum"]}, ())
+
+    learn = Algorithm.learn
+
+
+@dataclass(frozen=True)
 class TellsConvolutions(Reinforce):
     """Tells whether the process that learns lowers convolutions in the layout that is fast on CPUs."""
 
@@ -190,3 +204,8 @@ class TellsConvolutions(Reinforce):
         fast = getattr(rules[conv_general_dilated_p], "rule", rules[conv_general_dilated_p]) is cpu_convolutions._rule
         state, _ = super().learn(state, trajectory, key)
         return state, {"fast": jnp.float32(fast)}
+
+
+def flee(observation, key):
+    """A runner of `Tag` that moves away from the hunter."""
+    return jnp.sign(observation[1:])

@@ -91,10 +91,10 @@ def test_evaluation_is_not_ended_by_it(tmp_path: Path, capsys: Any, monkeypatch:
     runnel.train(algorithm, "leaving:leaving", envs=2, steps=16, quiet=True, run_dir=run,
                  env_settings={"how": "never"})  # fmt: skip
     monkeypatch.setattr(leaving, "leave", lambda how: os._exit(0))
-    assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
+    assert cli.main(["eval", str(run), "--episodes", "2"]) == 1  # and this process goes on
     told = capsys.readouterr()
-    assert "length      1" in told.out
-    assert "2 episodes were cut: environment 0: step called os._exit(0)" in told.err
+    assert told.out == ""
+    assert "2 episodes were cut and left out: environment 0: step called os._exit(0)" in told.err
 
 
 CHILDREN = """

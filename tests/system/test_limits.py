@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from paths import ROOT
+from toys import Reinforce
 
 import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
 from runnel.recording.checkpoint import Checkpoints
+from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.events import EventLog, read_events
 from runnel.recording.files import AppendOnlyFile, one_line
 from runnel.recording.metrics import MetricsLog, read_metrics
@@ -164,8 +166,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
+    """Takes all room there is; called again, also what was freed meanwhile."""
     filler = disk / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+    with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
         while True:
             file.write(bytes(4096))
     return filler
@@ -185,6 +188,7 @@ def test_a_disk_that_is_full_for_a_while(small_disk: Path) -> None:
             lines.append(process.stdout.readline())
             assert lines[-1], "it ended"
         while not any("metrics failed" in line for line in lines):
+            fill(small_disk)  # the checkpoint that failed has given back what it had taken
             lines.append(process.stdout.readline())
             assert lines[-1], "it ended"
         before = kept(run)
@@ -210,6 +214,26 @@ def test_a_full_disk_refuses_a_resumption_and_changes_nothing(small_disk: Path) 
         runnel.resume(run, steps=64, quiet=True)
     filler.unlink()
     assert runnel.resume(run, steps=64, quiet=True).result["env_steps"] == 64
+
+
+def test_what_evaluation_finds_while_the_disk_is_full_costs_the_run_nothing(small_disk: Path) -> None:
+    run_dir, filler = small_disk / "run", small_disk / "filler"
+
+    def watch(progress: runnel.Progress) -> None:
+        if progress.env_steps < 192:
+            fill(small_disk)
+        else:
+            filler.unlink(missing_ok=True)
+
+    run = runnel.train(
+        Reinforce(), "evaluated:Walk", "inline", envs=4, steps=320, run_dir=run_dir, eval_every=32, eval_episodes=300,
+        keep_best=99, on_update=watch, callback_every_s=0.0, quiet=True,
+    )  # fmt: skip
+    assert run.result["status"] == "finished"
+    found = [each["env_steps"] for each in read_evaluations(run_dir)]
+    assert 128 not in found
+    assert found[-4:] == [224, 256, 288, 320]
+    assert [snapshot.env_steps for snapshot in runnel.policies(run_dir)][-4:] == [224, 256, 288, 320]
 
 
 # Metrics

@@ -44,6 +44,35 @@ def test_the_present_phase_is_printed_again_and_again_until_the_end() -> None:
 
 
 @pytest.mark.usefixtures("often")
+def test_what_is_one_phase_for_the_user_hides_its_own_phases() -> None:
+    stream = io.StringIO()
+    with startup.starting(stream=stream, first="compiling"):
+        with startup.during("evaluating at 0 steps"):
+            startup.phase("tracing")
+            until(lambda: stream.getvalue().count("evaluating at 0 steps (") >= 2)
+            within = stream.getvalue()
+        until(lambda: "compiling (" in stream.getvalue()[len(within) :])
+    assert "tracing" not in stream.getvalue()
+
+
+@dataclass(frozen=True)
+class SlowlyEvaluated(Reinforce):
+    """An algorithm that takes long to trace where it does not explore."""
+
+    def act(self, params: Any, observation: Any, memory: Any, key: Any, explore: bool) -> Any:
+        time.sleep(0.0 if explore else 0.3)
+        return super().act(params, observation, memory, key, explore)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_slow_first_evaluation_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runnel.train(
+        SlowlyEvaluated(unroll=8), Corridor, "inline", envs=2, steps=64, run_dir=tmp_path / "run", eval_every=64
+    )  # fmt: skip
+    assert "\nevaluating at 0 steps (" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("often")
 def test_inside_another_the_outer_one_prints() -> None:
     outer, inner = io.StringIO(), io.StringIO()
     with startup.starting(stream=outer), startup.starting(stream=inner):

@@ -28,7 +28,7 @@ RUNNEL = [sys.executable, "-P", "-c", "import sys; from runnel.cli.main import m
 OPTIONAL = [
     "jax_plugins/evil/__init__", "jax_plugins/__init__", "jax_cuda12_plugin/__init__", "jax_cuda13_plugin/__init__",
     "libtpu", "mpl_toolkits/__init__", "orbax", "tensorflow", "torch", "IPython", "wandb", "ray", "zmq", "lz4",
-    "pygame", "shimmy", "sitecustomize", "usercustomize", *{family.package for family in FAMILIES},
+    "pygame", "shimmy", "sitecustomize", "usercustomize", *{family.package for family in FAMILIES if family.package},
 ]  # fmt: skip
 """What Runnel and the libraries that it uses import where it is there."""
 
@@ -106,7 +106,7 @@ def test_what_a_library_imports_for_a_named_module_is_not(here):
     assert serialization.import_object("mine_a:found") is False
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.extra)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.package], ids=lambda family: family.extra)
 def test_an_optional_package_is_not_found_in_the_working_directory(family, here, monkeypatch):
     write(here, **{family.package: "raise SystemExit", f"mine_{family.package}": "x = 1"})
     monkeypatch.delitem(sys.modules, family.package, raising=False)
@@ -309,6 +309,14 @@ def test_planted_modules_are_not_executed(words, trained, tmp_path):
     done = command(*words, cwd=gift if "." in words else gift.parent)
     assert done.returncode == 0, done.stderr
     assert not canary.exists(), canary.read_text()
+
+
+@pytest.mark.parametrize("members", ['{"runnel_version": "0.1.0", "members": []}', '{"runnel_version"', "["])
+def test_a_directory_of_several_runs_is_that_of_a_run(members, tmp_path):
+    (tmp_path / "members.json").write_text(members)
+    assert named_modules.run_directory_of(str(tmp_path / "evil.py")) == str(tmp_path.resolve())
+    (tmp_path / "members.json").write_text('{"members": ["of another program"]}')
+    assert named_modules.run_directory_of(str(tmp_path / "evil.py")) is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ what lives elsewhere. Put together again they are a checkpoint, the same under e
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,10 @@ class Carry(NamedTuple):
     actors: ActorStates | tuple[()]
     running: Running | tuple[()]  # the episodes in progress
     environments: EnvStates | tuple[()]  # () for host environments, which live outside
+
+
+StateChange = Callable[[Mapping[str, PyTree], Mapping[str, Any]], Mapping[str, PyTree]]
+"""Takes the learners' states and versions by group; returns the states of groups that get another one."""
 
 
 class IterationMetrics(NamedTuple):

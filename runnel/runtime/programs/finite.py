@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel.graph.nodes import Graph, Node
+from runnel.ops.together import branch
 from runnel.types import Array, PyTree, Trajectory
 
 CALLED = {"rollout": "trajectory", "replay": "batch", "gradient": "gradients"}
@@ -98,24 +99,27 @@ def guard(
     """
     blamed = [*seen, *made] if blame_seen else [*made]
     names = tuple(f"{owner}: {quantity.name}" for quantity in blamed)
-    nothing = jnp.zeros(len(names), jnp.int32)
     if not made:
-        return new, jnp.bool_(True), NonFiniteCounts(nothing, names)
+        return new, jnp.bool_(True), NonFiniteCounts(jnp.zeros(len(names), jnp.int32), names)
 
-    def as_ever() -> tuple[PyTree, Array, Array]:
-        return new, jnp.bool_(True), nothing
+    arrays = ([q[1:] for q in seen], [q[1:] for q in made], new, instead)  # names stay outside of what is traced
 
-    def looked_into() -> tuple[PyTree, Array, Array]:
-        fine = jnp.stack([_finite(quantity) for quantity in made]).all()
-        found = jnp.stack([_finite(quantity) for quantity in blamed])
+    def as_ever(given: Any) -> tuple[PyTree, Array, Array]:
+        return given[2], jnp.bool_(True), jnp.zeros(len(names), jnp.int32)
+
+    def looked_into(given: Any) -> tuple[PyTree, Array, Array]:
+        of_seen, of_made = ([_finite(*arrays) for arrays in each] for each in given[:2])
+        fine = jnp.stack(of_made).all()
         counted = ~fine
         if not blame_seen and seen:
-            counted &= jnp.stack([_finite(quantity) for quantity in seen]).all()
-        counts = nothing.at[jnp.argmin(found)].set(counted.astype(jnp.int32))
-        return jax.tree.map(lambda n, i: jnp.where(fine, n, i), new, instead), fine, counts
+            counted &= jnp.stack(of_seen).all()
+        found = jnp.stack([*of_seen, *of_made] if blame_seen else of_made)
+        counts = jnp.zeros(len(names), jnp.int32).at[jnp.argmin(found)].set(counted.astype(jnp.int32))
+        return jax.tree.map(lambda n, i: jnp.where(fine, n, i), *given[2:]), fine, counts
 
-    # What is dear, such as a look at large inputs that may be spread over devices, waits until there is a reason.
-    kept, fine, counts = jax.lax.cond(_plainly_finite(made), as_ever, looked_into)
+    # What is dear, such as a look at large inputs that may be spread over devices, waits until there is a reason: for
+    # one of all members, where there are several.
+    kept, fine, counts = branch(_plainly_finite(made), as_ever, looked_into, arrays)
     return kept, fine, NonFiniteCounts(counts, names)
 
 
@@ -160,9 +164,9 @@ def _plainly_finite(quantities: Sequence[Quantity]) -> Array:
     return fine
 
 
-def _finite(quantity: Quantity) -> Array:
+def _finite(value: Array, before: Array | None) -> Array:
     """[] whether every number is, or was not before."""
-    fine = jnp.isfinite(quantity.value)
-    if quantity.before is not None:
-        fine |= ~jnp.isfinite(quantity.before)
+    fine = jnp.isfinite(value)
+    if before is not None:
+        fine |= ~jnp.isfinite(before)
     return fine.all()

@@ -76,7 +76,7 @@ class Loop:
             updates={group: jnp.zeros((), jnp.int32) for group in self.groups},
             states={group: self.init_state(seed, group) for group in self.groups},
             replays={node.name: self.empty_replay(node) for node in self.graph.of_kind("replay")},
-            window=ops_episodes.empty_window(self.groups),
+            window=ops_episodes.empty_window(self.graph.learning_groups),
             actors=ActorStates(
                 memory={group: self.initial_memory(group) for group in self.groups},
                 discounted_sum={group: jnp.zeros(self.columns(group)) for group in self.groups},
@@ -88,11 +88,11 @@ class Loop:
     def init_state(self, seed: Array, group: str) -> PyTree:
         """The learner's first state."""
         key = group_key(self.graph, seed, random.INIT, group)
-        return self.graph.algorithm.init(key, self.graph.spec.groups[group])
+        return self.graph.algorithm.for_group(group).init(key, self.graph.spec.groups[group])
 
     def initial_memory(self, group: str) -> PyTree:
         """[B, ...] the memory of every column at the start of an episode."""
-        one = self.graph.algorithm.initial_memory(self.graph.spec.groups[group])
+        one = self.graph.algorithm.for_group(group).initial_memory(self.graph.spec.groups[group])
         columns = self.columns(group)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (columns, *jnp.shape(x))), one)
 
@@ -152,14 +152,17 @@ class Loop:
         """Acts in the columns of these indices at once, from a fresh memory where an episode begins."""
         function = self.node("act", group).function
 
-        def one(observation: PyTree, memory: PyTree, key: Array, index: Array) -> Act:
-            return act_one(function, params, observation, memory, key, explore, index)
+        def one(observation: PyTree, memory: PyTree, key: Array, index: Array, environment_key: Array) -> Act:
+            return act_one(function, params, observation, memory, key, explore, index, environment_key)
 
-        return jax.vmap(one)(observation, self.begun(group, memory, first), keys, indices)
+        # Columns are those of whole environments: their first agents' keys stand for the environments.
+        agents = self.graph.spec.groups[group].agents
+        environment_keys = keys if agents == 1 else keys[jnp.arange(keys.shape[0]) // agents * agents]
+        return jax.vmap(one)(observation, self.begun(group, memory, first), keys, indices, environment_keys)
 
     def begun(self, group: str, memory: PyTree, first: Array) -> PyTree:
         """[B, ...] the memory to act from: that of an episode's start where one begins."""
-        fresh = self.graph.algorithm.initial_memory(self.graph.spec.groups[group])
+        fresh = self.graph.algorithm.for_group(group).initial_memory(self.graph.spec.groups[group])
 
         def pick(new: Array, old: Array) -> Array:
             return jnp.where(first.reshape(-1, *([1] * (old.ndim - 1))), new, old)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from runnel.algorithm import asks_for
+from runnel.algorithm import algorithm_name, asks_for
 from runnel.graph.nodes import Graph, Node
 from runnel.ops import episodes as ops_episodes
 from runnel.ops import random
@@ -151,7 +151,7 @@ class Stage:
         return state, _nothing()._replace(broken={node.name: tally})
 
     def _called(self, node: Node) -> str:
-        return f"{type(self.graph.algorithm).__name__.lower()}'s {node.name}"
+        return f"{algorithm_name(self.graph.algorithm.for_group(node.group)).lower()}'s {node.name}"
 
     def _key(self, seed: Array, purpose: int, group: str) -> Array:
         key = group_key(self.graph, seed, purpose, group)

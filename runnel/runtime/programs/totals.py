@@ -57,6 +57,13 @@ def window_mean_of(window: ops_episodes.Window) -> Array:
 def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) -> tuple[ProgressDelta, EpisodeSums]:
     """Waits for the device and brings the sums to the host: the progress, and metrics of the environment."""
     total, window = jax.device_get((total, carry.window))
+    return read_host(iterations, total, window, stopped)
+
+
+def read_host(
+    iterations: int, total: IterationMetrics, window: ops_episodes.Window, stopped: bool
+) -> tuple[ProgressDelta, EpisodeSums]:
+    """The same of what is on the host already."""
     filled = int(window.filled)
     groups = {g: float(np.sum(r) / filled) for g, r in window.returns.items()} if filled else {}
     out: dict[str, float] = {}
@@ -78,6 +85,11 @@ def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) 
         broken=_broken(total.broken.values()),
     )
     return progress, sums_of(total.env)
+
+
+def no_progress(window: ops_episodes.Window) -> ProgressDelta:
+    """Of a stretch in which nothing was trained."""
+    return read_host(0, IterationMetrics(jnp.zeros((), jnp.int32), {}, {}), window, False)[0]
 
 
 def sums_of(env: Mapping[str, np.ndarray]) -> EpisodeSums:

@@ -240,7 +240,7 @@ def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[st
         updates={group: arrays[names.updates(group)] for group in groups},
         states={group: tree_of(names.state(group), like.states[group], arrays) for group in groups},
         replays={node: _buffer(node, buffer, arrays) for node, buffer in like.replays.items()},
-        window=Window({g: arrays[names.window_returns(g)] for g in groups}, **rest),
+        window=Window({g: arrays[names.window_returns(g)] for g in window.returns}, **rest),
         actors=ActorStates(
             {g: tree(names.memory(g), like.actors.memory[g]) for g in groups},
             {g: column(names.discounted(g), s).astype(s.dtype) for g, s in like.actors.discounted_sum.items()},

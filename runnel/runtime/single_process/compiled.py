@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runnel.runtime.programs import finite, totals
-from runnel.runtime.programs.carry import Carry, IterationMetrics
+from runnel.runtime.programs.carry import Carry, IterationMetrics, StateChange
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
@@ -94,6 +94,9 @@ class CompiledProgram:
     def ask_for_snapshot(self) -> None:
         self._snapshots.ask(self.carry.states, self.carry.updates)  # type: ignore[arg-type]
 
+    def learnt(self) -> tuple[Any, Any]:
+        return self.carry.states, self.carry.updates
+
     def measure(self) -> None:
         self._seconds = 0.0
 
@@ -108,6 +111,10 @@ class CompiledProgram:
     def begin_from(self, states: Mapping[str, PyTree]) -> None:
         own = {group: jax.device_put(state, self._shardings.states[group]) for group, state in states.items()}
         self.carry = self.carry._replace(states={**self.carry.states, **own})
+
+    def exchange(self, change: StateChange) -> tuple[None, int]:
+        self.begin_from(change(self.carry.states, self.carry.updates))
+        return None, 0
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` returned; nothing is lost, so 0 episodes are cut."""

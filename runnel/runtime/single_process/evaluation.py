@@ -1,12 +1,18 @@
 """Plays a fixed set of episodes with given parameters: the same environments, seeds and quotas each time.
 
 Taking the first N episodes to end would favour short ones, so each environment has a quota: environment e plays its
-episodes 0, 1, ... and those after its quota do not count. Nothing is shared with training: neither environments nor
-random numbers.
+episodes 0, 1, ... and those after its quota do not count. An episode that the environment cut by failing keeps its
+place and has no return. Nothing is shared with training: neither environments nor random numbers.
+
+The evaluators of host environments and of JAX environments are in one module, because they must find the same: which
+episodes count, in which order they are returned, and what becomes of those that are cut is written once, above both.
 """
 
 from __future__ import annotations
 
+import copy
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -16,16 +22,19 @@ import numpy as np
 
 from runnel.environment import (
     Environment,
+    Failure,
     HostEnvironment,
     HostStep,
     HostVector,
     JaxEnvironment,
+    cut_with_others,
     ended_episodes,
     is_traceable,
 )
 from runnel.graph.nodes import Graph
 from runnel.ops import random
 from runnel.ops.autoreset import autoreset_step
+from runnel.recording.array_store import named_leaves
 from runnel.runtime.programs.carry import EnvStates
 from runnel.runtime.programs.loop import Loop
 from runnel.types import Array, PyTree, zeros
@@ -46,11 +55,17 @@ Beat = Callable[[int], None]
 class PlayedEpisodes(NamedTuple):
     """Episodes in a fixed order: first all environments' first ones, then their second ones, and so on."""
 
-    returns: dict[str, np.ndarray]  # by group: [N], the mean over the group's agents
+    returns: dict[str, np.ndarray]  # by group: [N], the mean over the group's agents; NaN where an episode was cut
     lengths: np.ndarray  # [N]
     metrics: dict[str, np.ndarray]  # by name: [N] what the environment reported; NaN where it did not
     learner_returns: np.ndarray  # [N] sums of the rewards that learning sees; others where the environment has a score
     notes: tuple[str, ...] = ()  # for the user: episodes that were cut
+
+    def problem(self) -> str:
+        """Why nothing can be said of the policy: no episode has a return. "" where one has."""
+        if not np.isnan(np.mean(list(self.returns.values()), axis=0)).all():
+            return ""
+        return f"no episode is left: {'; '.join(self.notes) or 'all returns are NaN'}"
 
 
 def quotas(episodes: int, most: int | None = None) -> list[int]:
@@ -62,6 +77,9 @@ def quotas(episodes: int, most: int | None = None) -> list[int]:
 
 class Evaluator(Protocol):
     """Plays the same episodes whenever it is called."""
+
+    ended: int
+    """How many of the episodes in play have ended; up to date whenever `beat` is called."""
 
     def play(self, params: Mapping[str, PyTree], beat: Beat = lambda steps: None) -> PlayedEpisodes: ...
 
@@ -80,7 +98,7 @@ def make_evaluator(
     return HostEvaluator(Loop(graph, None, indices), vector, seed, quota, explore)
 
 
-class _Tally:
+class _EpisodeCollector:
     """Collects episodes as they end."""
 
     def __init__(self, groups: list[str], quota: Mapping[int, int]):
@@ -90,6 +108,8 @@ class _Tally:
         self.metrics: list[list[dict[str, float]]] = [[] for _ in self.indices]
         self.learner: list[list[float]] = [[] for _ in self.indices]
         self.groups, self.notes = groups, []
+        self.cut = 0  # episodes without a return
+        self.endless, self.not_begun = 0, 0  # those that did not end, and those after them
 
     def wants(self, row: int) -> bool:
         return len(self.lengths[row]) < self.quota[row]
@@ -114,7 +134,32 @@ class _Tally:
             self.lengths[row].append(length)
             self.metrics[row].append(own)
 
+    def add_endless(self, row: int, returns: dict[str, float], length: int) -> None:
+        """An episode that does not end: it counts as it stands. Those after it, which cannot begin, keep their places
+        without a return."""
+        if self.wants(row):
+            self.endless += 1
+            self.add(row, returns, length, {})
+            while self.wants(row):
+                self.not_begun += 1
+                self._add_nothing(row)
+
+    def leave_out(self, row: int) -> None:
+        """An episode that the environment cut, or could not begin."""
+        if self.wants(row):
+            self.cut += 1
+            self._add_nothing(row)
+
+    def _add_nothing(self, row: int) -> None:
+        self.returns[row].append(dict.fromkeys(self.groups, np.nan))
+        self.learner[row].append(np.nan)
+        self.lengths[row].append(0)
+        self.metrics[row].append({})
+
     def played(self) -> PlayedEpisodes:
+        if self.endless:
+            after = f", and {self.not_begun} after them did not begin" if self.not_begun else ""
+            self.notes.append(f"episodes without an end, cut after {LIMIT_STEPS:,} steps: {self.endless}{after}")
         rows = range(len(self.indices))
         order = [(k, e) for k in range(max(self.quota)) for e in rows if k < len(self.lengths[e])]
         names = dict.fromkeys(name for row in self.metrics for each in row for name in each)
@@ -127,12 +172,29 @@ class _Tally:
         )
 
 
+class _Failed:
+    """What fails in a vector from now on, and which episodes it cuts."""
+
+    def __init__(self, vector: HostVector):
+        self.vector = vector
+        vector.failures()  # those before
+        cut_with_others(vector)
+        self.found: list[Failure] = []  # the oldest
+        self.cut: set[tuple[int, int]] = set()  # rows and numbers of episodes
+
+    def look(self) -> None:
+        for failure in self.vector.failures():
+            self.found = self.found or [failure]
+            self.cut.add((failure.row, failure.episode))
+        self.cut.update(cut_with_others(self.vector))
+
+
 class HostEvaluator:
     """Steps a vector of host environments; it stays open from one evaluation to the next."""
 
     def __init__(self, loop: Loop, vector: HostVector, seed: int, quota: Mapping[int, int], explore: bool):
         self.loop, self.vector, self.quota, self.explore = loop, vector, quota, explore
-        self.seed = jnp.uint32(seed)
+        self.seed, self.ended = jnp.uint32(seed), 0
         self._specs = loop.graph.spec.groups
         self._act = jax.jit(self._act_all)
 
@@ -146,14 +208,18 @@ class HostEvaluator:
         """`watch` is called before every step, with the vector as it stands."""
         count = len(self.loop.envs)
         out = self._room(count)
-        tally = _Tally(list(self._specs), self.quota)
+        collector, self.ended = _EpisodeCollector(list(self._specs), self.quota), 0
         memory = {group: self.loop.initial_memory(group) for group in self._specs}
         rewards = {group: np.zeros(count) for group in self._specs}
         lengths, first = np.zeros(count, np.int64), np.ones(count, np.bool_)
+        failures = _Failed(self.vector)
         self.vector.reset(out.observation)
         numbers = self.vector.episode_numbers()
+        for row, number in enumerate(numbers.tolist()):
+            for _ in range(number):  # those before could not begin
+                collector.leave_out(row)
         ended_episodes(self.vector)  # those before this evaluation
-        for step in range(LIMIT_STEPS * max(self.quota.values())):
+        for step in range(0 if collector.done() else LIMIT_STEPS * max(self.quota.values())):
             if watch is not None:
                 watch(self.vector)
             actions, memory = self._act(params, out.observation, memory, first, jnp.int32(step))
@@ -167,31 +233,39 @@ class HostEvaluator:
             if first.any():
                 reported = {each.row: each.values for each in ended_episodes(self.vector)}
                 before, numbers = numbers, self.vector.episode_numbers()
+                failures.look()
                 # A game may go on after what ends an episode for learning: the loss of a life.
                 for row in np.flatnonzero(numbers != before).tolist():
-                    returns = {group: float(total[row]) for group, total in rewards.items()}
-                    tally.add(row, returns, int(lengths[row]), reported.get(row, {}))
+                    if (row, int(before[row])) in failures.cut:
+                        collector.leave_out(row)
+                    else:
+                        returns = {group: float(total[row]) for group, total in rewards.items()}
+                        collector.add(row, returns, int(lengths[row]), reported.get(row, {}))
+                    for _ in range(int(numbers[row] - before[row]) - 1):  # those that could not begin
+                        collector.leave_out(row)
                     lengths[row] = 0
                     for total in rewards.values():
                         total[row] = 0.0
-                if tally.done():
+            late = np.flatnonzero(lengths >= LIMIT_STEPS).tolist()
+            for row in late:
+                returns = {group: float(total[row]) for group, total in rewards.items()}
+                collector.add_endless(row, returns, int(lengths[row]))
+            if late or first.any():
+                self.ended = sum(map(len, collector.lengths))
+                if collector.done():
                     break
-        self._note(tally, rewards, lengths)
-        return tally.played()
+        failures.look()
+        self._note(collector, failures.found)
+        return collector.played()
 
     def close(self) -> None:
         self.vector.close()
 
-    def _note(self, tally: _Tally, rewards: dict[str, np.ndarray], lengths: np.ndarray) -> None:
-        failures = [failure for failure in self.vector.failures() if failure.episode < self.quota[failure.index]]
-        if failures:
-            cut = "1 episode was" if len(failures) == 1 else f"{len(failures)} episodes were"
-            tally.notes.append(f"{cut} cut: environment {failures[0].index}: {failures[0].what}")
-        endless = [row for row in range(len(lengths)) if tally.wants(row)]
-        for row in endless:
-            tally.add(row, {group: float(total[row]) for group, total in rewards.items()}, int(lengths[row]), {})
-        if endless:
-            tally.notes.append(f"{len(endless)} episodes did not end and were cut after {LIMIT_STEPS} steps")
+    def _note(self, collector: _EpisodeCollector, failures: list[Failure]) -> None:
+        if collector.cut:
+            cut = "1 episode was" if collector.cut == 1 else f"{collector.cut} episodes were"
+            why = f": environment {failures[0].index}: {failures[0].what}" if failures else ""
+            collector.notes.append(f"{cut} cut and left out{why}")
 
     def _room(self, count: int) -> HostStep:
         def each(make: Callable[[Any], Any]) -> dict[str, Any]:
@@ -226,11 +300,14 @@ def _acts(
 class _Playing(NamedTuple):
     """Between two steps of a compiled evaluation."""
 
+    seed: Array  # [] which the program does not know: one compiled program serves all seeds
     environments: EnvStates
     memory: dict[str, PyTree]  # by group: [B, ...]
     rewards: dict[str, Array]  # by group: [E] of the episodes in progress
     lengths: Array  # [E]
-    ended: Array  # [E] how many episodes have ended
+    ended: Array  # [E] how many episodes have ended; all of them after one that goes on for too long
+    counted: Array  # [E] how many of them have a return
+    endless: Array  # [E] whether the last of these went on for too long
     step: Array  # []
     found_returns: dict[str, Array]  # by group: [E, K]
     found_lengths: Array  # [E, K]
@@ -242,54 +319,85 @@ class CompiledEvaluator:
 
     def __init__(self, loop: Loop, seed: int, quota: Mapping[int, int], explore: bool):
         self.loop, self.quota, self.explore, self.seed = loop, quota, explore, jnp.uint32(seed)
-        self._most = max(quota.values())
-        self._begin, self._advance = jax.jit(self._first), jax.jit(self._steps, donate_argnums=1)
+        self.ended = 0
+        self.most = max(quota.values())  # episodes of an environment
+        self._begin, self._advance = jax.jit(self.first), jax.jit(self.steps, donate_argnums=1)
+        self._text: tuple[str, list[bytes]] | None = None  # what they compile
+
+    def with_seed(self, seed: int) -> CompiledEvaluator:
+        """The same program, for episodes of another seed."""
+        other = copy.copy(self)
+        other.seed, other.ended = jnp.uint32(seed), 0
+        return other
+
+    def same_program(self, other: CompiledEvaluator) -> bool:
+        """Whether both compile the same, as where algorithms differ in settings that acting does not depend on."""
+        return self.quota == other.quota and self._traced() == other._traced()
+
+    def _traced(self) -> tuple[str, list[bytes]]:
+        if self._text is None:
+            params = {group: state.params for group, state in self.loop.graph.states.items()}
+            traced = jax.make_jaxpr(self.steps)(params, jax.eval_shape(self.first, self.seed))
+            text = re.sub(r" at 0x[0-9a-f]+", "", str(traced.jaxpr))  # of functions that only derivatives call
+            self._text = text, [array.tobytes() for array in named_leaves(traced.consts).values()]
+        return self._text
 
     def play(self, params: Mapping[str, PyTree], beat: Beat = lambda steps: None) -> PlayedEpisodes:
-        now = self._begin()
+        now = self._begin(self.seed)
         wanted = np.array([self.quota[index] for index in self.loop.envs])
         while True:
             now = self._advance(params, now)
             ended, step = jax.device_get((now.ended, now.step))
+            self.ended = int(np.minimum(ended, wanted).sum())
             beat(int(step))
-            if (ended >= wanted).all() or step >= LIMIT_STEPS * self._most:
+            if (ended >= wanted).all():
                 break
-        found = jax.device_get(now)
-        tally = _Tally(self.loop.groups, self.quota)
-        for row, count in enumerate(np.minimum(ended, wanted).tolist()):
+        return self.read(jax.device_get(now))
+
+    def read(self, found: _Playing) -> PlayedEpisodes:
+        """What was played, once it is on the host."""
+        wanted = np.array([self.quota[index] for index in self.loop.envs])
+        collector, broken = _EpisodeCollector(self.loop.groups, self.quota), 0
+        for row, count in enumerate(np.minimum(found.counted, wanted).tolist()):
             for k in range(count):
                 returns = {group: float(values[row, k]) for group, values in found.found_returns.items()}
                 metrics = {name: float(values[row, k]) for name, values in found.found_metrics.items()}
-                tally.add(row, returns, int(found.found_lengths[row, k]), metrics)
-        endless = [row for row in range(len(wanted)) if tally.wants(row)]
-        for row in endless:
-            returns = {group: float(values[row]) for group, values in found.rewards.items()}
-            tally.add(row, returns, int(found.lengths[row]), {})
-        if endless:
-            tally.notes.append(f"{len(endless)} episodes did not end and were cut after {LIMIT_STEPS} steps")
-        return tally.played()
+                length = int(found.found_lengths[row, k])
+                if found.endless[row] and k == count - 1:
+                    collector.add_endless(row, returns, length)
+                else:
+                    collector.add(row, returns, length, metrics)
+                broken += any(map(math.isnan, returns.values()))
+        if broken:
+            collector.notes.append(f"{broken} episodes were left out: their return is NaN")
+        return collector.played()
 
     def close(self) -> None:
         pass
 
-    def _first(self) -> _Playing:
+    def first(self, seed: Array) -> _Playing:
+        """Before the first step. Pure, as is `steps`."""
         loop, envs = self.loop, len(self.loop.envs)
-        environments = loop.reset(self.seed)
-        room = jnp.zeros((envs, self._most), jnp.float32)
-        named = jax.eval_shape(lambda state: self._step_environments(state, jnp.int32(0), None)[1], environments)
+        environments = loop.reset(seed)
+        room = jnp.zeros((envs, self.most), jnp.float32)
+        named = jax.eval_shape(lambda state: self._step_environments(seed, state, jnp.int32(0), None)[1], environments)
         return _Playing(
+            seed,
             environments,
             {group: loop.initial_memory(group) for group in loop.groups},
             {group: jnp.zeros(envs, jnp.float32) for group in loop.groups},
             jnp.zeros(envs, jnp.int32),
             jnp.zeros(envs, jnp.int32),
+            jnp.zeros(envs, jnp.int32),
+            jnp.zeros(envs, jnp.bool_),
             jnp.zeros((), jnp.int32),
             dict.fromkeys(loop.groups, room),
-            jnp.zeros((envs, self._most), jnp.int32),
+            jnp.zeros((envs, self.most), jnp.int32),
             dict.fromkeys(_scalars(named), room),
         )
 
-    def _steps(self, params: PyTree, now: _Playing) -> _Playing:
+    def steps(self, params: PyTree, now: _Playing) -> _Playing:
+        """So many steps as a call takes, or fewer where all episodes have ended."""
         wanted = jnp.asarray([self.quota[index] for index in self.loop.envs], jnp.int32)
         end = now.step + CALL_STEPS
 
@@ -298,10 +406,10 @@ class CompiledEvaluator:
 
         return jax.lax.while_loop(goes_on, lambda now: self._step(params, now), now)
 
-    def _step_environments(self, environments: EnvStates, step: Array, actions: PyTree) -> tuple[Any, Any]:
+    def _step_environments(self, seed: Array, environments: EnvStates, step: Array, actions: PyTree) -> tuple[Any, Any]:
         loop, environment = self.loop, self.loop.environment
         assert environment is not None
-        base = random.base_key(self.seed, random.ENVIRONMENT)
+        base = random.base_key(seed, random.ENVIRONMENT)
         keys = random.environment_keys(base, step, jnp.asarray(np.asarray(loop.envs, np.int32)))
         fresh = jax.vmap(environment.reset)(keys[:, 1])
         if actions is None:  # only the types of what a step returns are asked for
@@ -319,9 +427,9 @@ class CompiledEvaluator:
 
     def _step(self, params: PyTree, now: _Playing) -> _Playing:
         loop, (_, observation, first) = self.loop, now.environments
-        acts = _acts(loop, params, observation, now.memory, first, self.seed, now.step, self.explore)
+        acts = _acts(loop, params, observation, now.memory, first, now.seed, now.step, self.explore)
         actions = loop.environment_actions({group: act.action for group, act in acts.items()})
-        (environments, timestep), metrics = self._step_environments(now.environments, now.step, actions)
+        (environments, timestep), metrics = self._step_environments(now.seed, now.environments, now.step, actions)
         done, rows = environments.first, jnp.arange(len(loop.envs))
         by_column = loop.by_column(timestep.reward)
         rewards = {
@@ -329,17 +437,22 @@ class CompiledEvaluator:
             for group in loop.groups
         }
         lengths = now.lengths + 1
-        slot = jnp.where(done, now.ended, self._most)  # out of range where nothing ended: dropped
+        late = ~done & (lengths >= LIMIT_STEPS) & (now.ended < self.most)
+        counts = (done | late) & (now.ended < self.most)
+        slot = jnp.where(counts, now.ended, self.most)  # out of range where nothing ended: dropped
 
         def put(room: Array, values: Array) -> Array:
             return room.at[rows, slot].set(values.astype(room.dtype), mode="drop")
 
         return _Playing(
+            now.seed,
             environments,
             {group: act.memory for group, act in acts.items()},
             {group: jnp.where(done, 0.0, total) for group, total in rewards.items()},
             jnp.where(done, 0, lengths),
-            now.ended + done,
+            jnp.where(late, self.most, now.ended + done),
+            now.counted + counts,
+            now.endless | late,
             now.step + 1,
             {group: put(now.found_returns[group], total) for group, total in rewards.items()},
             put(now.found_lengths, lengths),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from runnel.graph.nodes import Graph
 from runnel.planning.plan import Plan
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite
-from runnel.runtime.programs.carry import Carry
+from runnel.runtime.programs.carry import Carry, StateChange
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import NO_SNAPSHOTS, SnapshotSchedule, TakenSnapshot
@@ -30,6 +30,10 @@ class Program(Protocol):
     @property
     def carry(self) -> Carry | None:
         """The state of training; if it is in other processes, as it was last saved."""
+        ...
+
+    def learnt(self) -> tuple[dict[str, PyTree], dict[str, Any]] | None:
+        """Of the carry, the learners' states and how many updates they have had, by group."""
         ...
 
     @property
@@ -58,6 +62,13 @@ class Program(Protocol):
 
     def begin_from(self, states: Mapping[str, PyTree]) -> None:
         """Before the first `run`: the states, by group, that learning begins with instead of fresh ones."""
+        ...
+
+    def exchange(self, change: StateChange) -> tuple[ProgressDelta | None, int]:
+        """Between two iterations: the states that `change` returns take the place of the learners' own.
+
+        Returns the progress since `run`, where workers have made some, and how many episodes were cut.
+        """
         ...
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:

@@ -16,7 +16,7 @@ from runnel.planning.channels import group_types
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.acting import LocalPolicies
-from runnel.runtime.programs.carry import ActorStates, Carry, IterationMetrics
+from runnel.runtime.programs.carry import ActorStates, Carry, IterationMetrics, StateChange
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
 from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
@@ -106,6 +106,9 @@ class SteppedProgram:
     def ask_for_snapshot(self) -> None:
         self._snapshots.ask(self.carry.states, self.carry.updates)  # type: ignore[arg-type]
 
+    def learnt(self) -> tuple[Any, Any]:
+        return self.carry.states, self.carry.updates
+
     def measure(self) -> None:
         self._unroll_s, self._learn_s = 0.0, 0.0
         if self.player is not None:
@@ -136,6 +139,10 @@ class SteppedProgram:
 
     def begin_from(self, states: Mapping[str, PyTree]) -> None:
         self.carry = self.carry._replace(states={**self.carry.states, **jax.device_put(dict(states))})
+
+    def exchange(self, change: StateChange) -> tuple[None, int]:
+        self.begin_from(change(self.carry.states, self.carry.updates))
+        return None, 0
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut."""

@@ -172,13 +172,14 @@ class Assignment:
 
     @cached_property
     def counted_groups(self) -> list[str]:
-        """The groups whose episodes are counted here: where their trajectories are taken first."""
+        """The groups whose episodes are counted here: those that learn, where their trajectories are taken first."""
         first = {}
         for node in self.run_graph.nodes.values():
             for ref in node.inputs:
                 first.setdefault(ref.node, node.name)
         rollouts = {node.group: node.name for node in self.run_graph.of_kind("rollout")}
-        return [group for group in self.consumed_groups if first[rollouts[group]] in self.fragment.nodes]
+        counted = [group for group in self.consumed_groups if group in self.run_graph.learning_groups]
+        return [group for group in counted if first[rollouts[group]] in self.fragment.nodes]
 
     @cached_property
     def remote_groups(self) -> list[str]:

@@ -249,7 +249,7 @@ class AsyncInferenceServer:
         self._starts = np.asarray([client.block.start * self.agents for client in clients] + [0], np.int32)
         self._base = group_key(graph, jnp.uint32(seed), random.ACT, self.group)
         # A row more than there are columns: padding reads and writes it.
-        one = graph.algorithm.initial_memory(graph.spec.groups[self.group])
+        one = graph.algorithm.for_group(self.group).initial_memory(graph.spec.groups[self.group])
         total = len(clients) * self.rows + 1
         self.memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (total, *jnp.shape(x))), one)
         self.sizes = sorted({min(1 << k, len(clients)) for k in range(len(clients).bit_length() + 1)})

@@ -29,21 +29,20 @@ def program(calls, offset):
 
 def test_tracing_lowering_and_compiling_are_all_seen():
     """By the names that JAX has for them: where it renames one, this fails."""
-    seen, over = set(), threading.Event()
+    seen = set()
 
-    def look():
-        while not over.wait(0.001):
-            for file, name in stacks.COMPILER.items():
-                stack = stacks.main_thread()
-                if any(frame.file.endswith(file) and frame.function.startswith(name) for frame in stack):
-                    assert stacks.compiles(stack)
-                    seen.add(file)
+    def called(frame, event, _):
+        for file, name in stacks.COMPILER.items():
+            if event == "call" and frame.f_code.co_filename.endswith(file) and frame.f_code.co_name.startswith(name):
+                assert stacks.compiles(stacks.of(frame))
+                seen.add(file)
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    jax.jit(program(150, time.time()))(jnp.float32(0)).block_until_ready()
-    over.set()
-    thread.join()
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        jax.jit(program(2, time.time()))(jnp.float32(0)).block_until_ready()
+    finally:
+        sys.setprofile(before)
     assert seen == set(stacks.COMPILER)
 
 

@@ -1,4 +1,4 @@
-"""Groups of agents that share a policy, and how what PettingZoo shows them is written down. No JAX is imported here."""
+"""Groups of agents that share a policy, and how what they are shown is written down. No JAX is imported here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import utils
 
 from runnel.envs import spaces
-from runnel.envs.pettingzoo_games import Agent, Moment
+from runnel.envs.team_games import Agent, Moment
 from runnel.errors import UserError
 from runnel.observations import parted
 from runnel.types import DEFAULT_GROUP, Discrete, MultiDiscrete, NativeFormat

@@ -1,4 +1,4 @@
-"""PettingZoo environments stepped one after the other, their agents in rows by group. No JAX is imported here."""
+"""Environments of several agents stepped one after the other, agents in rows by group. No JAX is imported here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from runnel.environment import Episode, HostStep
 from runnel.envs import infos, spaces
-from runnel.envs.pettingzoo_games import Agent, Game, Moment
-from runnel.envs.pettingzoo_teams import State, Team
 from runnel.envs.recovery import EnvironmentFault, fault_of_observation, fault_of_reward, raised
+from runnel.envs.team_games import Agent, Game, Moment
+from runnel.envs.teams import State, Team
 from runnel.envs.vector import RecoveringVector, ended_early
 from runnel.types import PyTree, space_map, zeros
 
@@ -28,7 +28,7 @@ class _Played(NamedTuple):
     infos: Mapping[Agent, Any] | None = None  # None of a step that failed
 
 
-class PettingZooVector(RecoveringVector[Game]):
+class TeamVector(RecoveringVector[Game]):
     """Several environments of one name. A group's rows are its agents in the first environment, in the second, ..."""
 
     def __init__(

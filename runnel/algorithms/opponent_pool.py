@@ -1,0 +1,186 @@
+"""Opponents: a group of agents that is played by several stored policies, and does not learn.
+
+The pool has K *places*, each with the parameters of one policy. Which place plays in an episode is drawn when the
+episode begins, and remembered until it ends. What is learnt is who won: results are counted by place. Everything is
+part of the learner's state and of the agents' memory, so that opponents are the same under every distribution, and
+stop, resume and survive as all training does.
+
+Policies are exchanged from outside, between two iterations (`runnel.matchmaking`); nothing is compiled for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from runnel.algorithm import Algorithm
+from runnel.matchmaking import Matchmaker
+from runnel.ops import episodes, random
+from runnel.ops.grouping import apply_by_place
+from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
+
+if TYPE_CHECKING:
+    from runnel.graph.flow import Flow
+
+NOBODY = -1
+"""The place of an agent whose episode has not begun."""
+
+WIN, DRAW, LOSS = range(3)
+
+
+class PoolParams(NamedTuple):
+    """What acting needs."""
+
+    places: PyTree  # [K, ...] the parameters of each place's policy
+    probabilities: Array  # [K] how often each place plays
+    serials: Array  # [K] which policy a place has: another number after each exchange
+
+
+class PoolResults(NamedTuple):
+    """Of the episodes that ended since the last exchange, by place, as the pool's policy saw them."""
+
+    games: Array  # [K, 3] how many were won, drawn and lost
+    returns: Array  # [K] the sum of its returns
+
+
+class PoolState(NamedTuple):
+    params: PoolParams
+    results: PoolResults
+    round: Array  # [] the number of the decision that filled the places
+
+
+class PoolMemory(NamedTuple):
+    """Of one agent."""
+
+    policy: PyTree  # of the policy that plays
+    place: Array  # [] NOBODY before the first step
+    serial: Array  # [] which policy the place had when the episode began
+
+
+class PoolStep(NamedTuple):
+    """What the count of results wants to know of a step."""
+
+    place: Array
+    serial: Array
+
+
+@dataclass(frozen=True)
+class OpponentPool(Algorithm):
+    """A group that is played by stored policies of the algorithm `policy`."""
+
+    policy: Algorithm
+    matchmaker: Matchmaker
+    """Which policies play, and how often."""
+    learner: str = ""
+    """The group whose policies play here too, once they are past; none where empty."""
+    unroll: int = 128
+    """Steps of an unroll, where no other group has one: all groups of an environment have the same."""
+
+    learns: ClassVar[bool] = False
+
+    @property
+    def places(self) -> int:
+        return self.matchmaker.places
+
+    @property
+    def actions(self) -> Any:  # type: ignore[override]
+        return self.policy.actions
+
+    @property
+    def central(self) -> bool:  # type: ignore[override]
+        return self.policy.central
+
+    @property
+    def max_staleness(self) -> int:  # type: ignore[override]
+        return self.policy.max_staleness
+
+    def init(self, key: Array, spec: AgentSpec) -> PoolState:
+        """Places with one fresh policy; the first exchange comes before the first step."""
+        one = self.policy.init(key, spec).params
+        return self.filled([one] * self.places, [1.0] * self.places, [0] * self.places)
+
+    def filled(
+        self, policies: Sequence[PyTree], weights: Sequence[float], serials: Sequence[int], round: int = 0
+    ) -> PoolState:
+        """The state of a pool whose places have these parameters, and no results yet."""
+        share = jnp.asarray(weights, jnp.float32)
+        params = PoolParams(
+            jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies),
+            share / share.sum(),
+            jnp.asarray(serials, jnp.int32),
+        )
+        return PoolState(params, PoolResults(jnp.zeros((self.places, 3)), jnp.zeros(self.places)), jnp.int32(round))
+
+    def initial_memory(self, spec: AgentSpec) -> PoolMemory:
+        return PoolMemory(self.policy.initial_memory(spec), jnp.int32(NOBODY), jnp.int32(0))
+
+    def act(
+        self, params: PoolParams, observation: PyTree, memory: PoolMemory, key: Array, explore: bool,
+        environment_key: Array | None = None,
+    ) -> Act:  # fmt: skip
+        """Acts as the policy does that plays in this episode: the same for all agents of the group."""
+        draw_key = jax.random.fold_in(key if environment_key is None else environment_key, 1)
+        bounds = jnp.cumsum(params.probabilities)[:-1]
+        drawn = jnp.sum(random.uniform(draw_key) >= bounds, dtype=jnp.int32)
+        begins = memory.place == NOBODY
+        place = jnp.where(begins, drawn, memory.place)
+        serial = jnp.where(begins, params.serials[drawn], memory.serial)
+        act = self._as_place(explore)(params.places, place, (observation, memory.policy, key))
+        return Act(act.action, PoolMemory(act.memory, place, serial), PoolStep(place, serial))
+
+    def _as_place(self, explore: bool) -> Any:
+        """`act` with one place's parameters; of many rows at once, with rows grouped by place."""
+
+        def one(params: PyTree, row: PyTree) -> Act:
+            observation, memory, key = row
+            act = self.policy.act(params, observation, memory, key, explore)
+            return Act(act.action, act.memory)
+
+        @jax.custom_batching.custom_vmap
+        def choose(places: PyTree, place: Array, row: PyTree) -> Act:
+            return one(jax.tree.map(lambda x: x[place], places), row)
+
+        @choose.def_vmap
+        def _(axis_size: int, in_batched: Any, places: PyTree, place: Array, row: PyTree) -> tuple[Act, Any]:
+            params_batched, place_batched, row_batched = in_batched
+            if any(jax.tree.leaves(params_batched)):
+                # Each row has places of its own, as in a program of several members.
+                axes = jax.tree.map(lambda own: 0 if own else None, in_batched)
+                acts = jax.vmap(lambda *given: choose(*given), in_axes=tuple(axes))(places, place, row)
+            else:
+                spread = partial(_spread, axis_size)
+                rows = jax.tree.map(spread, row, row_batched)
+                acts = apply_by_place(one, places, spread(place, place_batched), rows)
+            return acts, jax.tree.map(lambda _: True, acts)
+
+        return choose
+
+    def learn(self, state: PoolState, trajectory: Trajectory, key: Array) -> tuple[PoolState, dict[str, Array]]:
+        """Counts the episodes that ended."""
+        del key
+        place, serial = trajectory.extras  # [T, B]
+        ended = trajectory.terminated | trajectory.truncated
+        # An episode whose place got another policy meanwhile is no result of either.
+        counts = ended & (serial == state.params.serials[place])
+        running = episodes.Running({"": trajectory.discounted_sum}, jnp.zeros_like(trajectory.index))
+        returns = episodes.count(running, {"": trajectory.reward}, ended)[1].returns[""]  # [T, B] 0 where none ended
+        won = jnp.where(returns > 0, WIN, jnp.where(returns < 0, LOSS, DRAW))
+        weight = counts.astype(jnp.float32)
+        results = PoolResults(
+            state.results.games.at[place, won].add(weight),
+            state.results.returns.at[place].add(weight * returns),
+        )
+        return state._replace(results=results), {"games": weight.sum()}
+
+    def loop(self, flow: Flow) -> None:
+        trajectory = flow.rollout(self.act, steps=flow.unroll or self.unroll, discount=1.0)
+        flow.learn(self.learn, trajectory)
+
+
+def _spread(rows: int, value: Array, batched: bool) -> Array:
+    return value if batched else jnp.broadcast_to(value, (rows, *value.shape))

@@ -1,0 +1,63 @@
+"""Seats of symmetric JAX environments: who sits where is a part of an environment's state. See `runnel.envs.seats`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from runnel.environment import JaxEnvironment, TimeStep
+from runnel.envs.seats import OPPONENT, seated_spec
+from runnel.types import Array, EnvSpec, PyTree
+
+SEATS_KEY = 0x5EA7
+"""Folded into the key of a reset: the environment draws its own numbers as it does without seats."""
+
+
+class SeatedState(NamedTuple):
+    """An episode in progress."""
+
+    inner: PyTree  # the environment's own
+    order: Array  # [players] the player in each seat: those that learn come first
+
+
+class SeatedJaxEnvironment:
+    """A JAX environment of which some seats learn."""
+
+    def __init__(self, environment: JaxEnvironment, seats: int):
+        self.environment, self.seats = environment, seats
+        self.spec: EnvSpec = seated_spec(environment.spec, seats)
+        ((self._group, agents),) = environment.spec.groups.items()
+        self._players = agents.agents
+        if hasattr(environment, "render"):
+            self.render = lambda state: environment.render(state.inner)  # type: ignore[attr-defined]
+
+    def reset(self, key: Array) -> tuple[SeatedState, PyTree]:
+        inner, observation = self.environment.reset(key)
+        first = jax.random.randint(jax.random.fold_in(key, SEATS_KEY), (), 0, self._players)
+        order = (jnp.arange(self._players) + first) % self._players
+        return SeatedState(inner, order), self._by_group(observation, order)
+
+    def step(self, state: SeatedState, action: PyTree, key: Array) -> tuple[SeatedState, TimeStep]:
+        seated = [action[group] if self._agents(group) > 1 else action[group][None] for group in self.spec.groups]
+        joined = jnp.concatenate(seated)
+        actions = jnp.zeros_like(joined).at[state.order].set(joined)
+        inner, timestep = self.environment.step(state.inner, actions, key)
+        after = timestep._replace(
+            observation=self._by_group(timestep.observation, state.order),
+            reward=self._by_group(timestep.reward, state.order),
+        )
+        return state._replace(inner=inner), after
+
+    def _agents(self, group: str) -> int:
+        return self.spec.groups[group].agents
+
+    def _by_group(self, value: PyTree, order: Array) -> dict[str, PyTree]:
+        """What all players have, [players, ...], as each group has it."""
+        seats = {self._group: order[: self.seats], OPPONENT: order[self.seats :]}
+
+        def take(x: Array, players: Array) -> Array:
+            return x[players] if len(players) > 1 else x[players[0]]
+
+        return {group: jax.tree.map(lambda x, own=own: take(x, own), value) for group, own in seats.items()}

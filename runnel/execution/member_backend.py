@@ -1,0 +1,61 @@
+"""What trains the members of a directory, as their group sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from runnel.config.run_config import RunConfig
+
+END_S: Final = 60.0
+"""How long members may take to end after they were asked to."""
+
+
+class WaitingMember(NamedTuple):
+    """A member that has something left to train."""
+
+    number: int
+    directory: Path
+    config: dict[str, Any]
+    asked: RunConfig
+
+
+class Standing(NamedTuple):
+    """How far a member is."""
+
+    env_steps: int
+    mean_return: float | None
+    steps_per_second: float | None = None
+
+
+class MemberBackend(Protocol):
+    """Trains members."""
+
+    notes: list[str]
+    """What the user should know before they begin."""
+
+    def advance(self) -> None:
+        """Begins those that there is room for. To be called several times a second."""
+        ...
+
+    def over(self) -> bool:
+        """Whether all have ended."""
+        ...
+
+    def standing(self) -> dict[int, Standing]:
+        """By member: those that train now."""
+        ...
+
+    def news(self) -> list[str]:
+        """What happened to members since the last call."""
+        ...
+
+    def stop(self, number: int) -> None:
+        """A signal asks all to end, with checkpoints; called in its handler."""
+        ...
+
+    def abort(self) -> None:
+        """Ends all at once."""
+        ...
+
+    def close(self) -> None: ...

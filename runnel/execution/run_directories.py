@@ -1,0 +1,97 @@
+"""A run's directory, from the first look at it to the lock that keeps others out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from runnel.algorithm import algorithm_name
+from runnel.errors import UserError
+from runnel.execution.building import BuiltRun
+from runnel.recording import members_file, run_directory, run_lock, sweep_file
+from runnel.recording.checkpoint import Checkpoints
+from runnel.recording.files import as_user_error, check_layout
+
+
+def fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> tuple[Path, list[Path]]:
+    """A directory for the run, and what was made for it; one that already holds a run is refused."""
+    if run_dir is None:
+        slug = re.sub(
+            r"[^A-Za-z0-9.]+", "-", f"{algorithm_name(built.algorithm).lower()}-{built.graph.spec.name}-{seed}"
+        )
+        run_dir = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    directory = Path(run_dir)
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot write a run into {directory}: {error.strerror}; choose another run_dir=", keywords=("run_dir",)
+        ) from None
+    run_lock.check_free(directory)
+    refuse_held(directory)
+    return directory, made
+
+
+def refuse_held(directory: Path) -> None:
+    if sweep_file.holds_sweep(directory):
+        raise UserError(
+            f"{directory} already holds a sweep; go on with it by `runnel resume {directory}`, or choose another "
+            "run_dir=",
+            keywords=("run_dir",),
+        )
+    if members_file.holds_members(directory):
+        raise UserError(
+            f"{directory} already holds several runs; go on with them by `runnel resume {directory}`, or choose "
+            "another run_dir=",
+            keywords=("run_dir",),
+        )
+    held = [
+        name
+        for name in ("config.json", "metrics.jsonl", "checkpoints", "result.json")
+        if run_directory.exists(directory, name)
+    ]
+    with as_user_error(directory, "write a run into"):
+        resumable = bool(Checkpoints(directory).all())
+    if held and not resumable:
+        raise UserError(
+            f"{directory} holds a run without a checkpoint ({', '.join(held)}): remove the directory or choose "
+            "another run_dir=",
+            keywords=("run_dir",),
+        )
+    if held:
+        raise UserError(
+            f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
+            "or choose another run_dir=",
+            keywords=("run_dir",),
+        )
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[list[str]]:
+    """Around a run: keeps others out of its directory, and refuses one that a run could not write into as it should.
+
+    Gives what the user should know.
+    """
+    check_layout(directory)
+    notes: list[str] = []
+    with run_lock.hold(directory, notes.append):
+        yield notes
+
+
+@contextlib.contextmanager
+def cleared(made: Sequence[Path]) -> Iterator[None]:
+    """Around a run, while its lock is held: directories made for one that was refused are removed again."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if made and os.listdir(made[0]) == [run_lock.FILE]:
+                (made[0] / run_lock.FILE).unlink()
+                for path in made:
+                    path.rmdir()  # refuses one that is not empty
+        raise

@@ -1,0 +1,459 @@
+"""Members of one program, each driven by a session of its own as if it trained alone.
+
+    shared = SharedProgram(program, seeds, settings, schedule)
+    shared.views[3].run(...)        # in the thread of member 3's session; waits until all members have asked
+
+A call trains all members for as many iterations as each of them has asked for. A member that has ended takes part until
+half of them have; then the program is compiled for those that are left. Members stand at different iterations where one
+went back to a checkpoint, or where a run was killed while it wrote checkpoints: those that are behind train first, and
+the others wait.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
+
+import jax
+import numpy as np
+
+from runnel.errors import RunFailed
+from runnel.runtime.programs import totals
+from runnel.runtime.programs.carry import Carry, StateChange
+from runnel.runtime.programs.episode_sums import EpisodeSums
+from runnel.runtime.programs.metric_window import MetricWindow
+from runnel.runtime.programs.snapshots import BEGINNING, SnapshotSchedule, SnapshotTaker, TakenSnapshot
+from runnel.runtime.programs.totals import ProgressDelta
+from runnel.runtime.single_process.cohort import Called, CohortProgram
+from runnel.runtime.usage import UsageReport, single_process_usage
+from runnel.types import PyTree
+
+CALL_S: Final = 0.5
+"""How long a call should take; twice that of a single run, since every member reports after it."""
+
+LOOK_S: Final = 0.1
+"""How often a member that waits looks whether its run is to end."""
+
+MOST_ITERATIONS: Final = 1 << 30
+
+NOBODY: Final = -1
+"""In a call of a fixed number of members: a row whose results nobody waits for."""
+
+
+class _Asked(NamedTuple):
+    """What a member waits for."""
+
+    iterations: int
+    target: float
+
+
+class _Cohort:
+    """Members that stand at the same iteration, with their carries stacked."""
+
+    def __init__(self, members: Sequence[int], carry: Carry):
+        self.members, self.carry = list(members), carry
+        self.iteration = int(carry.iteration)
+        self._fetched: dict[str, PyTree] = {}
+
+    def moved(self, carry: Carry, iterations: int = 0) -> None:
+        self.carry, self.iteration, self._fetched = carry, self.iteration + iterations, {}
+
+    def fetched(self, name: str) -> PyTree:
+        """A field of the carry on the host: copies, since the device's memory is written again in the next call."""
+        if name not in self._fetched:
+            self._fetched[name] = jax.tree.map(np.array, jax.device_get(getattr(self.carry, name)))
+        return self._fetched[name]
+
+
+class SharedProgram:
+    """The one program of several members.
+
+    It is one class because all of it is under one lock: members ask, wait, load and leave in threads of their own, and
+    each of these changes who is in the next call.
+    """
+
+    def __init__(
+        self,
+        program: CohortProgram,
+        steps_per_iteration: int,
+        seeds: Sequence[int],
+        settings: Mapping[str, np.ndarray],
+        schedule: SnapshotSchedule,
+        parallel_calls: int = 1,
+        name: str = "program",
+        whole: int | None = None,
+        skips: Sequence[bool] | None = None,
+    ):
+        """`settings`: [M] of each setting that is an argument of the program. `parallel_calls`: into so many calls,
+        each in a thread of its own, members are divided on a device that one call does not fill. `whole`: every call is
+        of so many members, however few train, so that a member's numbers do not depend on who trains beside it.
+        `skips`: [M] whether a member goes on without updates that are refused; a call ends at those of others."""
+        self._parallel_calls, self._threads = parallel_calls, ThreadPoolExecutor(parallel_calls, "members")
+        self.name, self.steps_per_iteration = name, steps_per_iteration
+        self._program, self._seeds, self._whole = program, list(seeds), whole
+        self._schedule = schedule
+        self._skips = np.zeros(len(seeds), np.bool_) if skips is None else np.array(skips, np.bool_)
+        self._cohorts: list[_Cohort] = []
+        self._unmade = set(range(len(seeds)))  # not begun: they may continue from a checkpoint instead
+        self._changed = threading.Condition(threading.RLock())
+        self._iterations_per_call = 1
+        self._error: BaseException | None = None
+        self.seconds = 0.0
+        """Spent in calls."""
+        self.begin(settings)
+
+    def begin(self, settings: Mapping[str, np.ndarray], anew: Sequence[int] = ()) -> None:
+        """All members train with these settings, from where they stand; those of `anew` from the beginning."""
+        self._settings = dict(settings)
+        for member in anew:
+            if self.stands_at(member) is not None:
+                self._take_out(member)
+            self._unmade.add(member)
+        self._live = set(range(len(self._seeds)))
+        self._asked: dict[int, _Asked] = {}
+        self._given: dict[int, tuple[ProgressDelta, EpisodeSums]] = {}
+        self.views = [MemberProgram(self, member, SnapshotTaker(self._schedule)) for member in self._live]
+
+    def close(self) -> None:
+        """Frees the device's memory at once: views refer to the program and the program to views, and such cycles live
+        until Python looks for them."""
+        with self._changed:
+            self._cohorts, self.views, self._live = [], [], set()
+        self._threads.shutdown(wait=False)
+
+    def copy(self, parents: Sequence[int]) -> None:
+        """Each member goes on with the learner's state of its parent, which keeps its own; nothing leaves the device.
+
+        One whose parent is not here any more is not either, from then on.
+        """
+        with self._changed:
+            children = {child: parent for child, parent in enumerate(parents) if child != parent}
+            for target in self._cohorts:
+                states = target.carry.states
+                for source in self._cohorts:
+                    pairs = [(target.members.index(child), source.members.index(parent))
+                             for child, parent in children.items()
+                             if child in target.members and parent in source.members]  # fmt: skip
+                    if pairs:
+                        rows, of = (np.array(each) for each in zip(*pairs, strict=True))
+                        states = jax.tree.map(lambda x, y, rows=rows, of=of: x.at[rows].set(y[of]), states,
+                                              source.carry.states)  # fmt: skip
+                target.moved(self._program.place(target.carry._replace(states=states)))
+            here = {member for cohort in self._cohorts for member in cohort.members}
+            for child, parent in children.items():
+                if child in here and parent not in here:
+                    self._take_out(child)
+
+    # What members ask for, in their own threads
+
+    def run(
+        self, member: int, iterations: int, target: float, stop: Callable[[], bool]
+    ) -> tuple[ProgressDelta, EpisodeSums] | None:
+        """Trains a member with all others; None where its run is asked to end before they have all asked."""
+        with self._changed:
+            self._asked[member] = _Asked(iterations, target)
+            self._changed.notify_all()
+            while member not in self._given:
+                if self._error is not None:
+                    raise RunFailed(f"the members' program failed: {self._error}") from self._error
+                if stop():
+                    del self._asked[member]
+                    return None
+                if self._asked.keys() >= self._live:
+                    self._call()
+                    self._changed.notify_all()
+                else:
+                    self._changed.wait(LOOK_S)
+            return self._given.pop(member)
+
+    def leave(self, member: int) -> None:
+        """A member has ended: nobody waits for it any more."""
+        with self._changed:
+            self._live.discard(member)
+            self._asked.pop(member, None)
+            self._changed.notify_all()
+
+    def field(self, member: int, name: str) -> PyTree:
+        """A field of a member's carry, on the host."""
+        with self._changed:
+            cohort = self._cohort(member)
+            row, axes = cohort.members.index(member), getattr(self._program.axes, name)
+            return jax.tree.map(
+                lambda axis, x: x if axis is None else x[row], axes, cohort.fetched(name), is_leaf=lambda x: x is None
+            )
+
+    def put(self, member: int, carry: Carry) -> None:
+        """Continues a member from a carry of its own."""
+        stacked = self._program.each(lambda x: np.asarray(x)[None], carry, np.asarray)
+        with self._changed:
+            self._take_out(member)
+            self._cohorts.append(_Cohort([member], self._program.place(stacked)))
+
+    def begin_again(self, member: int) -> None:
+        """Continues a member from the beginning."""
+        with self._changed:
+            self._take_out(member)
+            self._cohorts.append(self._fresh([member]))
+
+    def iteration(self, member: int) -> int:
+        with self._changed:
+            return 0 if member in self._unmade else self._cohort(member).iteration
+
+    def stands_at(self, member: int) -> int | None:
+        """The iteration that a member stands at; None where it has not begun or is not here any more."""
+        with self._changed:
+            return next((cohort.iteration for cohort in self._cohorts if member in cohort.members), None)
+
+    # Cohorts
+
+    def _call(self) -> None:
+        """Trains the members that are furthest behind, up to where the next ones stand."""
+        try:
+            self._gather()
+            first = min(cohort.iteration for cohort in self._cohorts)
+            now = [cohort for cohort in self._cohorts if cohort.iteration == first]
+            later = min((c.iteration for c in self._cohorts if c.iteration > first), default=MOST_ITERATIONS)
+            waiting = [self._asked[member].iterations for cohort in now for member in self._live_of(cohort)]
+            count = min(self._iterations_per_call, later - first, *waiting)
+            for cohort in now:
+                self._program.prepare(len(cohort.members))
+            started = time.monotonic()
+            called = list(self._threads.map(lambda cohort: self._train(cohort, count), now))
+            spent = time.monotonic() - started
+        except BaseException as error:
+            self._error = error
+            raise
+        self.seconds += spent
+        if spent < CALL_S / 2 and all(each.iterations == self._iterations_per_call for each in called):
+            self._iterations_per_call *= 2
+        for cohort, found in zip(now, called, strict=True):
+            self._give(cohort, found)
+
+    def _train(self, cohort: _Cohort, iterations: int) -> Called:
+        targets = [self._asked[m].target if m in self._live else math.nan for m in cohort.members]
+        carry, called = self._program.run(
+            cohort.carry, self._values(cohort.members), iterations, np.array(targets, np.float32),
+            self._skips[np.maximum(cohort.members, 0)],
+        )  # fmt: skip
+        cohort.moved(carry, called.iterations)
+        return called
+
+    def _give(self, cohort: _Cohort, called: Called) -> None:
+        """Hands out what a call has done."""
+        window = cohort.fetched("window")
+        for member in self._live_of(cohort):
+            row = cohort.members.index(member)
+            total, own = (jax.tree.map(lambda x, row=row: x[row], tree) for tree in (called.totals, window))
+            self._given[member] = totals.read_host(called.iterations, total, own, bool(called.reached[row]))
+            del self._asked[member]
+
+    def _live_of(self, cohort: _Cohort) -> list[int]:
+        return [member for member in cohort.members if member in self._live]
+
+    def _gather(self) -> None:
+        """Members that stand at the same iteration come together; those that have ended leave."""
+        self._make()
+        alike: list[list[_Cohort]] = []
+        for cohort in sorted(self._cohorts, key=lambda cohort: cohort.iteration):
+            if not self._live_of(cohort):
+                continue
+            if alike and self._alike(alike[-1][0], cohort):
+                alike[-1].append(cohort)
+            else:
+                alike.append([cohort])
+        self._cohorts = [cohort for group in alike for cohort in self._regrouped(group)]
+
+    def _regrouped(self, group: list[_Cohort]) -> list[_Cohort]:
+        """Cohorts at the same iteration, as many of equal size as train side by side, most of their members live."""
+        live = sum(len(self._live_of(cohort)) for cohort in group)
+        there = sum(member != NOBODY for cohort in group for member in cohort.members)
+        rows = there if self._whole is None and live > there // 2 else live
+        size = self._size(rows)
+        if all(len(cohort.members) == size for cohort in group) and len(group) == -(-rows // size):
+            return group
+        members = [member for cohort in group for member in self._live_of(cohort)]
+        places = [np.array([cohort.members.index(m) for m in self._live_of(cohort)]) for cohort in group]
+
+        def own(*leaves: Any) -> np.ndarray:
+            return np.concatenate([np.asarray(leaf)[each] for leaf, each in zip(leaves, places, strict=True)])
+
+        first, *others = (cohort.carry for cohort in group)
+        carry = self._program.each(own, first, lambda x, *_: np.asarray(x), *others)
+        order = np.argsort(members)  # by number, and not by who was first to be there
+        carry = self._program.each(lambda x: x[order], carry)
+        return self._split(sorted(members), carry)
+
+    def _size(self, members: int) -> int:
+        """How many members a call has, where so many stand at the same iteration."""
+        return self._program.call_size(members if self._whole is None else self._whole, self._parallel_calls)
+
+    def _split(self, members: Sequence[int], carry: Carry) -> list[_Cohort]:
+        """Members with their carries, on the host or on the device, as cohorts that train side by side."""
+        size = self._size(len(members))
+        if size == len(members):
+            return [_Cohort(members, self._program.place(carry))]
+
+        def part(start: int) -> Carry:
+            rows = np.minimum(np.arange(start, start + size), len(members) - 1)  # the last one fills what is left over
+            return self._program.each(lambda x: np.asarray(x)[rows], carry, np.asarray)
+
+        def of(start: int) -> list[int]:
+            own = list(members[start : start + size])
+            return own + [NOBODY] * (size - len(own))
+
+        return [_Cohort(of(start), self._program.place(part(start))) for start in range(0, len(members), size)]
+
+    def _alike(self, a: _Cohort, b: _Cohort) -> bool:
+        """Whether all that members of one program have in common is the same in both."""
+        found: list[bool] = []
+
+        def compare(x: Any, y: Any) -> Any:
+            found.append(np.array_equal(x, y))
+            return x
+
+        self._program.each(lambda x, _: x, a.carry, compare, b.carry)
+        return all(found)
+
+    def _make(self) -> None:
+        if self._unmade:
+            members, self._unmade = sorted(self._unmade), set()
+            self._cohorts += self._split(members, self._fresh(members).carry)
+
+    def _take_out(self, member: int) -> None:
+        if member in self._unmade:
+            self._unmade.discard(member)
+            return
+        cohort = self._cohort(member)
+        self._cohorts.remove(cohort)
+        rows = [row for row, other in enumerate(cohort.members) if other != member]
+        if rows:
+            carry = self._program.each(lambda x: np.asarray(x)[np.array(rows)], cohort.carry, np.asarray)
+            self._cohorts.append(_Cohort([cohort.members[row] for row in rows], self._program.place(carry)))
+
+    def _fresh(self, members: Sequence[int]) -> _Cohort:
+        made = [*members, *[members[-1]] * ((self._whole or 0) - len(members))]
+        carry = self._program.fresh([self._seeds[m] for m in made], self._values(made))
+        if len(made) > len(members):
+            carry = self._program.each(lambda x: np.asarray(x)[: len(members)], carry)
+        return _Cohort(members, carry)
+
+    def _values(self, members: Sequence[int]) -> dict[str, np.ndarray]:
+        return {name: values[np.maximum(members, 0)] for name, values in self._settings.items()}
+
+    def _cohort(self, member: int) -> _Cohort:
+        if member in self._unmade:
+            self._make()
+        found = next((cohort for cohort in self._cohorts if member in cohort.members), None)
+        if found is None:
+            raise RunFailed(f"member {member} has left the members' program, which does not have its state any more")
+        return found
+
+
+class MemberProgram:
+    """One member of a `SharedProgram`, as a `Program`."""
+
+    def __init__(self, shared: SharedProgram, member: int, snapshots: SnapshotTaker):
+        self._shared, self._member, self._snapshots = shared, member, snapshots
+        self.steps = 0
+        self.metric_window = MetricWindow()
+        self._seconds = 0.0
+        self._held: Carry | None = None
+
+    @property
+    def carry(self) -> Carry:
+        return Carry(*(self._shared.field(self._member, name) for name in Carry._fields))
+
+    def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
+        del seconds
+        self._take_if_due()
+        before = self._shared.seconds
+        decided = target if not self.metric_window.scored else math.inf
+        given = self._shared.run(self._member, min(iterations, self._until_snapshot()), decided, stop)
+        if given is None:
+            return self.metric_window.apply(totals.no_progress(self._shared.field(self._member, "window")), target)
+        progress, ended = given
+        self.metric_window.add(ended)
+        self._seconds += self._shared.seconds - before
+        self._take_if_due()
+        return self.metric_window.apply(progress, target)
+
+    def _steps_taken(self) -> int:
+        return self._shared.iteration(self._member) * self._shared.steps_per_iteration
+
+    def _take_if_due(self) -> None:
+        env_steps = self._steps_taken()
+        if self._snapshots.schedule.mark(self._snapshots.env_steps, env_steps) is None:
+            self._snapshots.env_steps = env_steps
+        else:
+            self._snapshots.reached(env_steps, *self.learnt())
+
+    def learnt(self) -> tuple[Any, Any]:
+        return self._shared.field(self._member, "states"), self._shared.field(self._member, "updates")
+
+    def _until_snapshot(self) -> int:
+        per_iteration = self._shared.steps_per_iteration
+        mark = self._snapshots.schedule.next_mark(self._steps_taken())
+        return MOST_ITERATIONS if mark is None else -(-mark // per_iteration) - self._steps_taken() // per_iteration
+
+    def snapshots(self) -> list[TakenSnapshot]:
+        return self._snapshots.fetch()
+
+    def ask_for_snapshot(self) -> None:
+        self._snapshots.ask(*self.learnt())
+
+    def measure(self) -> None:
+        self._seconds = 0.0
+
+    def report(self, recent: bool = False) -> UsageReport:
+        del recent
+        return single_process_usage(self._shared.name, {"program": self._seconds})
+
+    def save(self) -> dict[str, PyTree]:
+        return {"carry": self.carry, "host": {}}
+
+    def begin_from(self, states: Mapping[str, PyTree]) -> None:
+        if states:
+            carry = self.carry
+            self._shared.put(self._member, carry._replace(states={**carry.states, **states}))
+
+    def exchange(self, change: StateChange) -> tuple[None, int]:
+        self.begin_from(change(*self.learnt()))
+        return None, 0
+
+    def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
+        del env_steps
+        if saved is None:
+            self._shared.begin_again(self._member)
+        elif saved["carry"] is not self._held:
+            self._shared.put(self._member, saved["carry"])
+        self._held = None
+        self._snapshots.env_steps = self._steps_taken() or BEGINNING
+        return 0
+
+    def held(self, iteration: int) -> dict[str, PyTree] | None:
+        """What `load` goes on from without anything being read, where the member stands at this iteration already.
+
+        Of its carry, only what others look at is fetched.
+        """
+        if self._shared.stands_at(self._member) != iteration:
+            return None
+        fetched = {name: self._shared.field(self._member, name) for name in ("iteration", "updates", "states")}
+        others: dict[str, Any] = {name: () for name in Carry._fields if name not in fetched}
+        self._held = Carry(**{**others, **fetched})
+        return {"carry": self._held, "host": {}}
+
+    def listen(self, seconds: float) -> None:
+        """No other process works on it."""
+
+    def rest(self) -> None:
+        """No other process works on it."""
+
+    def hurry(self) -> None:
+        """There is no other process to wait for."""
+
+    def close(self) -> None:
+        self._shared.leave(self._member)

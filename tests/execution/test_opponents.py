@@ -1,0 +1,292 @@
+"""Runs in which past policies play the other seats of a game."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from chaos import Chaos
+from kill_runs import assert_same, final_state, train, undisturbed
+
+import runnel
+from runnel.algorithms.dqn import DQN
+from runnel.algorithms.impala import IMPALA
+from runnel.algorithms.ppo import PPO
+from runnel.errors import UserError
+from runnel.evaluation.evaluate import evaluate
+from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, UniformPast
+from runnel.recording.match_log import payoffs_of, read_matches
+
+SMALL = PPO(unroll=8, minibatches=2, epochs=2, hidden=(16,), learning_rate=3e-3)
+GRU = PPO(unroll=8, minibatches=2, epochs=1, hidden=(16,), memory="gru", memory_size=8)
+GAME, ENVS = "matrix:rock_paper_scissors", 8
+ITERATION = 8 * ENVS
+MATCHMAKER = PFSP(every=2 * ITERATION, places=3)
+
+
+def play(run_dir: Path, algorithm=SMALL, game=GAME, distribution="fused", iterations=8, **more):
+    more = {"opponents": MATCHMAKER, "envs": ENVS, "steps": iterations * ITERATION, "seed": 3, "quiet": True, **more}
+    return runnel.train(algorithm, game, distribution, run_dir=run_dir, **more)
+
+
+def everything(run) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(dict(run.states))]
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    return play(tmp_path_factory.mktemp("played") / "run")
+
+
+@pytest.fixture
+def played(whole_run, tmp_path):
+    """The directory of a run of eight iterations, for each test a copy of its own."""
+    return Path(shutil.copytree(whole_run.run_dir, tmp_path / "played", symlinks=True))
+
+
+def test_past_policies_enter_the_pool_and_play(whole_run):
+    rounds = read_matches(whole_run.run_dir)
+    assert [(made.round, made.env_steps) for made in rounds] == [(k, 2 * k * ITERATION) for k in range(5)]
+    assert rounds[0].places == ("player:0",) * 3
+    assert [made.pool[-1] for made in rounds] == [f"player:{2 * k}" for k in range(5)]
+    for before, made in pairwise(rounds):
+        assert set(made.places) <= set(made.pool)
+        assert {result.player for result in made.results} <= set(before.places)
+        assert {result.opponent for result in made.results} == {made.pool[-1]}
+    games = sum(result.games for made in rounds for result in made.results)
+    assert games == 8 * ITERATION  # an episode is one step, and none was cut
+
+
+def test_policies_of_the_pool_are_kept_whatever_the_rule_says(whole_run):
+    kept = {snapshot.version for snapshot in runnel.policies(whole_run.run_dir).query("player")}
+    assert kept == {0, 2, 4, 6, 8}
+
+
+def test_the_learner_alone_counts_in_returns(whole_run):
+    assert "group_returns" not in whole_run.result
+    assert -1 <= whole_run.result["mean_return"] <= 1
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        "inline",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("coarse", "fine", "environments", "decoupled")),
+    ],
+)
+def test_every_synchronous_distribution_plays_the_same_matches(distribution, whole_run, tmp_path):
+    other = play(tmp_path / "other", distribution=distribution)
+    assert read_matches(other.run_dir) == read_matches(whole_run.run_dir)
+    for mine, own in zip(jax.tree.leaves(dict(other.states)), jax.tree.leaves(dict(whole_run.states)), strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(own), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["async", "decoupled"])
+def test_asynchronous_learners_play_past_policies_too(distribution, tmp_path):
+    run = play(tmp_path / "run", IMPALA(unroll=8), distribution=distribution, iterations=12)
+    rounds = read_matches(run.run_dir)
+    assert len(rounds) >= 3
+    assert payoffs_of(rounds).results
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "game", "distribution"),
+    [
+        (SMALL, GAME, "fused"),
+        (SMALL, "openspiel:kuhn_poker", "inline"),
+        pytest.param(GRU, "pgx:kuhn_poker", "fused", marks=pytest.mark.slow),
+        pytest.param(SMALL, "openspiel:kuhn_poker", "coarse", marks=pytest.mark.slow),
+        pytest.param(
+            DQN(unroll=8, min_size=64, capacity=256, batch=16, hidden=(16,)), GAME, "inline", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_stopped_and_resumed_equals_never_stopped(algorithm, game, distribution, tmp_path):
+    """Also between two decisions, and where one is made: pool, payoffs and running matches go on."""
+    whole = play(tmp_path / "whole", algorithm, game, distribution, 7)
+    play(tmp_path / "parts", algorithm, game, distribution, 3)
+    for stop in (4, 7):
+        last = runnel.resume(tmp_path / "parts", steps=stop * ITERATION, quiet=True)
+    assert read_matches(last.run_dir) == read_matches(whole.run_dir)
+    assert everything(last) == everything(whole)
+
+
+def test_policies_that_left_the_pool_are_there_while_a_checkpoint_needs_them(tmp_path):
+    """A run that was killed goes on from a checkpoint, where policies play that the pool has dropped since."""
+    small = UniformPast(every=ITERATION, pool_size=2, places=3)
+    whole = play(tmp_path / "whole", opponents=small, iterations=9)
+    play(tmp_path / "killed", opponents=small, iterations=4)
+    kept = shutil.copytree(tmp_path / "killed" / "checkpoints", tmp_path / "checkpoints")
+    runnel.resume(tmp_path / "killed", steps=9 * ITERATION, quiet=True)
+    shutil.rmtree(tmp_path / "killed" / "checkpoints")  # as if the last one had never been written
+    shutil.copytree(kept, tmp_path / "killed" / "checkpoints")
+    (tmp_path / "killed" / "result.json").unlink()
+    last = runnel.resume(tmp_path / "killed", steps=9 * ITERATION, quiet=True)
+    assert "opponent_lost" not in (tmp_path / "killed" / "events.jsonl").read_text()
+    assert read_matches(last.run_dir) == read_matches(whole.run_dir)
+    assert everything(last) == everything(whole)
+
+
+def test_a_lost_line_costs_results_and_is_reported(played):
+    lines = (played / "matches.jsonl").read_text().splitlines(keepends=True)
+    (played / "matches.jsonl").write_text("".join(lines[:-1]))
+    run = runnel.resume(played, steps=12 * ITERATION, quiet=True)
+    assert "results_lost" in (played / "events.jsonl").read_text()
+    assert read_matches(run.run_dir)[len(lines) - 1].results == ()
+
+
+def test_what_a_killed_start_has_left_is_not_of_the_next_run(played, whole_run, tmp_path):
+    left = tmp_path / "left"
+    left.mkdir()
+    for name in ("matches.jsonl", "policies"):
+        shutil.move(played / name, left / name)
+    again = play(left)
+    assert read_matches(again.run_dir) == read_matches(whole_run.run_dir)
+    assert everything(again) == everything(whole_run)
+
+
+def test_a_learner_begins_with_stored_parameters(whole_run, tmp_path):
+    run = play(tmp_path / "run", iterations=1, init_from=str(whole_run.run_dir))
+    (first, *_) = [each for each in runnel.policies(run.run_dir).query("player") if each.version == 0]
+    stored = {each.version: each for each in runnel.policies(whole_run.run_dir).query("player")}[8]
+    names = [name for name in stored.arrays() if name.startswith("params") and "kernel" in name]
+    assert names
+    for name in names:
+        np.testing.assert_array_equal(first.arrays()[name], stored.arrays()[name])
+
+
+@pytest.mark.slow
+def test_killed_workers_change_nothing(tmp_path):
+    command = ["ppo", "openspiel:kuhn_poker", "--distribution", "coarse", "--actors", "2", "--opponents", "pfsp"]
+    command += ["--set", "opponents.every=8192", "opponents.places=3"]
+    wanted = undisturbed(command, tmp_path / "calm", 60_000)
+    workers = ["actor-0", "actor-1", "learner"]
+    chaos = Chaos(train(command, tmp_path / "killed", 60_000), tmp_path / "killed", workers, seed=1, most=4)
+    assert chaos.run(400) == 0, chaos.output()
+    assert chaos.done
+    assert_same(final_state(tmp_path / "killed"), wanted)
+    assert read_matches(tmp_path / "killed") == read_matches(tmp_path / "calm")
+
+
+def test_a_policy_that_is_gone_is_reported_and_not_played_any_more(played):
+    for version in (0, 2):
+        shutil.rmtree(played / "policies" / "group-player" / f"{version:012d}")
+    run = runnel.resume(played, steps=14 * ITERATION, quiet=True)
+    assert run.result["status"] == "finished"
+    events = [json.loads(line) for line in (played / "events.jsonl").read_text().splitlines()]
+    lost = [event for event in events if event["event"] == "opponent_lost"]
+    assert lost
+    assert all(event["reason"].startswith(("player:0:", "player:2:")) for event in lost)
+
+
+@pytest.mark.parametrize("line", ["", "{}", "[1]", '{"group": 1}', "not json", '{"group": "opponent", "round": -1}'])
+def test_lines_that_no_run_writes_are_left_out(line, played):
+    known = read_matches(played)
+    with (played / "matches.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert read_matches(played) == known
+
+
+def test_stored_policies_of_other_runs_can_be_the_opponents(whole_run, tmp_path):
+    key = f"{whole_run.run_dir}@latest"
+    run = play(tmp_path / "run", opponents=Fixed(keys=(key,), places=2, every=4 * ITERATION))
+    rounds = read_matches(run.run_dir)
+    assert {place for made in rounds for place in made.places} == {key}
+    assert {result.player for made in rounds for result in made.results} == {key}
+    stored, own = whole_run.states["player"].params, run.states["opponent"].params.places
+    for mine, theirs in zip(jax.tree.leaves(own), jax.tree.leaves(stored), strict=True):
+        np.testing.assert_array_equal(np.asarray(mine)[1], np.asarray(theirs))
+
+
+def test_an_evaluation_plays_against_the_pool_and_reports_the_learners_return(whole_run, tmp_path):
+    found = evaluate(whole_run.run_dir, episodes=8)
+    assert set(found["group_returns"]) == {"player", "opponent"}
+    assert found["mean_return"] == pytest.approx(found["group_returns"]["player"])
+    run = play(tmp_path / "run", eval_every=4 * ITERATION, eval_episodes=4)
+    best = run.result["best"]
+    assert best["score"] == pytest.approx(best["mean_return"])
+
+
+def test_a_loaded_policy_is_the_learners(whole_run):
+    policy = runnel.load(whole_run.run_dir)
+    assert policy.act(np.ones(policy.spec.observation.shape, np.float32)).shape == ()
+
+
+def test_the_learner_is_exported_and_the_pool_is_not(whole_run, tmp_path):
+    assert runnel.export(whole_run.run_dir, tmp_path / "policy", "stablehlo")
+    with pytest.raises(UserError, match="found an opponent pool or a function, expected a policy that has learnt"):
+        runnel.export(whole_run.run_dir, tmp_path / "pool", "stablehlo", group="opponent")
+
+
+def test_a_past_policy_is_evaluated_against_the_pool_of_now(whole_run):
+    assert evaluate(f"{whole_run.run_dir}@2", episodes=2)["version"] == 2
+
+
+@pytest.mark.parametrize(
+    ("train_several", "more"),
+    [
+        (runnel.sweep, {"over": {"learning_rate": [1e-3, 1e-2]}, "sampler": "grid"}),
+        (runnel.train_population, {"rule": runnel.PBT(every=64), "members": 2}),
+    ],
+)
+def test_several_runs_that_would_share_opponents_are_refused(train_several, more, tmp_path):
+    given = {"opponents": Latest(), "run_dir": tmp_path / "all", "steps": 64, "quiet": True}
+    with pytest.raises(UserError, match="opponents"):
+        train_several("ppo", GAME, **more, **given)
+    assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.slow
+def test_members_have_pools_of_their_own(tmp_path):
+    found = runnel.train_members(
+        SMALL, GAME, "fused", seeds=2, envs=ENVS, steps=4 * ITERATION, run_dir=tmp_path / "all", quiet=True,
+        opponents=MATCHMAKER,
+    )  # fmt: skip
+    alone = play(tmp_path / "alone", seed=1, iterations=4)
+    assert read_matches(found.members[1]) == read_matches(alone.run_dir)
+    assert read_matches(found.members[0]) != read_matches(alone.run_dir)
+
+
+@dataclass(frozen=True)
+class Nobody(Matchmaker):
+    def fill(self, rng, round, payoffs, pool):
+        return Matches((), ())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "game", "opponents", "expected"),
+    [
+        (SMALL, GAME, Nobody(), "found no snapshot, expected 4 keys of the pool"),
+        (SMALL, GAME, Fixed(keys=("player:77",)), "found no policy 'player:77' in the pool"),
+        (SMALL, GAME, Fixed(keys=("/nowhere@best",)), "there is no directory /nowhere"),
+        (SMALL, "gymnax:CartPole-v1", Latest(), "has 1 player, expected more than seats that learn"),
+        (SMALL, "jaxmarl:MPE_simple_tag_v3", Latest(), "has the groups adversary, agent, expected one group"),
+        ({"player": SMALL}, GAME, Latest(), "found an algorithm for each group, expected one"),
+        (SMALL, GAME, Nobody, "found no snapshot, expected 4 keys of the pool"),
+        (SMALL, GAME, 3, "opponents=3: found"),
+        (SMALL, GAME, "pfps", "there is no matchmaker 'pfps'.*did you mean 'pfsp'"),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_trained(algorithm, game, opponents, expected, tmp_path):
+    with pytest.raises(UserError, match=expected):
+        play(tmp_path / "run", algorithm, game, opponents=opponents)
+    assert not (tmp_path / "run").exists()
+
+
+def test_policies_of_other_shapes_are_refused(whole_run, tmp_path):
+    other = PPO(unroll=8, minibatches=2, hidden=(24,))
+    with pytest.raises(UserError, match="params"):
+        play(tmp_path / "run", other, opponents=Fixed(keys=(f"{whole_run.run_dir}@latest",)))
+
+
+@pytest.mark.slow
+def test_uniform_past_opponents_are_of_many_versions(tmp_path):
+    run = play(tmp_path / "run", opponents=UniformPast(every=ITERATION, places=6, latest_share=0.2), iterations=10)
+    assert len(set(read_matches(run.run_dir)[-1].places)) == 6
