@@ -54,14 +54,17 @@ def _row(run: Run) -> tuple[str, ...]:
     task, records = run.task, list(run.seeds.values())
     held = sum(task.wanted.holds(judged(task, record)) for record in records)
     reached = median(record["reached_at"] or math.inf for record in records)  # one that never did counts as endless
-    greedy = [(record["evaluation"] or {}).get("mean_return") for record in records]
+    greedy = _spread((record["evaluation"] or {}).get("mean_return") for record in records)
+    if task.also_played:
+        also = [(record["also_played"]["evaluation"] or {}).get("mean_return") for record in records]
+        greedy += f"; {', '.join(f'{name} {value}' for name, value in task.also_played.items())}: {_spread(also)}"
     return (
         task.title,
         f"`{task.environment}`",
         f"`{records[-1]['distribution']}`",
         f"{max(record['env_steps'] for record in records):,}",
         _spread(record["mean_return"] for record in records),
-        _spread(greedy),
+        greedy,
         str(task.wanted),
         f"{held} of {len(records)}",
         f"{reached:,.0f}" if reached < math.inf and task.judged_by == "training" else "",

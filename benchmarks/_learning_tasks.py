@@ -84,6 +84,7 @@ class Task:
     stop_at: float | None = None  # end as soon as 100 episodes reach it: the steps are the figure
     judged_by: Literal["training", "evaluation"] = "training"
     episodes: int = 20  # to play greedily when it is trained
+    also_played: Mapping[str, Any] = field(default_factory=dict)  # settings of the environment in as many more episodes
     on: Literal["cpu", "gpu"] = "cpu"
     label: str = ""  # what people call the algorithm, where that is more than its name
     frames: int = 1  # of a step of the environment
@@ -141,6 +142,19 @@ def _pong(algorithm: str, actors: int, published: Published) -> Task:
     return Task(
         f"pong-{algorithm}", algorithm, "ALE/Pong-v5", 20_000_000, at_least(18), published, stop_at=18.0, frames=4,
         distribution="decoupled", numbers={"actors": actors, "inference": 1}, on="gpu", episodes=5,
+    )  # fmt: skip
+
+
+_ATARI: Final = {
+    "unroll": 64, "learning_rate": 5e-4, "anneal_steps": 10_000_000, "clip": 0.1, "entropy_cost": 0.01,
+}  # fmt: skip
+
+
+def _atari(game: str, least: float, published: Published, settings: Mapping[str, Any], **more: Any) -> Task:
+    return Task(
+        f"{game.lower()}-10m-ppo", "ppo", f"ALE/{game}-v5", 10_000_000, at_least(least), published,
+        {**_ATARI, **settings}, distribution="decoupled", numbers={"actors": 14, "inference": 1}, envs=112, on="gpu",
+        frames=4, episodes=100, also_played={"sticky": 0.25}, **more,
     )  # fmt: skip
 
 
@@ -223,6 +237,13 @@ SECTIONS: Final[dict[str, tuple[Task, ...]]] = {
     "Pong: 18 points ahead": (
         _pong("ppo", 14, Published("20.36 ± 0.20 at 10 M steps", CLEANRL_PPO)),
         _pong("impala", 14, Published("20.99 ± 0.11 at 10 M steps, PPO", ZOO)),
+    ),
+    "Atari: 10 million steps": (
+        _atari("Pong", 20, Published("20.36 ± 0.20", CLEANRL_PPO), {"minibatches": 8}),
+        _atari(
+            "Breakout", 350, Published("414.66 ± 28.09", CLEANRL_PPO), {"minibatches": 16},
+            env_settings={"life_loss": True},
+        ),
     ),
 }  # fmt: skip
 """By what the table says above them."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -26,6 +30,15 @@ def describe(*packages: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("jax", *packages)},
     }
+
+
+def describe_elsewhere(*packages: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """As `describe`, by a process that ends at once: this one takes no memory of a GPU, which its runs need."""
+    code = f"import json; from benchmarks._machine import describe; print(json.dumps(describe(*{packages!r})))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=True
+    )
+    return json.loads(told.stdout.splitlines()[-1])
 
 
 def _version(package: str) -> str | None:

@@ -3,7 +3,7 @@
 IMPALA on Pong under `decoupled`, with as many environment workers on both sides, alternating: without evaluation, and
 with one evaluation worker. Compared is `steps_per_second` of `result.json`, which counts from the first update.
 
-    python benchmarks/evaluation.py --actors 13 --steps 2000000 --runs 3         a machine of 16 cores and a GPU
+    python benchmarks/evaluation.py --actors 13 --envs 104 --steps 2000000       a machine of 16 cores and a GPU
     python benchmarks/evaluation.py --environment CartPole-v1 --actors 1 --steps 100000 --eval-every 20000
 """
 
@@ -54,15 +54,20 @@ def main() -> None:
     parser.add_argument("--out", metavar="DIR", help="where the raw results go (benchmarks/results)")
     args = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {"without": [], "with": []}
+    about = machine.describe_elsewhere("runnel", "ale_py")
     for seed in range(args.runs):
         for name, evaluated in (("without", False), ("with", True)):
             found[name].append(run(args, seed, evaluated))
             print(f"{name} evaluation, seed {seed}: {found[name][-1]}", flush=True)
+        report(found, args, about)  # after each pair: a benchmark that is cut off keeps what it has
+
+
+def report(found: dict[str, list[dict[str, Any]]], args: argparse.Namespace, about: dict[str, Any]) -> None:
     medians = {name: statistics.median(each["steps_per_second"] for each in runs) for name, runs in found.items()}
     ratio = medians["with"] / medians["without"]
-    print(f"with evaluation {medians['with']:,.0f} steps/s, without {medians['without']:,.0f}: {ratio:.3f}")
+    print(f"with evaluation {medians['with']:,.0f} steps/s, without {medians['without']:,.0f}: {ratio:.3f}", flush=True)
     asked = {name: value for name, value in vars(args).items() if name != "out"}
-    result = {"machine": machine.describe("jax"), "asked": asked, "runs": found, "ratio": ratio}
+    result = {"machine": about, "asked": asked, "runs": found, "ratio": ratio}
     machine.save("evaluation", result, args.out)
 
 

@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import _learning_table as table
+from benchmarks import _machine as machine
 from benchmarks._learning_results import Record, Results, read
 from benchmarks._learning_tasks import TASKS, Task
 from benchmarks._load import Load
-from benchmarks._machine import RESULTS
 from runnel.errors import UserError
 from runnel.planning.machine import gpus
 from runnel.recording.files import write_atomically
@@ -52,11 +52,7 @@ _RUNNING: set[subprocess.Popen[str]] = set()
 
 KEPT: Final = ("status", "mean_return", "env_steps", "updates", "episodes", "wall_seconds", "startup_seconds",
                "steps_per_second", "distribution", "bottleneck")  # fmt: skip
-DESCRIBE: Final = """
-import json
-from benchmarks._machine import describe
-print(json.dumps(describe("runnel", "flax", "gymnasium", "gymnax", "jaxmarl", "ale_py", "mujoco")))
-"""
+PACKAGES: Final = ("runnel", "flax", "gymnasium", "gymnax", "jaxmarl", "ale_py", "mujoco")
 
 
 # One seed
@@ -77,7 +73,7 @@ def train(task: Task, seed: int, limit_s: float) -> Record:
             return {"status": "failed", "reason": _short(error) or f"{type(reason).__name__}: {reason}"}
         if task.on == "gpu":
             record["busy"] = load.shares(result.get("startup_seconds") or 0.0)
-        record["evaluation"] = _evaluation(task, run_dir)
+        record |= played(task, run_dir)
         return record
 
 
@@ -107,11 +103,20 @@ def _thinned(points: list[Any]) -> list[Any]:
     return [points[i * (len(points) - 1) // (CURVE_POINTS - 1)] for i in range(CURVE_POINTS)]
 
 
-def _evaluation(task: Task, run_dir: Path) -> dict[str, Any] | None:
-    """What the last checkpoint reaches without exploration."""
+def played(task: Task, run_dir: Path) -> dict[str, Any]:
+    """What the last policy reaches without exploration, also in an environment with other settings if there are any."""
+    found = {"evaluation": _evaluation(task, run_dir, {})}
+    if task.also_played:
+        settings = dict(task.also_played)
+        found["also_played"] = {"settings": settings, "evaluation": _evaluation(task, run_dir, settings)}
+    return found
+
+
+def _evaluation(task: Task, run_dir: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     if not task.episodes:
         return None
-    told, error = _run(["eval", str(run_dir), "--episodes", str(task.episodes), "--json"], task.on, EVALUATION_S)
+    more = [f"--set=env.{name}={value}" for name, value in settings.items()]
+    told, error = _run(["eval", str(run_dir), "--episodes", str(task.episodes), "--json", *more], task.on, EVALUATION_S)
     try:
         found = json.loads(told)
         return {key: found[key] for key in ("episodes", "mean_return", "std_return", "min_return", "max_return")}
@@ -177,12 +182,7 @@ def chosen(patterns: list[str], on: str) -> list[Task]:
 
 
 def _describe(on: str) -> dict[str, Any]:
-    """This machine, as a process sees it that ends at once: this one must not take the GPU's memory."""
-    command = [sys.executable, "-c", DESCRIBE]
-    told = subprocess.run(
-        command, cwd=ROOT, env=_environment(on), capture_output=True, text=True, timeout=120, check=True
-    )
-    return json.loads(told.stdout.splitlines()[-1])
+    return machine.describe_elsewhere(*PACKAGES, environ=_environment(on))
 
 
 def run(tasks: list[Task], options: argparse.Namespace) -> None:
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2) if here == "cpu" else 1)
     parser.add_argument("--limit-s", type=float, default=7200.0, help="for a seed's training; then it is told to stop")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the raw results")
+    parser.add_argument("--out", type=Path, default=machine.RESULTS, help="directory of the raw results")
     parser.add_argument("--missing", action="store_true", help="only what has not finished on a machine like this one")
     parser.add_argument("--list", action="store_true", help="the tasks, and the seeds that have finished anywhere")
     parser.add_argument("--table", type=Path, nargs="?", const=PAGE, metavar="PAGE", help="write the tables")

@@ -177,7 +177,7 @@ def main() -> None:
                 result["whole"] = whole(members, steps, task)
             results.append(result)
             print(_line(result), flush=True)
-    machine.save("members", {"machine": machine.describe("jax"), "envs": ENVS, "results": results}, args.out)
+            machine.save("members", {"machine": machine.describe("jax"), "envs": ENVS, "results": results}, args.out)
 
 
 def _line(result: dict[str, Any]) -> str:

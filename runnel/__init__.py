@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from runnel.config.search_space import IntUniform, LogUniform, Uniform
     from runnel.environment import HostEnvironment, JaxEnvironment, TimeStep
     from runnel.errors import UserError
+    from runnel.evaluation.evaluate import evaluate
     from runnel.evaluation.export import export
     from runnel.evaluation.loading import load, policies
     from runnel.evaluation.versus import versus
@@ -44,6 +45,7 @@ _HOME = {
     "JaxEnvironment": "environment",
     "TimeStep": "environment",
     "UserError": "errors",
+    "evaluate": "evaluation.evaluate",
     "export": "evaluation.export",
     "load": "evaluation.loading",
     "policies": "evaluation.loading",

@@ -104,6 +104,12 @@ TUNED: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("impala", "gymnax:CartPole-v1"): {"envs": 16, "unroll": 32, **_IMPALA_CARTPOLE},  # 475 in 219,000
     ("mappo", "jaxmarl:3m"): {"envs": 128, **_SMAX},  # 1.8 in 2,900,000
     ("mappo", "jaxmarl:MPE_simple_spread_v3"): {"envs": 128, **_SPREAD},  # -14.6 at 2,000,000
+    ("ppo", "ALE/Breakout-v5"): {  # 406 at 10,000,000, with env.life_loss; one seed
+        "envs": 112,
+        **_PPO_ATARI,
+        "minibatches": 16,
+        "anneal_steps": 10_000_000,
+    },
     ("ppo", "ALE/Pong-v5"): {"envs": 112, **_PPO_ATARI},  # 18 in 1,921,000; two runs of one seed
     ("ppo", "Acrobot-v1"): {"envs": 16, **_PPO_ACROBOT},  # -90 in 162,000
     ("ppo", "CartPole-v1"): {"envs": 8, **_PPO_CARTPOLE},  # 475 in 97,000; 500 at 500,000
