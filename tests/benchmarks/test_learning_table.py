@@ -14,6 +14,7 @@ from benchmarks import _learning_table as table
 from benchmarks import learning
 from benchmarks._learning_results import read
 from benchmarks._learning_tasks import TASKS, Task, Wanted, at_least, at_most, exactly
+from benchmarks._machine import RESULTS
 from runnel import algorithms, distributions
 from runnel.cli import arguments
 from runnel.config import settings
@@ -43,7 +44,7 @@ if flags["seed"] == "3":
 
 def test_the_page_is_made_from_the_results() -> None:
     page = learning.PAGE.read_text()
-    assert page == table.filled(page, read(learning.RESULTS)), "run `python benchmarks/learning.py --table`"
+    assert page == table.filled(page, read(RESULTS)), "run `python benchmarks/learning.py --table`"
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
