@@ -144,7 +144,8 @@ def test_killed_workers_change_nothing(tmp_path):
     command = ["ppo", TAG, "--distribution", "coarse", "--actors", "2", "--opponents", "pfsp", "--set", "unroll=64"]
     command += ["opponents.every=8192", "opponents.places=3"]
     wanted = undisturbed(command, tmp_path / "calm", 40_000)
-    chaos = Chaos(train(command, tmp_path / "killed", 40_000), tmp_path / "killed", ["actor-0", "learner"], 1, 3)
+    workers, killed = ["actor-0", "learner"], tmp_path / "killed"
+    chaos = Chaos(train(command, killed, 40_000), killed, workers, seed=1, pause_s=(1.0, 3.0), most=3)
     assert chaos.run(400) == 0, chaos.output()
     assert chaos.done
     assert_same(final_state(tmp_path / "killed"), wanted)
