@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from runnel.execution.run import Run
     from runnel.execution.sweep import Sweep, resume_sweep, sweep
     from runnel.execution.training import resume, train
+    from runnel.league import League
     from runnel.matchmaking import PFSP, Candidate, Fixed, Latest, Matches, Matchmaker, Psro, UniformPast
     from runnel.payoffs import GameResult, PayoffTable
     from runnel.planning.distribution import REST, Barrier, BoundedStaleness, Distribution, Fragment, Layout
@@ -68,6 +69,7 @@ _HOME = {
     "Candidate": "matchmaking",
     "Fixed": "matchmaking",
     "Latest": "matchmaking",
+    "League": "league",
     "Matches": "matchmaking",
     "Matchmaker": "matchmaking",
     "Psro": "matchmaking",

@@ -74,6 +74,11 @@ class Matchmaker:
         if not isinstance(share, int | float) or not 0 <= share <= 1:
             raise UserError(f"latest_share={share}: found {share}, expected a number from 0 to 1")
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The learners of a league, in a symmetric game; empty where there is one, against its own past."""
+        return ()
+
     def fill(self, rng: np.random.Generator, round: int, payoffs: PayoffTable, pool: Sequence[Candidate]) -> Matches:
         """The policies for all places.
 
@@ -81,9 +86,22 @@ class Matchmaker:
         `payoffs`: all results so far. `pool`: candidates, the oldest first; the last one is the learner's newest.
 
         If all candidates are of one group, all are opponents, the newest included. If not, opponents are those of
-        other groups than the learner's, whose own are there for their results.
+        other groups than the learner's, whose own are there for their results. In a league, all are opponents; there
+        are those of one group after those of another, and the learner's own come last.
         """
         raise NotImplementedError
+
+    def starts_over(self, rounds: int, payoffs: PayoffTable, pool: Sequence[Candidate]) -> bool:
+        """Whether the learner begins again with its first parameters. Its newest policy is kept, as all others are.
+
+        `rounds`: decisions since it last began.
+        """
+        del rounds, payoffs, pool
+        return False
+
+    def playable(self, pool: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """The candidates that `fill` may name."""
+        return tuple(pool) if self.groups else opponents(pool)
 
     def grow(self, pool: Sequence[Candidate], newest: Candidate, round: int) -> tuple[Candidate, ...]:
         """The pool of one group after a decision; `newest` enters at every `pool_every`-th, round 0 included."""
@@ -103,7 +121,7 @@ class Matchmaker:
             raise UserError(f"{name}.fill: found no snapshot, expected {self.places} keys of the pool")
         if len(places) != self.places:
             raise UserError(f"{name}.fill: found {len(places)} places, expected {self.places}; repeat a key for more")
-        known = [candidate.key for candidate in opponents(pool)]
+        known = [candidate.key for candidate in self.playable(pool)]
         for key in places:
             if key not in known:
                 hint = nearest(str(key), known)
@@ -252,16 +270,24 @@ class PFSP(Matchmaker):
     """`hard` prefers policies that the learner loses to, `even` those that it is about as good as."""
     latest_share: float = 0.5
     """The part of the games that is against the newest policy; all of them while there is no past one."""
+    payoff: str = "score"
+    """What p is: `score`, of games that are won; or `return`, in a game without winners, between 0 against the past
+    policy whose mean return is the highest and 1 against that whose mean return is the lowest."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weighting not in ("hard", "even"):
             raise UserError(f"weighting='{self.weighting}': found '{self.weighting}', expected 'hard' or 'even'")
+        _check_payoff(self.payoff)
 
     def fill(self, rng: np.random.Generator, round: int, payoffs: PayoffTable, pool: Sequence[Candidate]) -> Matches:
         del round
         *past, latest = opponents(pool)
-        weights = {candidate.key: self._weight(_score(payoffs, pool, candidate)) for candidate in past}
+        if self.payoff == "return":
+            scores = ranks_by_return(payoffs, pool, past)
+        else:
+            scores = {candidate.key: score_of(payoffs, pool, candidate) for candidate in past}
+        weights = {key: self._weight(score) for key, score in scores.items()}
         if not any(weights.values()):
             weights = dict.fromkeys(weights, 1.0)
         return share_out(rng, self.places, weights, latest.key, self.latest_share)
@@ -270,19 +296,38 @@ class PFSP(Matchmaker):
         return (1 - score) ** 2 if self.weighting == "hard" else score * (1 - score)
 
 
-def _score(payoffs: PayoffTable, pool: Sequence[Candidate], opponent: Candidate) -> float:
+def score_of(payoffs: PayoffTable, pool: Sequence[Candidate], opponent: Candidate) -> float:
     """The score of the learner against a candidate; 0.5 where there are no games.
 
     The newest version may have no games yet: then it is that of the newest one that has. In the learner's own group,
     only versions later than the candidate count.
     """
-    versions = learners(pool)
-    for candidate in reversed(versions):
+    version = _newest_that_met(payoffs, pool, opponent)
+    return 0.5 if version is None else payoffs.score(version.key, opponent.key)
+
+
+def ranks_by_return(payoffs: PayoffTable, pool: Sequence[Candidate], past: Sequence[Candidate]) -> dict[str, float]:
+    """By key: 0 for the policy with the highest mean return against the learner, 1 for the lowest, 0.5 if unknown."""
+    versions = {each.key: _newest_that_met(payoffs, pool, each) for each in past}
+    returns = {key: payoffs.mean_return(key, own.key) for key, own in versions.items() if own is not None}
+    returns = {key: value for key, value in returns.items() if math.isfinite(value)}
+    low, high = min(returns.values(), default=0.0), max(returns.values(), default=0.0)
+    return {key: (high - returns[key]) / (high - low) if key in returns and high > low else 0.5 for key in versions}
+
+
+def _newest_that_met(payoffs: PayoffTable, pool: Sequence[Candidate], opponent: Candidate) -> Candidate | None:
+    """The learner's newest version that has played a candidate."""
+    for candidate in reversed(learners(pool)):
         if candidate.key == opponent.key:
             break
         if not candidate.pinned and payoffs.games(candidate.key, opponent.key):
-            return payoffs.score(candidate.key, opponent.key)
-    return 0.5
+            return candidate
+    return None
+
+
+def _check_payoff(payoff: str) -> None:
+    if payoff not in ("score", "return"):
+        raise UserError(f"payoff='{payoff}': found '{payoff}', expected 'score' or 'return'")
 
 
 @dataclass(frozen=True)
@@ -329,8 +374,7 @@ class Psro(Matchmaker):
     def __post_init__(self) -> None:
         super().__post_init__()
         meta_games.check_solver(self.solver)
-        if self.payoff not in ("score", "return"):
-            raise UserError(f"payoff='{self.payoff}': found '{self.payoff}', expected 'score' or 'return'")
+        _check_payoff(self.payoff)
 
     def fill(self, rng: np.random.Generator, round: int, payoffs: PayoffTable, pool: Sequence[Candidate]) -> Matches:
         del round

@@ -67,9 +67,12 @@ class PopulationRule:
         raise NotImplementedError
 
 
-def random_numbers(seed: int, round: int) -> np.random.Generator:
-    """The random numbers of a decision; those of round 0 choose what members begin with."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, round])))
+def random_numbers(seed: int, round: int, *which: int) -> np.random.Generator:
+    """The random numbers of a decision; those of round 0 choose what members begin with.
+
+    `which`: of several decisions of a round, where they draw different numbers.
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, round, *which])))
 
 
 # The rule of the field

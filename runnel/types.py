@@ -109,6 +109,10 @@ class AgentSpec:
     `agents > 1`, the group has that many agents in each environment, all sharing one policy, and the
     environment's arrays for the group have a leading axis of that size. `names` are what the environment calls these
     agents, in the order of that axis, if it names them.
+
+    A group need not play in every environment: with `plays`, that of index i is one of its own where
+    `plays[i % len(plays)]`. In the others it is shown what goes on there, but what it does has no effect, and
+    neither trajectories nor returns have it.
     """
 
     observation: Space
@@ -116,6 +120,11 @@ class AgentSpec:
     agents: int = 1
     names: tuple[str, ...] = ()
     native: NativeFormat | None = None
+    plays: tuple[bool, ...] = ()  # in which environments, in a repeated pattern; in all where empty
+
+    def plays_in(self, index: int) -> bool:
+        """Whether the group plays in the environment of this index."""
+        return not self.plays or self.plays[index % len(self.plays)]
 
 
 @dataclass(frozen=True)

@@ -394,3 +394,21 @@ def test_psro_without_open_spiel_is_refused_at_once(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("matchmaker", [Latest(places=2), PFSP(every=5), Fixed(("random",), pool_size=3), Psro("prd")])
 def test_a_matchmaker_is_stored_as_its_class_and_fields(matchmaker: Matchmaker) -> None:
     assert serialization.from_json(serialization.to_json(matchmaker), Matchmaker) == matchmaker
+
+
+def test_in_games_without_winners_pfsp_prefers_opponents_with_high_returns():
+    agents, adversaries = pool_of(4, "agent"), pool_of(2, "adversary")
+    returns = {"agent:0": -30.0, "agent:1": -10.0, "agent:2": -20.0}
+    games = [
+        GameResult(key, "adversary:1", losses=10, returns=10 * value, role="agent") for key, value in returns.items()
+    ]
+    pool = (*agents, *adversaries)
+    found = chances(filled(PFSP(payoff="return", places=8, latest_share=0.0), pool, PayoffTable(tuple(games))))
+    assert found == {"agent:1": pytest.approx(0.8), "agent:2": pytest.approx(0.2)}
+    nothing = chances(filled(PFSP(payoff="return", places=8, latest_share=0.0), pool))
+    assert list(nothing.values()) == [pytest.approx(1 / 3)] * 3
+
+
+def test_payoffs_are_scores_or_returns():
+    with pytest.raises(UserError, match="payoff='wins': found 'wins', expected 'score' or 'return'"):
+        PFSP(payoff="wins")

@@ -77,7 +77,11 @@ class OpponentPool(Algorithm):
     matchmaker: Matchmaker
     """Which policies play, and how often."""
     learner: str = ""
-    """The group whose policies play here too, once they are past; none where empty."""
+    """The group that plays against the pool; none where its policies are those of other runs alone."""
+    players: tuple[str, ...] = ()
+    """The groups whose policies play here, once they are past; the learner's own where empty."""
+    role: str = ""
+    """Which role of a game the pool has; empty in a symmetric game, where all have the same."""
     unroll: int = 128
     """Steps of an unroll, where no other group has one: all groups of an environment have the same."""
 

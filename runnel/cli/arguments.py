@@ -370,7 +370,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_opponents(parser: argparse.ArgumentParser) -> None:
-    what = "past policies play the other seats of a game: latest, uniform, pfsp, psro, fixed, or your own matchmaker"
+    what = "past policies play too: latest, uniform, pfsp, psro, fixed, league, or your own matchmaker"
     parser.add_argument("--opponents", metavar="NAME", help=what)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from runnel.config import serialization
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
-from runnel.envs import frame_stack, seats
+from runnel.envs import frame_stack, lineups, seats
 from runnel.envs.making import COUNT, as_user_errors, check_settings, names_parameter, requires_parameter
 from runnel.errors import EnvironmentFailed, UserError, a
 from runnel.types import EnvSpec
@@ -65,8 +65,8 @@ FAMILIES = (
 
 CHOICES = frozenset({
     "act_type", "action_type", "attack_mode", "backend", "desc", "game_version", "groups", "homogenisation_method",
-    "layout", "map_id", "map_name", "maze_map", "obs_method", "obs_type", "observation_type", "observe", "reward_type",
-    "rules", "scenario", "score_function",
+    "layout", "lineups", "map_id", "map_name", "maze_map", "obs_method", "obs_type", "observation_type", "observe",
+    "reward_type", "rules", "scenario", "score_function",
 })  # fmt: skip
 """Settings of environments that choose one of a library's own words. A text under any other may be a file."""
 
@@ -133,13 +133,16 @@ def make(name: str, /, **kwargs: Any) -> Environment:
 def _stacked(
     settings: dict[str, Any], has_setting: Callable[[str], bool], make: Callable[[dict[str, Any]], Environment]
 ) -> Environment:
-    """What `make` makes of settings, its frames stacked and its seats divided if they ask for that.
+    """What `make` makes of settings, its frames stacked, its seats divided and its roles shared if they ask for that.
 
     An environment that has a setting of that name keeps it: it stacks its frames itself, or does something else.
     """
+    if lineups.SETTING in settings and not has_setting(lineups.SETTING):
+        rest = {key: value for key, value in settings.items() if key != lineups.SETTING}
+        return lined_up(_stacked(rest, has_setting, make), settings[lineups.SETTING])
     if seats.SETTING in settings and not has_setting(seats.SETTING):
         rest = {key: value for key, value in settings.items() if key != seats.SETTING}
-        return _seated(_stacked(rest, has_setting, make), seats.checked(settings[seats.SETTING]))
+        return seated(_stacked(rest, has_setting, make), seats.checked(settings[seats.SETTING]))
     if frame_stack.SETTING not in settings or has_setting(frame_stack.SETTING):
         return make(settings)
     frames = frame_stack.checked(settings[frame_stack.SETTING])
@@ -153,7 +156,16 @@ def _stacked(
     return FrameStackedJaxEnvironment(cast(JaxEnvironment, made), frames)
 
 
-def _seated(made: Environment, learning: int) -> Environment:
+def lined_up(made: Environment, groups: Any) -> Environment:
+    """An environment whose roles are played by several groups each; see `runnel.envs.lineups`."""
+    if not is_traceable(made):
+        return lineups.LinedUpEnvironment(cast(HostEnvironment, made), groups)
+    from runnel.envs.lineups_jax import LinedUpJaxEnvironment
+
+    return LinedUpJaxEnvironment(cast(JaxEnvironment, made), groups)
+
+
+def seated(made: Environment, learning: int) -> Environment:
     """An environment of which so many seats learn."""
     if not is_traceable(made):
         return seats.SeatedEnvironment(cast(HostEnvironment, made), learning)

@@ -17,7 +17,7 @@ import numpy as np
 from runnel.environment import Episode, EpisodeMetrics, Failure, HostStep, JaxEnvironment, TimeStep
 from runnel.envs.infos import EndedEpisodes, number
 from runnel.errors import UserError
-from runnel.ops.autoreset import autoreset_step
+from runnel.ops.autoreset import autoreset_step, reset_of
 from runnel.ops.env_metrics import named
 from runnel.ops.random import ENVIRONMENT, base_key, environment_keys, reset_keys
 from runnel.types import Array, EnvSpec, PyTree
@@ -188,18 +188,18 @@ def _length(episode: Episode) -> int:
 
 
 def _reset(environment: JaxEnvironment, base: Array, indices: Array) -> tuple[PyTree, PyTree]:
-    return jax.vmap(environment.reset)(reset_keys(base, indices))
+    return jax.vmap(reset_of(environment))(reset_keys(base, indices), indices)
 
 
 def _step(
     environment: JaxEnvironment, state: PyTree, action: PyTree, base: Array, step: Array, indices: Array
 ) -> tuple[PyTree, PyTree, TimeStep]:
     keys = environment_keys(base, step, indices)
-    fresh = jax.vmap(environment.reset)(keys[:, 1])
+    fresh = jax.vmap(reset_of(environment))(keys[:, 1], indices)
     return jax.vmap(partial(autoreset_step, environment))(state, action, keys[:, 0], fresh)
 
 
 def _reset_after(environment: JaxEnvironment, base: Array, step: Array, indices: Array) -> tuple[PyTree, PyTree]:
     """The episodes that `autoreset_step` begins where others end at `step`."""
     keys = environment_keys(base, step, indices)
-    return jax.vmap(environment.reset)(keys[:, 1])
+    return jax.vmap(reset_of(environment))(keys[:, 1], indices)

@@ -23,7 +23,9 @@ from runnel.algorithm import algorithm_name
 from runnel.config import serialization
 from runnel.config.jax_config import configure_jax
 from runnel.environment import Environment
-from runnel.envs.seats import OPPONENT, SETTING, SeatedEnvironment
+from runnel.envs import lineups
+from runnel.envs.lineups import LinedUpEnvironment
+from runnel.envs.seats import SETTING, SeatedEnvironment
 from runnel.errors import UserError
 from runnel.evaluation import loading
 from runnel.evaluation.match import COMPARED, Match, Seat, by_seat, summary
@@ -33,6 +35,7 @@ from runnel.execution import stored_policies
 from runnel.execution import trust as trusting
 from runnel.execution.run import Run, of_run
 from runnel.execution.stored_policies import Source
+from runnel.league import MAIN, kind_of
 from runnel.policy import Policies, Policy
 from runnel.recording import policy_directory
 from runnel.recording.policy_store import PolicyStore, Snapshot
@@ -87,7 +90,7 @@ def versus(
         spec = environment.spec
         if sum(agents.agents for agents in spec.groups.values()) < 2:
             raise UserError(f"{label} has 1 player, expected a game of two or more; `runnel eval` plays it")
-        sides = [_side("A", a, spec, trust), _side("B", b, spec, trust)]
+        sides = [_side("A", a, spec, trust, note), _side("B", b, spec, trust, note)]
         seats = _seats(sides[A], sides[B], spec, explore, note)
         match = Match(environment, seats, seed, note)
         drawn = _openings(environment, openings, opening_moves, seed, note) if openings else None
@@ -145,19 +148,21 @@ def _environment(a: Any, given: Any, settings: dict[str, Any], trust: Collection
         settings = {**recorded, **settings}
     name = environments.label(given)
     if isinstance(given, str) and environments.is_registered(given):
-        settings.pop(SETTING, None)  # it may not go with another setting of the user's
+        for setting in (SETTING, lineups.SETTING):
+            settings.pop(setting, None)  # it may not go with another setting of the user's
     startup.phase(f"making the environment {name}")
     made = environments.make(given, **settings) if isinstance(given, str) else environments.of_object(given, settings)
     return _with_all_seats(made), name
 
 
 def _with_all_seats(made: Environment) -> Environment:
-    """Learning seats are those of a run; here, A and B have all of them."""
-    if isinstance(made, SeatedEnvironment):
-        return made.environment
+    """Line-ups and learning seats are those of a run; here, A and B have all of them."""
+    from runnel.envs.lineups_jax import LinedUpJaxEnvironment
     from runnel.envs.seats_jax import SeatedJaxEnvironment
 
-    return made.environment if isinstance(made, SeatedJaxEnvironment) else made
+    for arranged in (LinedUpEnvironment, LinedUpJaxEnvironment, SeatedEnvironment, SeatedJaxEnvironment):
+        made = made.environment if isinstance(made, arranged) else made
+    return made
 
 
 def _trained_on(a: Any, settings: Mapping[str, Any], trust: Collection[str]) -> tuple[Any, dict[str, Any]]:
@@ -207,16 +212,18 @@ def _directory_config(a: Any) -> str:
 # The players
 
 
-def _side(who: str, source: Any, spec: EnvSpec, trust: Collection[str]) -> Side:
+def _side(who: str, source: Any, spec: EnvSpec, trust: Collection[str], note: Callable[[str], None]) -> Side:
     """The policies of one side, for those groups of the game that it has one for."""
     if isinstance(source, Policy | Policies):
         found = dict(source.groups) if isinstance(source, Policies) else {source.config.group: source}
+        found = {group: policy for group, policy in found.items() if policy.algorithm.learns} or found
         name, make = repr(source), lambda policy: policy
     else:
         found, name = stored_policies.find(source), _name(source)
         make = lambda stored: loading.make(stored, None, 0, trust)  # noqa: E731
-    if OPPONENT not in spec.groups and len(found) > 1:
-        found.pop(OPPONENT, None)  # a run's pool of opponents is no policy of its own
+        found = stored_policies.learnt(found) if len(spec.groups) == 1 else found
+    if len(spec.groups) == 1:
+        found = _of_one_player(name, found, set(spec.groups), note)
     policies, problem = {}, None
     for group, agents in spec.groups.items():
         chosen = found.get(group) or (next(iter(found.values())) if len(found) == 1 else None)
@@ -238,6 +245,19 @@ def _side(who: str, source: Any, spec: EnvSpec, trust: Collection[str]) -> Side:
             f"{who} ({name}) has policies of {', '.join(found)}, expected one of {groups}, as {spec.name} has"
         )
     return Side(name, policies)
+
+
+def _of_one_player(
+    name: str, found: dict[str, Any], groups: set[str], note: Callable[[str], None]
+) -> dict[str, Any]:  # fmt: skip
+    """Of the policies that a run has learnt: that of the players, or of a main agent in a league."""
+    if len(found) == 1 or groups & set(found):
+        return found
+    main = next((group for group in sorted(found) if kind_of(group) == MAIN), None)
+    if main is None:
+        return found
+    note(f"{name}: '{main}' plays, of the league's {', '.join(sorted(found))}")
+    return {main: found[main]}
 
 
 def _name(source: Any) -> str:

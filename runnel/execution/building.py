@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,15 +13,14 @@ import jax
 
 from runnel import algorithms, distributions
 from runnel import envs as environments
-from runnel.algorithm import Algorithm, PerGroup
-from runnel.algorithms.opponent_pool import OpponentPool
+from runnel.algorithm import Algorithm
 from runnel.config import policy_config, run_config, serialization
 from runnel.config import settings as fields
 from runnel.config.presets import tuned
 from runnel.environment import METRIC_NAME, MOST_METRICS, Environment, JaxEnvironment, is_traceable
-from runnel.envs import seats
 from runnel.errors import UserError, nearest
 from runnel.execution import trust
+from runnel.execution.arranged_game import arranged_game
 from runnel.graph.flow import trace
 from runnel.graph.nodes import Graph
 from runnel.graph.typecheck import describe, same_types, space_type, typed
@@ -79,8 +79,6 @@ def build(
     chosen = _chosen(algorithm, known, settings or {})
     central = environments.central_settings(environment) if named and chosen.central else {}
     env_settings = {**central, **(env_settings or {})}
-    if opponents is not None:
-        env_settings = {seats.SETTING: 1, **env_settings}
     startup.phase(f"making the environment {environments.label(environment)}")
     world = (
         environments.make(environment, **env_settings) if named else environments.of_object(environment, env_settings)
@@ -88,7 +86,12 @@ def build(
     if is_traceable(world):
         _check_traced(cast(JaxEnvironment, world))
     if opponents is not None:
-        chosen = _with_opponents(chosen, opponents, world.spec)
+        arranged = arranged_game(world.spec, chosen, opponents, env_settings)
+        if arranged.seats is not None:
+            world = environments.seated(world, arranged.seats)
+        if arranged.lineups is not None:
+            world = environments.lined_up(world, arranged.lineups)
+        chosen, env_settings = arranged.algorithm, {**env_settings, **arranged.env_settings}
     default_envs = DEFAULT_ENVS_JAX if is_traceable(world) else fixed_envs(world) or DEFAULT_ENVS_HOST
     count = envs if envs is not None else tuned_envs or default_envs
     expected = run_config.out_of_range("envs", count)
@@ -122,6 +125,7 @@ def _tuned_for(algorithm: Any, environment: Any) -> dict[str, Any]:
 
 MATCHMAKERS: Final = {
     "fixed": "runnel.matchmaking:Fixed",
+    "league": "runnel.league:League",
     "latest": "runnel.matchmaking:Latest",
     "pfsp": "runnel.matchmaking:PFSP",
     "psro": "runnel.matchmaking:Psro",
@@ -142,25 +146,6 @@ def matchmaker(
     return serialization.load_class(given, MATCHMAKERS, Matchmaker, "matchmaker")(**(settings or {}))
 
 
-def _with_opponents(algorithm: Algorithm, matchmaker: Matchmaker, spec: EnvSpec) -> Algorithm:
-    """An algorithm that learns in its seats of a game; in the others, its past policies play."""
-    if isinstance(algorithm, PerGroup):
-        raise UserError("opponents=: found an algorithm for each group, expected one, which plays against itself")
-    (learner,) = (group for group in spec.groups if group != seats.OPPONENT)
-    keys = getattr(matchmaker, "keys", None)
-    if isinstance(keys, tuple):
-        matchmaker = dataclasses.replace(cast(Any, matchmaker), keys=tuple(map(_absolute, keys)))
-    return PerGroup({learner: algorithm, seats.OPPONENT: OpponentPool(algorithm, matchmaker, learner)})
-
-
-def _absolute(key: str) -> str:
-    """The name of a stored policy, which is the same in every directory; any other key as it is."""
-    path, at, tag = key.rpartition("@")
-    if at and path:
-        return f"{Path(path).absolute()}@{tag}"
-    return f"{Path(key).absolute()}@latest" if Path(key).is_dir() else key
-
-
 def planned(
     distribution: Distribution, graph: Graph, environment: Environment, machines: Machine | Sequence[Machine]
 ) -> Plan:
@@ -172,6 +157,7 @@ def planned(
         text = f"{error}, or use its JAX version, {same}" if same else str(error)
         raise UserError(text, keywords=error.keywords) from None
     _check_vectors(plan, environment)
+    _check_lineups(plan, graph)
     if not plan.hosts:
         return plan
     return dataclasses.replace(
@@ -201,6 +187,20 @@ def _check_vectors(plan: Plan, environment: Environment) -> None:
         raise UserError(
             f"envs={total}: each vector of {environment.spec.name} {have}; found envs={total}, expected "
             f"envs={fixed * vectors}, or a callable that takes `num_envs`",
+            keywords=("envs",),
+        )
+
+
+def _check_lineups(plan: Plan, graph: Graph) -> None:
+    """Refuses a plan whose workers would step a part of the line-ups: trajectories are taken apart by their pattern."""
+    patterns = math.lcm(*(len(agents.plays) or 1 for agents in graph.spec.groups.values()))
+    players = plan.home("environment")
+    blocks = len(players.environments) * players.env_splits
+    if any((stop - start) % (patterns * players.env_splits) for start, stop in players.environments):
+        raise UserError(
+            f"envs={graph.envs}: {graph.spec.name} has {patterns} line-ups, and its environments are in {blocks} "
+            f"blocks; found {graph.envs // blocks} environments in each, expected a multiple of {patterns}, such as "
+            f"envs={patterns * blocks}",
             keywords=("envs",),
         )
 

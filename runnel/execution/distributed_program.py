@@ -70,6 +70,7 @@ class DistributedProgram:
         self._initial: worker_checkpoint.Arrays = {}
         self._until_env_steps = 0
         self._started = self._loaded = False
+        self._exchanged: dict[str, PyTree] | None = None  # what workers were given and have not continued from yet
         try:
             self.group.start()
         except BaseException:
@@ -108,7 +109,7 @@ class DistributedProgram:
                 self.supervisor.send(name, go)
             for record in records.values():
                 record.state = "running"
-            self._started = True
+            self._started, self._exchanged = True, None
             self.usage.skip()
         elif go.until_env_steps != self._until_env_steps:
             for name in self.learners:
@@ -130,7 +131,9 @@ class DistributedProgram:
         states = change(carry.states, carry.updates)
         known = self.metric_window.saved()
         carry = carry._replace(states={**carry.states, **states})
-        cut = self._load({**saved, "carry": carry}, self.progress.env_steps, recovers=False)
+        saved = {**saved, "carry": carry}
+        cut = self._load(saved, self.progress.env_steps, recovers=False)
+        self._exchanged = saved
         self.metric_window.load(known["env_sums"], known["env_episodes"])  # type: ignore[arg-type]
         return rest, cut
 
@@ -176,7 +179,13 @@ class DistributedProgram:
     # Checkpoints
 
     def save(self) -> dict[str, PyTree]:
-        """Pauses all workers between two iterations and joins their parts."""
+        """Pauses all workers between two iterations and joins their parts.
+
+        Workers that have been given other states and have not continued yet still are as these: they are not asked,
+        because those that act would wait for parameters that the learner publishes when it continues.
+        """
+        if self._exchanged is not None:
+            return self._exchanged
         arrays = {names.SEED: np.asarray(self.run_config.seed, np.uint32)} | self._checkpoints.save()
         saved = worker_checkpoint.join(
             arrays, carry_types(self.graph, self.built.environment), self.topology, self.host
@@ -190,6 +199,7 @@ class DistributedProgram:
 
     def _load(self, saved: dict[str, PyTree] | None, env_steps: int, recovers: bool) -> int:
         """`recovers`: because something was lost."""
+        self._exchanged = None
         if self._loaded:
             self._checkpoints.reset(recovers)
             self.supervisor.snapshots.clear()

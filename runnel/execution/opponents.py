@@ -25,7 +25,7 @@ from runnel.execution.building import BuiltRun
 from runnel.execution.group_algorithms import policy_of
 from runnel.execution.policy_recorder import PolicyRecorder
 from runnel.execution.stored_policies import find
-from runnel.execution.warm_start import fitted_parameters
+from runnel.execution.warm_start import fitted_parameters, with_parameters
 from runnel.graph.nodes import Graph
 from runnel.matchmaking import Candidate, Matches, Matchmaker, keep_places
 from runnel.payoffs import GameResult, PayoffTable
@@ -56,33 +56,67 @@ class _Pool:
     """One group that is played by stored policies."""
 
     group: str
+    number: int  # among the pools of the run
     algorithm: OpponentPool
     agents: int
     pinned: tuple[Candidate, ...]  # stored policies of other runs
     like: PyTree  # shapes of the state of a policy that can play here
     rounds: list[MatchRound] = field(default_factory=list)
+    _past: list[dict[str, tuple[Candidate, ...]]] = field(default_factory=list)  # after each decision
 
     @property
     def matchmaker(self) -> Matchmaker:
         return self.algorithm.matchmaker
 
-    def past(self, rounds: Sequence[MatchRound] | None = None) -> tuple[Candidate, ...]:
-        """Own policies that may play, after these decisions, or all so far."""
-        pool: tuple[Candidate, ...] = ()
-        for made in self.rounds if rounds is None else rounds:
-            own = OWN.fullmatch(made.pool[-1])
-            if own and own[1] == self.algorithm.learner:
-                newest = Candidate(own[0], int(own[2]), made.env_steps, own[1])
-                pool = self.matchmaker.grow(pool, newest, made.round)
-        return pool
+    @property
+    def players(self) -> tuple[str, ...]:
+        """The groups whose policies play here."""
+        own = (self.algorithm.learner,) if self.algorithm.learner else ()
+        return self.algorithm.players or own
 
-    def newest(self, versions: Mapping[str, Any], env_steps: int) -> Candidate | None:
-        """The learner's policy as it is now."""
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """The groups whose policies are candidates, the learner last: its own are there for their results, at least."""
         learner = self.algorithm.learner
-        if not learner:
-            return None
-        version = int(versions[learner])
-        return Candidate(f"{learner}:{version}", version, env_steps, learner)
+        others = tuple(group for group in self.players if group != learner)
+        return (*others, learner) if learner else others
+
+    def begin_with(self, rounds: Sequence[MatchRound]) -> None:
+        """These decisions were made, and no others."""
+        self.rounds, self._past = list(rounds), []
+
+    def past(self, rounds: int | None = None) -> dict[str, tuple[Candidate, ...]]:
+        """By group: own policies that are candidates, after so many decisions, or after all so far."""
+        count = len(self.rounds) if rounds is None else rounds
+        for made in self.rounds[len(self._past) : count]:
+            before = self._past[-1] if self._past else dict[str, tuple[Candidate, ...]]()
+            newest: dict[str, int] = {}
+            for own in filter(None, map(OWN.fullmatch, made.pool)):
+                newest[own[1]] = max(int(own[2]), newest.get(own[1], 0))
+            grown = {
+                group: self.matchmaker.grow(
+                    before.get(group, ()), Candidate(f"{group}:{version}", version, made.env_steps, group), made.round
+                )
+                for group, version in newest.items()
+                if group in self.followed
+            }
+            self._past.append({**before, **grown})
+        return self._past[count - 1] if count else {}
+
+    def newest(self, versions: Mapping[str, Any], env_steps: int) -> dict[str, Candidate]:
+        """By group: the policies of those that learn, as they are now."""
+        numbers = {group: int(versions[group]) for group in self.followed}
+        return {group: Candidate(f"{group}:{n}", n, env_steps, group) for group, n in numbers.items()}
+
+    def candidates(self, newest: Mapping[str, Candidate]) -> list[Candidate]:
+        """All of a decision, the learner's newest policy last."""
+        past = self.past()
+        known = [*self.pinned, *(each for group in self.followed for each in (*past.get(group, ()), newest[group]))]
+        return list({each.key: each for each in known}.values())
+
+    def began(self) -> int:
+        """How many decisions ago the learner began."""
+        return next((k for k, made in enumerate(reversed(self.rounds), 1) if made.began), len(self.rounds))
 
     def playing(self) -> Matches | None:
         return Matches(self.rounds[-1].places, self.rounds[-1].probabilities) if self.rounds else None
@@ -104,12 +138,12 @@ class Opponents:
 
     def _made(self, group: str, algorithm: OpponentPool) -> _Pool:
         keys: Sequence[str] = getattr(algorithm.matchmaker, "keys", ())
-        pinned = tuple(
-            Candidate(key, group=algorithm.learner or group, pinned=True) for key in keys if not OWN.fullmatch(key)
-        )
+        player = (*algorithm.players, algorithm.learner, group)[0] or group
+        pinned = tuple(Candidate(key, group=player, pinned=True) for key in keys if not OWN.fullmatch(key))
         spec = self._built.graph.spec.groups[group]
         like = jax.eval_shape(lambda key: algorithm.policy.init(key, spec), jax.random.key(0))
-        return _Pool(group, algorithm, spec.agents, pinned, like)
+        number = list(pools_in(self._built.graph)).index(group)
+        return _Pool(group, number, algorithm, spec.agents, pinned, like)
 
     def __bool__(self) -> bool:
         return bool(self._pools)
@@ -128,7 +162,7 @@ class Opponents:
         rounds = read_matches(self._log.run_dir) if self._pools else []
         for group, pool in self._pools.items():
             own = [made for made in rounds if made.group == group]
-            pool.rounds = [made for made in own if made.pool and len(made.places) == pool.algorithm.places]
+            pool.begin_with([made for made in own if made.pool and len(made.places) == pool.algorithm.places])
         self._decided_at = max((made.env_steps for made in rounds), default=0)
         self._keep()
 
@@ -154,17 +188,17 @@ class Opponents:
         if self._policies.store.query():
             self._policies.store.rewind(-1)
         for pool in self._pools.values():
-            pool.rounds = []
+            pool.begin_with(())
             for candidate in pool.pinned:
                 self._parameters_of(pool, candidate.key)  # what the user has named must be there, and fit
         loop = Loop(self._built.graph)
-        groups = {pool.algorithm.learner for pool in self._pools.values()} - {""}
+        groups = {group for pool in self._pools.values() for group in pool.followed}
         states = {group: loop.init_state(jnp.uint32(self._seed), group) for group in {*groups, *self._pools}}
         states |= {group: state for group, state in initial.items() if group in states}
         return self._decide(states, dict.fromkeys(states, 0), 0, set(self._pools))
 
     def change(self, env_steps: int) -> Callable[[Mapping[str, PyTree], Mapping[str, Any]], dict[str, PyTree]]:
-        """The decisions that are due: takes the states and versions of all groups, returns those of the pools."""
+        """The decisions that are due: takes the states and versions of all groups, returns those that change."""
         before, self._decided_at = self._decided_at, env_steps
         due = {
             group
@@ -176,52 +210,73 @@ class Opponents:
     def _decide(
         self, states: Mapping[str, PyTree], versions: Mapping[str, Any], env_steps: int, groups: set[str]
     ) -> dict[str, PyTree]:
-        found = {}
+        results = {group: self._since_last(self._pools[group], states[group], versions) for group in sorted(groups)}
+        rounds = [made for pool in self._pools.values() for made in pool.rounds]
+        payoffs = payoffs_of(rounds).add(*(result for found in results.values() for result in found))
+        changed = {}
         for group in sorted(groups):
             pool = self._pools[group]
             newest = pool.newest(versions, env_steps)
-            if newest is not None:
+            for player in pool.players:
                 # A copy: the program gives its own arrays away with the next call.
-                self._parameters[newest.key] = jax.tree.map(jnp.copy, states[newest.group].params)
-            found[group] = self._filled(pool, newest, states[group], env_steps)
+                self._parameters[newest[player].key] = jax.tree.map(jnp.copy, states[player].params)
+            made = self._decision(pool, newest, env_steps, payoffs, results[group])
+            changed[group] = self._filled(pool, made, states[group])
         self._store(states, versions, env_steps, groups)
+        for group in groups:
+            pool = self._pools[group]
+            if pool.rounds[-1].began:
+                changed[pool.algorithm.learner] = self._first_state(pool)
         playing = {key for pool in self._pools.values() if pool.rounds for key in pool.rounds[-1].places}
         self._parameters = {key: params for key, params in self._parameters.items() if key in playing}
         self._keep()
-        return found
+        return changed
 
     def _store(
         self, states: Mapping[str, PyTree], versions: Mapping[str, Any], env_steps: int, groups: set[str]
     ) -> None:
         """Keeps the learners' newest policies, which may play later."""
-        learners = {self._pools[group].algorithm.learner for group in groups} - {""}
+        learners = {learner for group in groups for learner in self._pools[group].followed}
         for group in sorted(learners):
             self._policies.pin(group, {*self._pinned(group), int(versions[group])})
         taken = {group: states[group] for group in sorted(learners)}
         self._policies.keep(snapshots.take(taken, {group: int(versions[group]) for group in taken}, env_steps))
 
-    def _filled(self, pool: _Pool, newest: Candidate | None, state: PoolState, env_steps: int) -> PoolState:
-        """One pool after its next decision."""
-        number, before = len(pool.rounds), pool.playing()
-        results = self._results(pool, "learners" if newest is None else newest.key, state) if number else ()
-        if number and int(state.round) != number - 1:
-            reason = f"{FILE} has {number} decisions for {pool.group}, expected {int(state.round) + 1}: was it edited?"
-            self._report_event("results_lost", reason=reason, action="the results since the last one do not count")
-            results, before = (), None
-        known = [*pool.pinned, *pool.past(), *([] if newest is None else [newest])]
-        candidates = list({each.key: each for each in known if each.key not in self._lost}.values())
-        matches, candidates = self._matches(pool, candidates, payoffs_of(pool.rounds).add(*results))
+    def _decision(
+        self, pool: _Pool, newest: Mapping[str, Candidate], env_steps: int, payoffs: PayoffTable,
+        results: tuple[GameResult, ...],
+    ) -> MatchRound:  # fmt: skip
+        """What the matchmaker decides for one pool."""
+        number = len(pool.rounds)
+        candidates = [each for each in pool.candidates(newest) if each.key not in self._lost]
+        matches, candidates = self._matches(pool, candidates, payoffs)
+        began = bool(number and newest and pool.matchmaker.starts_over(pool.began(), payoffs, candidates))
         keys = tuple(candidate.key for candidate in candidates)
-        made = MatchRound(pool.group, number, env_steps, keys, matches.places, matches.probabilities, results)
+        return MatchRound(pool.group, number, env_steps, keys, matches.places, matches.probabilities, results, began)
+
+    def _filled(self, pool: _Pool, made: MatchRound, state: PoolState) -> PoolState:
+        """One pool after a decision, which is recorded."""
+        before = pool.playing() if self._in_step(pool, state) else None
         self._log.add(made)
         pool.rounds.append(made)
         # A place that keeps its policy keeps its number, and with it the episodes in progress count.
         numbers = np.asarray(state.params.serials).tolist()
-        kept = made.places if not number else ("",) * len(numbers) if before is None else before.places
+        kept = made.places if not made.round else ("",) * len(numbers) if before is None else before.places
         pairs = zip(numbers, made.places, kept, strict=True)
         serials = [serial if key == was else max(numbers) + 1 for serial, key, was in pairs]
         policies = [self._parameters[key] for key in made.places]
-        return pool.algorithm.filled(policies, made.probabilities, serials, number)
+        return pool.algorithm.filled(policies, made.probabilities, serials, made.round)
+
+    def _in_step(self, pool: _Pool, state: PoolState) -> bool:
+        """Whether the state of a pool is that of its newest decision."""
+        return bool(pool.rounds) and int(state.round) == len(pool.rounds) - 1
+
+    def _first_state(self, pool: _Pool) -> PyTree:
+        """The state with which a learner began the run: its first parameters, and nothing learnt."""
+        group = pool.algorithm.learner
+        fresh = Loop(self._built.graph).init_state(jnp.uint32(self._seed), group)
+        (snapshot,) = self._policies.store.query(group, version=0) or [None]
+        return fresh if snapshot is None else with_parameters(fresh, snapshot.arrays())
 
     def _matches(
         self, pool: _Pool, candidates: list[Candidate], payoffs: PayoffTable
@@ -229,7 +284,8 @@ class Opponents:
         """What the matchmaker decides; candidates whose parameters cannot be read are left out."""
         number = len(pool.rounds)
         while True:
-            matches = pool.matchmaker.fill(random_numbers(self._seed, number), number, payoffs, candidates)
+            rng = random_numbers(self._seed, number, *([pool.number] if pool.number else []))
+            matches = pool.matchmaker.fill(rng, number, payoffs, candidates)
             pool.matchmaker.check(matches, candidates)
             matches = keep_places(pool.playing(), matches)
             for key in matches.places:
@@ -244,11 +300,19 @@ class Opponents:
             else:
                 return matches, candidates
 
-    def _results(self, pool: _Pool, learner: str, state: PoolState) -> tuple[GameResult, ...]:
-        """Since the last decision, as the pool's policies see them. All agents of a group count as one player."""
+    def _since_last(self, pool: _Pool, state: PoolState, versions: Mapping[str, Any]) -> tuple[GameResult, ...]:
+        """Results since the last decision, as the pool's policies see them. All agents of a group are one player."""
+        number, group = len(pool.rounds), pool.algorithm.learner
+        if not number:
+            return ()
+        if not self._in_step(pool, state):
+            reason = f"{FILE} has {number} decisions for {pool.group}, expected {int(state.round) + 1}: was it edited?"
+            self._report_event("results_lost", reason=reason, action="the results since the last one do not count")
+            return ()
+        learner = f"{group}:{int(versions[group])}" if group else "learners"
         games = np.asarray(state.results.games, np.float64) / pool.agents
         returns = np.asarray(state.results.returns, np.float64) / pool.agents
-        role = "" if pool.algorithm.learner else pool.group
+        role = pool.algorithm.role or ("" if group else pool.group)
         found = []
         for k, key in enumerate(pool.rounds[-1].places):
             if not games[k].sum():
@@ -266,7 +330,7 @@ class Opponents:
                     raise UserError(f"the policy is not in {self._policies.store.run_dir} any more")
                 stored = next(iter(find(snapshot).values()))
             else:
-                stored = policy_of(key, pool.algorithm.learner or pool.group)
+                stored = policy_of(key, (*pool.players, pool.group)[0])
             self._parameters[key] = fitted_parameters(pool.like, stored)
         return self._parameters[key]
 
@@ -275,12 +339,14 @@ class Opponents:
         keys: set[str] = set()
         for pool in self._pools.values():
             for env_steps in {*self._checkpoints, math.inf}:
-                until = [made for made in pool.rounds if made.env_steps <= env_steps]
-                keys |= {candidate.key for candidate in pool.past(until)}
-                keys |= set(until[-1].places if until else ())
+                until = sum(made.env_steps <= env_steps for made in pool.rounds)
+                keys |= {candidate.key for own in pool.past(until).values() for candidate in own}
+                keys |= set(pool.rounds[until - 1].places if until else ())
         matched = [OWN.fullmatch(key) for key in keys]
-        return {int(own[2]) for own in matched if own and own[1] == group}
+        leagues = [pool.algorithm.learner for pool in self._pools.values() if pool.matchmaker.groups]
+        first = {0} if group in leagues else set[int]()  # with which a learner may begin again
+        return {int(own[2]) for own in matched if own and own[1] == group} | first
 
     def _keep(self) -> None:
-        for group in {pool.algorithm.learner for pool in self._pools.values()} - {""}:
+        for group in {group for pool in self._pools.values() for group in pool.followed}:
             self._policies.pin(group, self._pinned(group))

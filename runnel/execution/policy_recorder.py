@@ -183,7 +183,8 @@ class PolicyRecorder:
 
     def rewind(self, env_steps: int) -> None:
         """Training returns to an earlier point: what was made later will be made again."""
-        self.store.rewind(env_steps)
+        # Pools of opponents keep the decision that they began with, and with it the policies of step 0.
+        self.store.rewind(max(env_steps, 0) if self._pinned else env_steps)
         self.log.rewind(env_steps)
         if self._evaluators is not None:
             self._evaluators.rewind(env_steps)

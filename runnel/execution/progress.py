@@ -117,7 +117,7 @@ def _group_returns(windows: list[EpisodeWindow]) -> dict[str, float]:
     for window in windows:
         for group, total in window.returns.items():
             before, count = sums.get(group, (0.0, 0))
-            sums[group] = (before + total, count + window.filled)
+            sums[group] = (before + total, count + window.counts[group])
     return {group: total / count for group, (total, count) in sums.items() if count}
 
 

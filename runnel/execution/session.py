@@ -264,6 +264,7 @@ class Session:
         reached = state.counters.mean_return is not None and state.resumed and state.counters.mean_return >= target
         reached |= state.policies.reached
         while state.counters.env_steps < wanted and not (state.interrupted or reached or state.callbacks.stopped):
+            self._exchange_opponents(program)  # workers may have come to a decision while they paused to be saved
             left = math.ceil((self._next_stop(wanted) - state.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if state.stats.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, lambda: state.interrupted)

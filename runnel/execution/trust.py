@@ -51,7 +51,7 @@ WANDB: Final = "wandb"
 """The part that publishes a run at Weights & Biases, with the user's account."""
 
 SHIPPED: Final = re.compile(
-    r"runnel\.(nn(\.\w+)?|config\.search_space|matchmaking|population|replay|planning\.(distribution|synchronisation)|types)"
+    r"runnel\.(nn(\.\w+)?|config\.search_space|league|matchmaking|population|replay|planning\.(distribution|synchronisation)|types)"
 )
 """Modules whose classes and functions may be settings."""
 

@@ -67,6 +67,11 @@ def fitted_parameters(like: PyTree, stored: StoredPolicy) -> PyTree:
     return _replaced(like, {name: arrays[name] for name in wanted}).params
 
 
+def with_parameters(fresh: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
+    """A fresh state with those of its parameters that were stored."""
+    return _replaced(fresh, {name: arrays[name] for name in parameter_leaves(fresh) if name in arrays})
+
+
 def _of_group(found: Mapping[str, StoredPolicy], group: str, keyword: str) -> StoredPolicy:
     """The policy for a group: that of the same name, or the only one."""
     if group in found:

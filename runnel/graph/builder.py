@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, has_gradient
 from runnel.errors import UserError
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
+from runnel.graph.played_columns import columns_played
 from runnel.graph.typecheck import Type, batched, describe, same_types, space_type, typed
 from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
 
@@ -86,6 +88,20 @@ class Builder:
         if jax.tree.leaves(memory):
             self._edge(act_node, node, "memory", {"memory": batched(memory, columns)})
         return Ref(node, trajectory)
+
+    def played_columns(self, group: str, trajectory: Ref) -> Ref:
+        """The columns of a trajectory in whose environments the group plays: a node of its own, unless they are all."""
+        agents = self.spec.groups[group]
+        if all(agents.plays):
+            return trajectory
+        pattern = len(agents.plays)
+        if self.envs % pattern:
+            raise UserError(
+                f"envs={self.envs}: {self.spec.name} has {pattern} line-ups, found envs={self.envs}, expected a "
+                f"multiple of {pattern}",
+                keywords=("envs",),
+            )
+        return self.map(group, partial(columns_played, agents), (trajectory,))
 
     def map(self, group: str, function: Callable[..., PyTree], inputs: tuple[Ref, ...]) -> Ref:
         given = self._given(group, function)

@@ -68,13 +68,15 @@ class Flow:
         return rollouts[0].rollout.steps if rollouts else None
 
     def rollout(self, act: Callable[..., Act], steps: int, discount: float | None = None) -> Value:
-        """Acts for `steps` steps in every environment; gives a `Trajectory`.
+        """Acts for `steps` steps in every environment; gives a `Trajectory` of those in which the group plays.
 
         With a `discount`, the trajectory carries each column's discounted sum of rewards of the episode so
         far, for scaling by returns.
         """
         settings = Rollout(steps, discount)
-        return self._each(lambda group: self._builder.rollout(group, act, settings))
+        return self._each(
+            lambda group: self._builder.played_columns(group, self._builder.rollout(group, act, settings))
+        )
 
     def map(self, function: Callable[..., PyTree], *inputs: Value) -> Value:
         """Any stage of the user's own: relabel, reanalyse, reward model, labels of an expert.

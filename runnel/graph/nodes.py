@@ -183,7 +183,7 @@ class Graph:
         return [group for group in learning if self.algorithm.for_group(group).learns]
 
     def columns(self, group: str) -> int:
-        """B: how many columns the group's trajectories have."""
+        """B: how many columns the group's rollouts have."""
         return self.envs * self.spec.groups[group].agents
 
     @property

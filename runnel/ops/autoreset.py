@@ -1,11 +1,22 @@
 """The only place where a JAX environment's next episode begins."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from runnel.environment import JaxEnvironment, TimeStep
 from runnel.ops.scatters import suited_to_device
 from runnel.types import Array, PyTree
+
+
+def reset_of(environment: JaxEnvironment) -> Callable[[Array, Array], tuple[PyTree, PyTree]]:
+    """The environment's reset as a function of a key and of the environment's index in the run.
+
+    An environment that is not the same at every index has a method `reset_at` instead of being reset by a key alone.
+    """
+    by_index: Callable[[Array, Array], tuple[PyTree, PyTree]] | None = getattr(environment, "reset_at", None)
+    return by_index if by_index is not None else lambda key, index: environment.reset(key)
 
 
 def autoreset_step(

@@ -25,7 +25,7 @@ class Running(NamedTuple):
 class Window(NamedTuple):
     """The newest episodes that ended."""
 
-    returns: dict[str, Array]  # by group that learns: [WINDOW] a ring of the newest returns
+    returns: dict[str, Array]  # by group that learns: [WINDOW] a ring of the newest; NaN where it did not play
     lengths: Array  # [WINDOW]
     cursor: Array  # [] where the ring's next entry goes
     filled: Array  # [] how many entries of the ring count
@@ -34,7 +34,7 @@ class Window(NamedTuple):
 class Finished(NamedTuple):
     """What an unroll brought to an end: 0 where no episode ended."""
 
-    returns: dict[str, Array]  # by group: [T, E]
+    returns: dict[str, Array]  # by group: [T, E]; NaN where it does not play
     lengths: Array  # [T, E]
     env: dict[str, Array] = {}  # noqa: RUF012  (never changed) metrics of the environment: see `env_metrics.summed`
 
@@ -51,8 +51,9 @@ def empty_window(groups: list[str]) -> Window:
 
 def mean_return(window: Window) -> Array:
     """[] over the newest `WINDOW` episodes and all groups; NaN before the first episode ends."""
-    sums = jnp.stack([returns.sum() for returns in window.returns.values()])
-    return jnp.where(window.filled > 0, sums.mean() / jnp.maximum(window.filled, 1), jnp.nan)
+    sums = jnp.stack([jnp.nansum(returns) for returns in window.returns.values()])
+    counts = jnp.stack([window.filled - jnp.isnan(returns).sum() for returns in window.returns.values()])
+    return jnp.nanmean(jnp.where(counts > 0, sums / jnp.maximum(counts, 1), jnp.nan))
 
 
 def count(running: Running, reward: dict[str, Array], done: Array) -> tuple[Running, Finished]:

@@ -33,6 +33,7 @@ class MatchRound:
     places: tuple[str, ...]  # keys of those that play from then on
     probabilities: tuple[float, ...]
     results: tuple[GameResult, ...] = ()  # of the learner, since the decision before
+    began: bool = False  # whether the learner began again with its first parameters
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "results": [list(result) for result in self.results]}
@@ -44,6 +45,7 @@ class MatchRound:
             found = cls(
                 data["group"], data["round"], data["env_steps"], tuple(data["pool"]), tuple(data["places"]),
                 tuple(data["probabilities"]), tuple(GameResult(*result) for result in data["results"]),
+                data.get("began") is True,
             )  # fmt: skip
             PayoffTable(found.results)
         except (KeyError, TypeError, UserError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,16 +21,18 @@ def evaluation_statistics(
 ) -> dict[str, Any]:  # fmt: skip
     """What an evaluation found: the return of an episode is the mean over all groups, or those of `learning`.
 
-    Episodes whose return is NaN were cut: they keep their place in `returns` and `lengths`, as None, and do not count.
+    Episodes without a return were cut: they keep their place in `returns` and `lengths`, as None, and do not count. A
+    group's return is NaN in an episode in which it does not play.
     `learner_returns`: what learning would have seen of each episode; reported where it differs.
     """
     counted = [values for group, values in returns.items() if learning is None or group in learning]
-    places = np.mean(counted, axis=0)
+    places = _means_of_those_that_play(counted)
     if len(counted) < len(returns):
         learner_returns = places  # what learning sees is known of all groups together
     whole = ~np.isnan(places)
     each, lasted, learner = places[whole], lengths[whole], learner_returns[whole]
-    groups = {group: float(values[whole].mean()) for group, values in returns.items()}
+    means = {group: _mean(values[whole]) for group, values in returns.items()}
+    groups = {group: mean for group, mean in means.items() if mean is not None}
     low, high = confidence_interval(each)
     return {
         "episodes": len(each),
@@ -47,6 +49,13 @@ def evaluation_statistics(
         **({} if whole.all() else {"cut_episodes": int((~whole).sum())}),
         **({} if np.allclose(each, learner) else {"learner_return": float(np.mean(learner))}),
     }
+
+
+def _means_of_those_that_play(returns: Sequence[np.ndarray]) -> np.ndarray:
+    """[N] the mean over groups [N] each; NaN where none has a return."""
+    each = np.stack(returns)
+    counts = (~np.isnan(each)).sum(0)
+    return np.where(counts > 0, np.nansum(each, axis=0) / np.maximum(counts, 1), np.nan)
 
 
 def confidence_interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:

@@ -111,6 +111,8 @@ class EpisodeWindow:
     length: float
     returns: dict[str, float]
     """By group."""
+    counts: dict[str, int]
+    """By group: the episodes in which it played."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from paths import EXAMPLES, ROOT
 
 from runnel.cli.main import main
 
-SLOW = ("many-runs.md", "sweeps.md", "populations.md", "self-play.md")
+SLOW = ("many-runs.md", "sweeps.md", "populations.md", "self-play.md", "league.md")
 PAGES = ("use-a-policy.md", "evaluate.md", *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW))
 BLOCK = re.compile(r"^```(python|)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -267,7 +267,6 @@ class Nobody(Matchmaker):
         (SMALL, GAME, Fixed(keys=("player:77",)), "found no policy 'player:77' in the pool"),
         (SMALL, GAME, Fixed(keys=("/nowhere@best",)), "there is no directory /nowhere"),
         (SMALL, "gymnax:CartPole-v1", Latest(), "has 1 player, expected more than seats that learn"),
-        (SMALL, "jaxmarl:MPE_simple_tag_v3", Latest(), "has the groups adversary, agent, expected one group"),
         ({"player": SMALL}, GAME, Latest(), "found an algorithm for each group, expected one"),
         (SMALL, GAME, Nobody, "found no snapshot, expected 4 keys of the pool"),
         (SMALL, GAME, 3, "opponents=3: found"),

@@ -42,7 +42,7 @@ def test_metrics_of_the_environment_begin_anew_where_a_run_goes_back():
 def test_learners_do_not_decide_where_the_environment_reports_its_own_score():
     progress = ProgressAggregator({"learner"}, reports_return=True)
     report_of_learner = report(80, StalenessSums(0, 0, 0))
-    window = EpisodeWindow(100, 500.0, {"agent": 900.0})
+    window = EpisodeWindow(100, 500.0, {"agent": 900.0}, {"agent": 100})
     progress.add("learner", replace(report_of_learner, target_reached=True, episodes=100, window=window))
     before = progress.progress(target=5.0)
     assert (before.reached, before.mean_return, before.learner_return, before.episodes) == (False, None, 9.0, 0)

@@ -24,7 +24,7 @@ from runnel.environment import JaxEnvironment
 from runnel.graph.nodes import Graph, Node
 from runnel.ops import env_metrics, random
 from runnel.ops import episodes as ops_episodes
-from runnel.ops.autoreset import autoreset_step
+from runnel.ops.autoreset import autoreset_step, reset_of
 from runnel.ops.episodes import Finished
 from runnel.ops.scatters import suited_to_device
 from runnel.runtime.programs.carry import ActorStates, Carry, EnvStates, ReplayState
@@ -103,8 +103,9 @@ class Loop:
 
     def reset(self, seed: Array) -> EnvStates:
         assert self.environment is not None
-        keys = random.reset_keys(random.base_key(seed, random.ENVIRONMENT), self._numbers())
-        state, observation = jax.vmap(self.environment.reset)(keys)
+        numbers = self._numbers()
+        keys = random.reset_keys(random.base_key(seed, random.ENVIRONMENT), numbers)
+        state, observation = jax.vmap(reset_of(self.environment))(keys, numbers)
         return EnvStates(state, self.by_column(observation), jnp.ones(len(self.envs), jnp.bool_))
 
     def _numbers(self) -> Array:
@@ -142,6 +143,11 @@ class Loop:
         """[..., E] as [..., B]: what holds for an environment holds for each of its agents."""
         agents = self.graph.spec.groups[group].agents
         return per_environment if agents == 1 else jnp.repeat(per_environment, agents, axis=-1)
+
+    def own_returns(self, group: str, returns: Array, envs: Array) -> Array:
+        """[T, E] returns of the environments of these indices [E]: NaN where the group does not play."""
+        plays = self.graph.spec.groups[group].plays
+        return jnp.where(jnp.asarray(plays)[envs % len(plays)], returns, jnp.nan) if not all(plays) else returns
 
     # Acting
 
@@ -216,7 +222,8 @@ class Loop:
             # is bound by how many kernels a step launches, not by how much they do.
             act_keys = {group: jax.vmap(partial(self.act_keys, carry.seed, group))(steps) for group in self.groups}
             keys = jax.vmap(lambda t: random.environment_keys(environment_key, t, numbers))(steps)  # [chunk, E, 2]
-            fresh = jax.vmap(jax.vmap(suited_to_device(environment.reset)))(keys[..., 1])
+            begin = jax.vmap(suited_to_device(reset_of(environment)))
+            fresh = jax.vmap(begin, in_axes=(0, None))(keys[..., 1], numbers)
             return jax.lax.scan(step, now, (act_keys, keys[..., 0], fresh), unroll=chunk)
 
         steps = carry.iteration * self.graph.unroll + jnp.arange(self.graph.unroll, dtype=jnp.int32)
@@ -271,4 +278,6 @@ class Loop:
             if discount is not None:
                 sums[group] = ops_episodes.discounted_sum(sums[group], r_t, self.each_column(done, group), discount)
         running, finished = ops_episodes.count(carry.running, means, done)  # type: ignore[arg-type]
+        own = {group: self.own_returns(group, each, self._numbers()) for group, each in finished.returns.items()}
+        finished = finished._replace(returns=own)
         return carry._replace(running=running, actors=carry.actors._replace(discounted_sum=sums)), finished

@@ -65,7 +65,8 @@ def read_host(
 ) -> tuple[ProgressDelta, EpisodeSums]:
     """The same of what is on the host already."""
     filled = int(window.filled)
-    groups = {g: float(np.sum(r) / filled) for g, r in window.returns.items()} if filled else {}
+    counts = {group: filled - int(np.isnan(ring).sum()) for group, ring in window.returns.items()}
+    groups = {group: float(np.nansum(window.returns[group]) / count) for group, count in counts.items() if count}
     out: dict[str, float] = {}
     for node, sums in total.out.items():
         times = int(total.updates[node])
@@ -139,5 +140,6 @@ def window_json(window: ops_episodes.Window) -> dict[str, Any]:
     return {
         "filled": filled,
         "length": float(np.sum(window.lengths)),
-        "returns": {group: float(np.sum(ring)) for group, ring in window.returns.items()},
+        "returns": {group: float(np.nansum(ring)) for group, ring in window.returns.items()},
+        "counts": {group: filled - int(np.isnan(ring).sum()) for group, ring in window.returns.items()},
     }

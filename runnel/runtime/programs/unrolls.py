@@ -58,7 +58,9 @@ def assemble(
         last_observation=as_observation(space, joined("last_observation")),
         first=joined("first")[0],
     )
-    return trajectory, joined("episode_return")[0], joined("episode_length")[0]
+    numbers = (starts[:, None] + jnp.arange(envs, dtype=jnp.int32)).reshape(-1)
+    returns = loop.own_returns(group, joined("episode_return")[0], numbers)
+    return trajectory, returns, joined("episode_length")[0]
 
 
 def assemble_all(

@@ -33,11 +33,11 @@ from runnel.environment import (
 )
 from runnel.graph.nodes import Graph
 from runnel.ops import random
-from runnel.ops.autoreset import autoreset_step
+from runnel.ops.autoreset import autoreset_step, reset_of
 from runnel.recording.array_store import named_leaves
 from runnel.runtime.programs.carry import EnvStates
 from runnel.runtime.programs.loop import Loop
-from runnel.types import Array, PyTree, zeros
+from runnel.types import AgentSpec, Array, PyTree, zeros
 
 AT_A_TIME: Final = 64
 """At most so many environments play side by side."""
@@ -55,7 +55,8 @@ Beat = Callable[[int], None]
 class PlayedEpisodes(NamedTuple):
     """Episodes in a fixed order: first all environments' first ones, then their second ones, and so on."""
 
-    returns: dict[str, np.ndarray]  # by group: [N], the mean over the group's agents; NaN where an episode was cut
+    returns: dict[str, np.ndarray]
+    """By group: [N], the mean over the group's agents; NaN where an episode was cut, or the group does not play."""
     lengths: np.ndarray  # [N]
     metrics: dict[str, np.ndarray]  # by name: [N] what the environment reported; NaN where it did not
     learner_returns: np.ndarray  # [N] sums of the rewards that learning sees; others where the environment has a score
@@ -63,7 +64,7 @@ class PlayedEpisodes(NamedTuple):
 
     def problem(self) -> str:
         """Why nothing can be said of the policy: no episode has a return. "" where one has."""
-        if not np.isnan(np.mean(list(self.returns.values()), axis=0)).all():
+        if not all(np.isnan(values).all() for values in self.returns.values()):
             return ""
         return f"no episode is left: {'; '.join(self.notes) or 'all returns are NaN'}"
 
@@ -101,13 +102,13 @@ def make_evaluator(
 class _EpisodeCollector:
     """Collects episodes as they end."""
 
-    def __init__(self, groups: list[str], quota: Mapping[int, int]):
+    def __init__(self, specs: Mapping[str, AgentSpec], quota: Mapping[int, int]):
         self.indices, self.quota = sorted(quota), [quota[index] for index in sorted(quota)]
         self.returns: list[list[dict[str, float]]] = [[] for _ in self.indices]
         self.lengths: list[list[int]] = [[] for _ in self.indices]
         self.metrics: list[list[dict[str, float]]] = [[] for _ in self.indices]
         self.learner: list[list[float]] = [[] for _ in self.indices]
-        self.groups, self.notes = groups, []
+        self.specs, self.groups, self.notes = specs, list(specs), []
         self.cut = 0  # episodes without a return
         self.endless, self.not_begun = 0, 0  # those that did not end, and those after them
 
@@ -130,7 +131,9 @@ class _EpisodeCollector:
                 returns = {**returns, **scores}
                 lengths = [own.pop(f"{group}/length", None) for group in self.groups] + [own.pop("length", None)]
                 length = int(next((each for each in lengths if each is not None), length))
-            self.returns[row].append(returns)
+            broken = any(map(math.isnan, returns.values()))
+            plays = {group: spec.plays_in(self.indices[row]) and not broken for group, spec in self.specs.items()}
+            self.returns[row].append({group: each if plays[group] else np.nan for group, each in returns.items()})
             self.lengths[row].append(length)
             self.metrics[row].append(own)
 
@@ -208,7 +211,7 @@ class HostEvaluator:
         """`watch` is called before every step, with the vector as it stands."""
         count = len(self.loop.envs)
         out = self._room(count)
-        collector, self.ended = _EpisodeCollector(list(self._specs), self.quota), 0
+        collector, self.ended = _EpisodeCollector(self._specs, self.quota), 0
         memory = {group: self.loop.initial_memory(group) for group in self._specs}
         rewards = {group: np.zeros(count) for group in self._specs}
         lengths, first = np.zeros(count, np.int64), np.ones(count, np.bool_)
@@ -357,7 +360,7 @@ class CompiledEvaluator:
     def read(self, found: _Playing) -> PlayedEpisodes:
         """What was played, once it is on the host."""
         wanted = np.array([self.quota[index] for index in self.loop.envs])
-        collector, broken = _EpisodeCollector(self.loop.groups, self.quota), 0
+        collector, broken = _EpisodeCollector(self._specs(), self.quota), 0
         for row, count in enumerate(np.minimum(found.counted, wanted).tolist()):
             for k in range(count):
                 returns = {group: float(values[row, k]) for group, values in found.found_returns.items()}
@@ -410,8 +413,9 @@ class CompiledEvaluator:
         loop, environment = self.loop, self.loop.environment
         assert environment is not None
         base = random.base_key(seed, random.ENVIRONMENT)
-        keys = random.environment_keys(base, step, jnp.asarray(np.asarray(loop.envs, np.int32)))
-        fresh = jax.vmap(environment.reset)(keys[:, 1])
+        numbers = jnp.asarray(np.asarray(loop.envs, np.int32))
+        keys = random.environment_keys(base, step, numbers)
+        fresh = jax.vmap(reset_of(environment))(keys[:, 1], numbers)
         if actions is None:  # only the types of what a step returns are asked for
             actions = loop.environment_actions({g: zeros(s.action, loop.columns(g)) for g, s in self._specs().items()})
 

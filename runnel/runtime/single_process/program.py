@@ -10,6 +10,7 @@ import numpy as np
 
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable, reports_return
 from runnel.graph.nodes import Graph
+from runnel.ops.episodes import Window
 from runnel.planning.plan import Plan
 from runnel.recording.events import ReportEvent, ignore_event
 from runnel.runtime.programs import finite
@@ -21,7 +22,7 @@ from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.single_process.compiled import CompiledProgram
 from runnel.runtime.single_process.stepped import SteppedProgram
 from runnel.runtime.usage import UsageReport
-from runnel.types import PyTree
+from runnel.types import Array, PyTree
 
 
 class Program(Protocol):
@@ -136,9 +137,19 @@ def unsound_states(graph: Graph, states: dict[str, PyTree], seed: int) -> str | 
 
 def unsound(graph: Graph, carry: Carry, seed: int) -> str | None:
     """The same for counters and states. What environments return, and what follows from it, may be infinite."""
-    counts = {"iteration": carry.iteration, "updates": carry.updates, "episodes": (carry.window, carry.running)}
+    window = carry.window
+    if isinstance(window, Window):
+        played = {group: _of_those_played(graph, group, ring) for group, ring in window.returns.items()}
+        window = window._replace(returns=played)
+    counts = {"iteration": carry.iteration, "updates": carry.updates, "episodes": (window, carry.running)}
     for name, counted in counts.items():
         for leaf in map(np.asarray, jax.tree.leaves(counted)):
             if (leaf < 0).any() if leaf.dtype.kind == "i" else not np.isfinite(leaf).all():
                 return f"{name} has a number that no run counts"
     return unsound_states(graph, carry.states, seed)
+
+
+def _of_those_played(graph: Graph, group: str, ring: Array) -> np.ndarray:
+    """[WINDOW] the newest returns of a group, without those of episodes in which it did not play."""
+    found = np.asarray(ring)
+    return found if all(graph.spec.groups[group].plays) else found[~np.isnan(found)]

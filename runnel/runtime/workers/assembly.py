@@ -217,7 +217,9 @@ def make_blocks(a: Assignment, parameters: ParameterSource) -> list[BlockState]:
                 lanes[group] = RemotePolicyLane(types[group], group, steps, envs, outs, request, reply)
             else:
                 lanes[group] = RemoteRolloutLane(types[group], group, steps, envs, request, reply)
-        acting = LocalPolicies(Loop(a.graph, share=place.envs), acted, parameters, a.seed) if acted else None
+        # What acting gives is copied to the lanes in their order, which need not be that of the nodes.
+        local = [group for group in lanes if group in acted]
+        acting = LocalPolicies(Loop(a.graph, share=place.envs), local, parameters, a.seed) if local else None
         block = BlockState(a.open_vector(place.envs), place.envs, steps, lanes, acting, discounts)
         if not block.replays:
             block.show()  # only then it is known what its state consists of
