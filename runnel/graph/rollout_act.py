@@ -62,7 +62,7 @@ class _Search:
     def add(self, *given: Any) -> None:
         """Every other node."""
 
-    map = learn = replay = priorities = add
+    map = learn = replay = priorities = played_columns = add
 
 
 class _SearchingFlow(Flow):
