@@ -187,8 +187,9 @@ class WorkerGroup:
             if fragment.replicas > 1 and learns(fragment, self.graph):
                 workers = fragment.workers()
                 address = self.site.port(self.hosts[workers[0]])
+                joint = {"address": address, "processes": fragment.replicas}
                 for rank, name in enumerate(workers):
-                    found[name] = {"address": address, "processes": fragment.replicas, "rank": rank}
+                    found[name] = joint | {"rank": rank, "devices": len(self.specs[name].devices)}
         return found
 
     # Messages and heartbeats

@@ -88,8 +88,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     configure_jax()
     with _bootstrap(job, control, fds) as bootstrap:
         watch_compiler(lambda: bootstrap.context)
-        if job["peers"] is not None:
-            join(**job["peers"])
+        joined = None if job["peers"] is None else join(**job["peers"])
         built = _built(job)
         traced = is_traceable(built.environment)
         topology = derive_channels(built.plan, built.graph, not traced)
@@ -118,7 +117,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
                 vectors.open,
                 bootstrap.memory,
                 start,
-                Spmd(len(spec.devices)) if job["peers"] is not None or len(spec.devices) > 1 else None,
+                joined or (Spmd(len(spec.devices)) if len(spec.devices) > 1 else None),
                 SnapshotSchedule(tuple(job["snapshot_periods"])),
             )
             run_worker(assignment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -57,9 +58,14 @@ class Spmd:
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree)
 
 
-def join(address: str, processes: int, rank: int) -> None:
-    """Brings this process together with the other learners; only then may JAX start."""
+def join(address: str, processes: int, rank: int, devices: int) -> Spmd:
+    """Brings this process together with the other learners, `devices` of each; only then may JAX start."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         address, processes, rank, initialization_timeout=60, coordinator_bind_address=address if rank == 0 else None
     )
+    spmd = Spmd(devices)
+    # gloo connects them at their first collective, and gives up after 30 s; at later ones it waits. So the first is
+    # here, where all come at once, and not after each has traced and compiled for as long as that takes.
+    jax.block_until_ready(jax.jit(jnp.any)(spmd.flags(False)))
+    return spmd
