@@ -152,7 +152,7 @@ class Supervisor:
                 record.heartbeat = None
                 continue
             silence_s = self.heartbeats.overdue_s(record, beats, process.stopped)
-            if silence_s is not None:
+            if silence_s is not None and not self._waits_for_compiler(name, silence_s):
                 self._hung(name, silence_s)
 
     def receive(self, name: str) -> Failed | None:
@@ -202,6 +202,16 @@ class Supervisor:
                               seconds=time.monotonic() - since)  # fmt: skip
 
     # Faults
+
+    def _waits_for_compiler(self, name: str, silence_s: float) -> bool:
+        """Whether a learner gives no sign of life because another of the same program, which does, compiles."""
+        mates = [self.records[mate] for mate in self.group.unit(name) - {name}]
+        compiles = any(m.phase == "compiling" and self.heartbeats.silence_s(m) < silence_s / 2 for m in mates)
+        return (
+            compiles
+            and silence_s <= COMPILING * self.heartbeats.limits["compiling"]
+            and not self.group.processes[name].stopped()
+        )
 
     def _hung(self, name: str, silence_s: float) -> None:
         """Gives up a worker that hangs. Of learners that are one program, one hangs and the others wait for it."""

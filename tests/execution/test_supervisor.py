@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from supervision import DUMP, Clock, FakeGroup
+from supervision import DUMP, WAITING, Clock, FakeGroup
 
 from runnel.config.run_config import RunConfig
 from runnel.errors import StateLost, WorkerFailed
@@ -208,3 +208,36 @@ def test_a_wait_for_a_compiler_ends(tmp_path: Path) -> None:
     words = r"no pause within 120 s, besides 1800 s in which workers compiled: waited for .*learner"
     with pytest.raises(WorkerFailed, match=words):
         waited_for_a_compiler(tmp_path, 1e6)
+
+
+class OneProgram(FakeGroup):
+    """Two learners of one program: the first compiles for some time and is heard from while it does, the second not."""
+
+    def __init__(self, run_dir: Path, clock: Clock, compiled_s: float):
+        super().__init__(run_dir, ["learner-0", "learner-1"], WAITING)
+        self.clock, self.compiled_s = clock, compiled_s
+
+    def unit(self, name: str) -> set[str]:
+        return self.learners
+
+    def poll(self, seconds: float) -> set[str]:
+        self.clock.now += 10.0
+        for name in self.processes:
+            self.processes[name].report(Phase("working" if name == "learner-1" else "compiling"))
+        return super().poll(seconds)
+
+    def beats(self, name: str) -> int:
+        return int(self.clock.now) if name == "learner-0" and self.clock.now < self.compiled_s else 0
+
+
+@pytest.mark.parametrize(("compiled_s", "hung_at_s"), [(0.0, 130.0), (500.0, 980.0), (1e6, 1820.0)])
+def test_a_learner_that_waits_for_one_that_compiles_does_not_hang(
+    compiled_s: float, hung_at_s: float, tmp_path: Path
+) -> None:
+    clock = Clock()
+    group: Any = OneProgram(tmp_path, clock, compiled_s)
+    supervised = supervisor(group, EventLog(tmp_path))
+    supervised.heartbeats = HeartbeatMonitor(120.0, clock)
+    with pytest.raises(StateLost, match="no sign of life"):
+        supervised.wait_until(lambda: clock.now > 4000, 1e9, "end")
+    assert clock.now == pytest.approx(hung_at_s, abs=20.0)

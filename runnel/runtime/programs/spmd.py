@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runnel.types import PER_COLUMN, PyTree, Trajectory
+
+
+START_S: Final = 240
+"""How long learners wait for the last of them to start: less than a worker may take for that, so that the reason is
+named. One that has died does not keep them waiting: all are started again."""
 
 
 class Spmd:
@@ -61,9 +66,8 @@ class Spmd:
 def join(address: str, processes: int, rank: int, devices: int) -> Spmd:
     """Brings this process together with the other learners, `devices` of each; only then may JAX start."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(
-        address, processes, rank, initialization_timeout=60, coordinator_bind_address=address if rank == 0 else None
-    )
+    bind = address if rank == 0 else None
+    jax.distributed.initialize(address, processes, rank, initialization_timeout=START_S, coordinator_bind_address=bind)
     spmd = Spmd(devices)
     # gloo connects them at their first collective, and gives up after 30 s; at later ones it waits. So the first is
     # here, where all come at once, and not after each has traced and compiled for as long as that takes.
