@@ -11,7 +11,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runnel.types import PER_COLUMN, PyTree, Trajectory
 
-
 START_S: Final = 240
 """How long learners wait for the last of them to start: less than a worker may take for that, so that the reason is
 named. One that has died does not keep them waiting: all are started again."""
