@@ -745,7 +745,7 @@ def killed(run_dir: Path, distribution: str, worker: str, *more: str) -> tuple[R
         command(broken, distribution, steps, *more), broken, [worker], seed=1, pause_s=(0.5, 1.0),
         signals=[signal.SIGKILL], most=1,
     )  # fmt: skip
-    assert chaos.run(200) == 0, chaos.output()
+    assert chaos.run() == 0, chaos.output()
     assert chaos.done
     found = PolicyStore(broken).find(LATEST)["agent"].arrays()
     for name, array in PolicyStore(calm.run_dir).find(LATEST)["agent"].arrays().items():

@@ -16,7 +16,7 @@ def killed(command: list[str], workers: list[str], run_dir: Path, steps: int, mo
         train(command, run_dir, steps), run_dir, workers, seed=seed, pause_s=(0.2, 1.5), signals=[signal.SIGKILL],
         most=most,
     )  # fmt: skip
-    assert chaos.run(280) == 0, chaos.output()
+    assert chaos.run() == 0, chaos.output()
     return chaos
 
 

@@ -132,6 +132,6 @@ def test_killed_workers_of_a_mixed_run_are_replaced(workers, kills, steps, tmp_p
         train(command, tmp_path / "run", steps), tmp_path / "run", workers, seed=1, pause_s=(0.2, 1.5),
         signals=[signal.SIGKILL], most=kills,
     )  # fmt: skip
-    assert chaos.run(280) == 0, chaos.output()
+    assert chaos.run() == 0, chaos.output()
     assert chaos.done
     assert chaos.result()["status"] == "finished"

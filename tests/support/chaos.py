@@ -62,8 +62,11 @@ class Chaos:
     endless: bool = False  # it has no end of its own: once broken often enough it is stopped, and resumed for its end
     done: list[Broken] = field(default_factory=list)
 
-    def run(self, limit_s: float) -> int:
-        """Lets it run to its end; gives the exit status, or raises where it takes too long."""
+    def run(self, limit_s: float = 1500.0) -> int:
+        """Lets it run to its end; gives the exit status, or raises where it takes too long.
+
+        The limit finds a run that never ends: on a busy machine each of many recoveries takes a quarter of a minute.
+        """
         draw = random.Random(self.seed)
         deadline = time.monotonic() + limit_s
         log = self.run_dir.with_suffix(".out").open("wb")

@@ -50,5 +50,5 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
 
 
 def undisturbed(command: list[str], run_dir: Path, steps: int) -> dict[str, np.ndarray]:
-    subprocess.run([sys.executable, "-m", "runnel", *train(command, run_dir, steps)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "runnel", *train(command, run_dir, steps)], check=True, timeout=1500)
     return final_state(run_dir)
