@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.cli import arguments
+from runnel.cli.arguments import CONFIGURED
 from runnel.cli.catalog import FLAGS
+from runnel.cli.flag_values import NOTHING
 from runnel.config import serialization, settings
 from runnel.errors import UserError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def flags_given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     """The flags that were given: what was not has its default where it is used."""
     given = {name: getattr(args, name) for name in names}
-    return {name: None if value is arguments.NOTHING else value for name, value in given.items() if value is not None}
+    return {name: None if value is NOTHING else value for name, value in given.items() if value is not None}
 
 
 def check_address(args: argparse.Namespace) -> None:
@@ -196,7 +197,7 @@ def distribution_asked(
 
 def _if_of(cls: type, args: argparse.Namespace, recorded: Callable[[], Distribution] | None) -> Distribution | None:
     """The distribution of a `--config` file, if it is of the class that is named beside it."""
-    if recorded is None or args.command not in arguments.CONFIGURED:
+    if recorded is None or args.command not in CONFIGURED:
         return None
     before = recorded()
     return before if type(before) is cls else None

@@ -8,7 +8,7 @@ import os
 from functools import partial
 from typing import Any
 
-from runnel.cli import arguments, population_flags
+from runnel.cli import population_flags
 from runnel.cli.asked import (
     check_address,
     distribution_asked,
@@ -20,6 +20,7 @@ from runnel.cli.asked import (
 )  # fmt: skip
 from runnel.cli.catalog import FLAGS
 from runnel.cli.console import complain
+from runnel.cli.shared_flags import NAMES
 from runnel.errors import UserError
 
 
@@ -90,7 +91,7 @@ def sweep_command(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     """The algorithm, the environment, and what flags and `--config` ask for besides."""
     found = _from_file(args) if args.config is not None else {}
-    algorithm, environment = (found.pop(name, getattr(args, name)) for name in arguments.NAMES)
+    algorithm, environment = (found.pop(name, getattr(args, name)) for name in NAMES)
     asked = settings_asked(args, algorithm, found.get("distribution"), found.get("env_settings"))
     algorithm, asked["settings"] = for_each_group(algorithm, environment, asked["settings"])
     return algorithm, environment, {
@@ -110,7 +111,7 @@ def _from_file(args: argparse.Namespace) -> dict[str, Any]:
 
     return config_file.arguments(
         args.config,
-        **flags_given(args, *arguments.NAMES, "distribution", "wandb"),
+        **flags_given(args, *NAMES, "distribution", "wandb"),
         trust=args.trust,
         note=lambda text: None if args.quiet else complain(f"runnel {args.command}: {text}"),
     )
