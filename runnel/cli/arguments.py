@@ -55,15 +55,20 @@ FLAG_OF = {
     "hang_after_s": "--hang-after",
     "keep_every_s": "--keep-every-seconds",
     "eval_env_settings": "--set eval.env",
+    "sinks": "--sink",
 }
 """By keyword of `train`: flags that are called otherwise."""
+
+
+def flag_of(keyword: str) -> str:
+    return FLAG_OF.get(keyword, f"--{keyword.replace('_', '-')}")
 
 
 def in_flags(error: UserError) -> str:
     """An error's text with the keywords that it names as flags: `--envs 10`, where Python says `envs=10`."""
     text = str(error)
     for keyword in error.keywords:
-        flag = FLAG_OF.get(keyword, f"--{keyword.replace('_', '-')}")
+        flag = flag_of(keyword)
         text = re.sub(rf"\b{keyword}=([^\s,;:]*)", lambda found, flag=flag: f"{flag} {_bare(found[1])}".strip(), text)
     return text
 

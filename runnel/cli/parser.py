@@ -24,6 +24,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, printable(f"{self.prog}: {message} (see `{self.prog} --help`)\n"))
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Examples as they are written; flags in a column of the same width in every command."""
+
+    def __init__(self, prog: str, **kwargs: Any):
+        super().__init__(prog, max_help_position=28, **kwargs)
+
+
 class HelpWithSettings(argparse.Action):
     """`runnel train ppo --help`: the flags, and the settings of the algorithm named before."""
 

@@ -6,9 +6,10 @@ import argparse
 import json
 import os
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from runnel.cli import population_flags
+from runnel.cli.arguments import flag_of
 from runnel.cli.asked import (
     check_address,
     distribution_asked,
@@ -23,6 +24,9 @@ from runnel.cli.console import complain
 from runnel.cli.shared_flags import NAMES
 from runnel.errors import UserError
 
+SERVED: Final = ("metrics_port", "metrics_address")
+"""What belongs to this command, and is never taken from a run directory."""
+
 
 def train_command(args: argparse.Namespace) -> int:
     from runnel.execution.training import resolve, train
@@ -31,7 +35,7 @@ def train_command(args: argparse.Namespace) -> int:
     if args.deterministic:
         _ask_for_determinism()
     algorithm, environment, asked = _asked(args)
-    asked |= flags_given(args, "stop_at_return", "stop_at_eval_return", "wandb")
+    asked |= flags_given(args, "stop_at_return", "stop_at_eval_return", "wandb", "sinks")
     rule = population_flags.rule_of(args)
     if rule is not None:
         return _train_population(args, rule, algorithm, environment, asked)
@@ -97,7 +101,7 @@ def _asked(args: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     return algorithm, environment, {
         **found,
         **asked,
-        **flags_given(args, "envs", "steps", "seed", "run_dir"),
+        **flags_given(args, "envs", "steps", "seed", "run_dir", *SERVED),
         **flags_given(args, "checkpoint_every_s", "restarts", "hang_after_s", "on_nan"),
         **flags_given(args, "eval_every", "eval_episodes", "eval_seed", "eval_workers", "eval_metric"),
         **flags_given(args, "keep_every", "keep_every_s", "keep_best", "eval_wait", "eval_explore"),
@@ -133,7 +137,7 @@ def resume_command(args: argparse.Namespace) -> int:
     distribution = distribution_asked(args, (), partial(recorded_distribution, args, read_config(args.run_dir)))
     run = resume(
         args.run_dir, steps=args.steps, distribution=distribution, on_nan=args.on_nan, launcher=args.launcher,
-        address=args.address, quiet=args.quiet, trust=args.trust,
+        address=args.address, quiet=args.quiet, trust=args.trust, **flags_given(args, "sinks", *SERVED),
     )  # fmt: skip
     return _status(run.result)
 
@@ -143,29 +147,33 @@ def _resume_members(args: argparse.Namespace) -> int:
     from runnel.execution.population_training import resume_population
     from runnel.recording.population_file import is_population
 
-    given = [*flags_given(args, "distribution", "on_nan", *FLAGS)]
+    given = [*flags_given(args, "distribution", "on_nan", "sinks", *FLAGS)]
     if given:
         raise UserError(
-            f"{args.run_dir} holds several runs; found --{given[0].replace('_', '-')}, which can be given for one of "
+            f"{args.run_dir} holds several runs; found {flag_of(given[0])}, which can be given for one of "
             "them: name its directory"
         )
     resume = resume_population if is_population(args.run_dir) else resume_members
     members = resume(
-        args.run_dir, steps=args.steps, quiet=args.quiet, trust=args.trust, launcher=args.launcher, address=args.address
-    )
+        args.run_dir, steps=args.steps, quiet=args.quiet, trust=args.trust, launcher=args.launcher,
+        address=args.address, **flags_given(args, *SERVED),
+    )  # fmt: skip
     return _status(members.result)
 
 
 def _resume_sweep(args: argparse.Namespace) -> int:
     from runnel.execution.sweep import resume_sweep
 
-    given = [*flags_given(args, "steps", "distribution", "on_nan", *FLAGS)]
+    given = [*flags_given(args, "steps", "distribution", "on_nan", "sinks", *FLAGS)]
     if given:
         raise UserError(
-            f"{args.run_dir} holds a sweep, which goes on as it was begun; found --{given[0].replace('_', '-')}: leave "
+            f"{args.run_dir} holds a sweep, which goes on as it was begun; found {flag_of(given[0])}: leave "
             "it out, or name the directory of one member"
         )
-    found = resume_sweep(args.run_dir, quiet=args.quiet, trust=args.trust, launcher=args.launcher, address=args.address)
+    found = resume_sweep(
+        args.run_dir, quiet=args.quiet, trust=args.trust, launcher=args.launcher, address=args.address,
+        **flags_given(args, *SERVED),
+    )  # fmt: skip
     return _status(found.result)
 
 
