@@ -13,6 +13,8 @@ EXAMPLES: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
             "the same with four actor processes",
         ),
         ("runnel eval runs/mine --video film.mp4", "watch what it has learnt"),
+        ("runnel doctor", "check this machine"),
+        ("runnel help", "name the pages of the documentation"),
     ),
     "train": (
         ("runnel train ppo CartPole-v1 --stop-at-return 475", "until it is solved"),
@@ -56,6 +58,19 @@ EXAMPLES: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
         ("runnel list gymnax:CartPole-v1", "the settings of one of them"),
     ),
     "bench": (("runnel bench", "name the benchmarks of this checkout"),),
+    "doctor": (
+        ("runnel doctor", "exit status 1 if something is wrong"),
+        ("runnel doctor --address 10.0.0.1:6379", "whether a Ray cluster answers, too"),
+    ),
+    "help": (
+        ("runnel help faults", "what a run survives"),
+        ("runnel help cluster#ports", "one section of a page"),
+    ),
+    "completion": (
+        ("runnel completion bash", 'in ~/.bashrc: eval "$(runnel completion bash)"'),
+        ("runnel completion zsh", 'in ~/.zshrc, after compinit: eval "$(runnel completion zsh)"'),
+        ("runnel completion fish", "in config.fish: runnel completion fish | source"),
+    ),
 }
 """By command, and of all under `runnel`: a command line, and what it is for."""
 

@@ -27,6 +27,7 @@ from runnel.cli.shared_flags import (
     add_watching,
     add_what_to_train,
 )  # fmt: skip
+from runnel.cli.shells import SHELLS
 from runnel.config.run_config import MOST_ENVS, MOST_EPISODES, MOST_MEMBERS, MOST_SEED
 
 TRAINED: Final = "ALGORITHM ENVIRONMENT [flags]"
@@ -204,3 +205,15 @@ def _add_showing_commands(command: AddCommand) -> None:
 
 def _add_helping_commands(command: AddCommand) -> None:
     """Those that help with Runnel itself."""
+    about = "check this machine: what is wrong, and how to correct it"
+    doctor = command("doctor", about, usage="runnel doctor [--address HOST:PORT] [--json]")
+    doctor.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster that should answer (RAY_ADDRESS)")
+    doctor.add_argument("--json", action="store_true", help="all of it, for programs")
+
+    about = "print a page of the documentation, or one section of it"
+    pages = command("help", about, usage="runnel help [PAGE[#SECTION]]")
+    pages.add_argument("page", nargs="?", metavar="PAGE[#SECTION]", help="which one (list them)")
+
+    about = "print what makes a shell complete commands, flags, names, runs and tags"
+    completion = command("completion", about, usage="runnel completion SHELL")
+    completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from runnel.cli import arguments
+from runnel.cli.completion import COMPLETE, complete_command, completion_command
 from runnel.cli.console import complain
+from runnel.cli.doctor import doctor_command
+from runnel.cli.pages import help_command, link
 from runnel.cli.policy_commands import eval_command, export_command, policies_command, versus_command
 from runnel.cli.showing_commands import bench_command, list_command, plan_command, plot_command
 from runnel.cli.training_commands import resume_command, sweep_command, train_command
@@ -40,6 +43,9 @@ COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "plot": plot_command,
     "bench": bench_command,
     "list": list_command,
+    "doctor": doctor_command,
+    "help": help_command,
+    "completion": completion_command,
 }
 
 
@@ -48,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     command = "runnel"
     try:
-        check_descriptors(LEAST)
+        if argv[:1] == [COMPLETE]:
+            return complete_command(argv[1:])
+        if argv[:1] != ["doctor"]:  # which says more about it
+            check_descriptors(LEAST)
         args = arguments.parse(argv)
         command = f"runnel {args.command}"
         with contained(), _saying_what_takes_long(args), _showing_old_names(command):
@@ -56,10 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return COMMANDS[args.command](args)
     except UserError as error:
         # A line or two, whatever a library put into its reason.
-        complain(f"{command}: " + "\n".join(arguments.in_flags(error).strip().splitlines()[:2]))
+        lines = arguments.in_flags(error).strip().splitlines()[: 1 if error.page else 2]
+        complain(f"{command}: " + "\n".join(lines + link(error)))
         return 2
     except (EnvironmentFailed, RunFailed, WorkerFailed) as error:
-        complain(f"{command}: {error}")  # with the worker's own traceback, and none of this process's
+        # With the worker's own traceback, and none of this process's.
+        complain("\n".join([f"{command}: {error}", *link(error)]))
         return 1
     except FileNotFoundError:
         if os.path.exists("."):

@@ -90,6 +90,13 @@ def list_command(args: argparse.Namespace) -> int:
     from runnel.cli import catalog
 
     if args.name is not None:
+        from runnel.cli import environment_lists
+
+        known = [entry.name for entry in (*catalog.algorithms(), *catalog.distributions())]
+        shown = None if args.name.lower() in known else environment_lists.printed(args.name, args.json)
+        if shown is not None:
+            print(printable(shown))
+            return 0
         entry = catalog.find(args.name)
         print(json.dumps(catalog.plain(entry), indent=2) if args.json else catalog.described(entry))
         return 0
@@ -106,7 +113,8 @@ def list_command(args: argparse.Namespace) -> int:
     lines = ["algorithms [kinds of action; the distributions they run under]", *catalog.table(algorithms)]
     lines += ["", "distributions [their flags]", *catalog.table(distributions)]
     lines += ["", "environments", *catalog.table(environments)]
-    lines += ["", "`runnel list NAME` shows the settings of an algorithm or distribution"]
+    lines += ["", "`runnel list NAME` shows the settings of an algorithm, a distribution or an environment;"]
+    lines += ["`runnel list gymnax:` and `runnel list gymnasium` name the environments of a family"]
     print("\n".join(lines))
     return 0
 

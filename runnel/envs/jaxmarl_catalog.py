@@ -126,6 +126,11 @@ def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Environm
     return environment, kind
 
 
+def class_of(name: str) -> Any:
+    """The class of an environment; of a map of SMAX, that of its battles."""
+    return _import(ENVIRONMENTS.get(name, (SMAX, BATTLE))[1])
+
+
 def take_limit(environment: Any, kind: EnvironmentTraits) -> int | None:
     """The limit of steps, which is disabled in the environment itself where that is possible."""
     if not kind.limit:

@@ -170,6 +170,23 @@ def _module(name: str) -> Any:
     raise UserError(f"no PettingZoo environment is called '{name}'{nearest(name, _known(name))}")
 
 
+def known_names() -> set[str]:
+    """The environments of PettingZoo, and those of mpe2 where that is installed."""
+    return _known("mpe2")
+
+
+def maker_of(name: str) -> Any:
+    """What makes the environment of a name, with its settings as parameters."""
+    made_from = _find(name)
+    return made_from.make if not isinstance(made_from.make, partial) else _registered_maker(name)
+
+
+def _registered_maker(name: str) -> Any:
+    """Of an environment that PettingZoo's registry makes: the function of its module."""
+    module = _module(name)
+    return getattr(module, "parallel_env", None) or getattr(module, "env", None)
+
+
 def _known(name: str) -> set[str]:
     """Names that may have been meant: PettingZoo's own, mpe2's, and those beside it in its package."""
     known, package = set(_registry()), name.partition(".")[0]

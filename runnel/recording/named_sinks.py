@@ -70,7 +70,10 @@ def maker(name: str) -> SinkMaker:
     elif ":" in name:
         found = serialization.import_object(name)
     else:
-        raise UserError(f"there is no sink '{name}'{nearest(name, names())}; your own is package.module:callable")
+        raise UserError(
+            f"there is no sink '{name}'{nearest(name, names())}; your own is package.module:callable",
+            page="prometheus#trackers",
+        )
     if not callable(found):
         raise UserError(f"the sink {name} is {a(found)}; expected a callable that takes a run directory and its config")
     return cast(SinkMaker, found)
@@ -107,7 +110,9 @@ def _made(name: str, run_dir: Path, config: Mapping[str, Any]) -> Sink:
         raise
     except Exception as problem:
         reason = str(problem).strip().splitlines()[0].rstrip(".") if str(problem).strip() else type(problem).__name__
-        raise UserError(f"the sink {name} cannot start: {reason}; correct that, or train without it") from problem
+        raise UserError(
+            f"the sink {name} cannot start: {reason}; correct that, or train without it", page="prometheus#trackers"
+        ) from problem
     if isinstance(sink, type) or not isinstance(sink, Sink):
         raise UserError(f"the sink {name} gave {a(sink)}; expected an object with write(record), close()")
     return sink

@@ -127,6 +127,7 @@ def _bound(port: int, address: str, collector: MetricsServer) -> _Server:
             f"{given}, which cannot be opened ({reason}), expected a free one of this machine; choose another "
             "metrics_port=, or 0 for any that is free",
             keywords=keywords,
+            page="prometheus#from-another-machine",
         ) from None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)  # type: ignore[arg-type]  # it has `collect`, all that a registry calls
