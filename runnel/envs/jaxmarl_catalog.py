@@ -126,9 +126,10 @@ def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Environm
     return environment, kind
 
 
-def class_of(name: str) -> Any:
-    """The class of an environment; of a map of SMAX, that of its battles."""
-    return _import(ENVIRONMENTS.get(name, (SMAX, BATTLE))[1])
+def classes_of(name: str) -> list[Any]:
+    """The classes that take an environment's settings; two of a battle of SMAX, which hands some of them on."""
+    place = ENVIRONMENTS.get(name, (SMAX, BATTLE))[1]
+    return [_import(each) for each in ((place, ENVIRONMENTS["SMAX"][1]) if place == BATTLE else (place,))]
 
 
 def take_limit(environment: Any, kind: EnvironmentTraits) -> int | None:

@@ -38,6 +38,7 @@ class InSource(NamedTuple):
     package: str
     file: str
     name: str
+    without: tuple[str, ...] = ()  # what the library leaves out of its own list
 
 
 IN_SOURCE: Final[Mapping[str, tuple[InSource, ...]]] = {
@@ -47,7 +48,7 @@ IN_SOURCE: Final[Mapping[str, tuple[InSource, ...]]] = {
         InSource("runnel", "envs/jaxmarl_catalog.py", "ENVIRONMENTS"),
         InSource("jaxmarl", "environments/smax/smax_env.py", "MAP_NAME_TO_SCENARIO"),
     ),
-    "pgx:": (InSource("pgx", "core.py", "EnvId"),),
+    "pgx:": (InSource("pgx", "core.py", "EnvId", without=("bridge_bidding",)),),
     "matrix:": (InSource("runnel", "envs/matrix_games.py", "GAMES"),),
 }
 
@@ -82,7 +83,8 @@ def _texts_of(place: InSource) -> list[str]:
         if any(isinstance(target, ast.Name) and target.id == place.name for target in targets):
             value: Any = getattr(node, "value", None)
             parts = value.keys if isinstance(value, ast.Dict) else ast.walk(value)
-            return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            return [text for text in texts if text not in place.without]
     return []
 
 
@@ -211,7 +213,7 @@ def _brax_settings(name: str) -> list[Setting]:
 
 
 def _jaxmarl_settings(name: str) -> list[Setting]:
-    return of_callable(_adapter("jaxmarl_catalog").class_of(name))
+    return [row for cls in reversed(_adapter("jaxmarl_catalog").classes_of(name)) for row in of_callable(cls)]
 
 
 def _pgx_settings(name: str) -> list[Setting]:

@@ -176,15 +176,9 @@ def known_names() -> set[str]:
 
 
 def maker_of(name: str) -> Any:
-    """What makes the environment of a name, with its settings as parameters."""
-    made_from = _find(name)
-    return made_from.make if not isinstance(made_from.make, partial) else _registered_maker(name)
-
-
-def _registered_maker(name: str) -> Any:
-    """Of an environment that PettingZoo's registry makes: the function of its module."""
-    module = _module(name)
-    return getattr(module, "parallel_env", None) or getattr(module, "env", None)
+    """What takes the settings of an environment: its bare class, where its module has one, as PettingZoo's have."""
+    module = _module(name.removeprefix("pettingzoo."))
+    return next((found for key in ("raw_env", "parallel_env", "env") if (found := getattr(module, key, None))), None)
 
 
 def _known(name: str) -> set[str]:

@@ -28,6 +28,7 @@ class TrackioSink:
         place = run_dir.resolve()
         name = f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
         project = os.environ.get("TRACKIO_PROJECT", "runnel")
+        self._trackio = trackio
         with _without_its_lines():
             self._run = trackio.init(
                 project, name, config=clean(config), resume="allow", embed=False, auto_log_cpu=False, auto_log_gpu=False
@@ -39,7 +40,7 @@ class TrackioSink:
 
     def close(self) -> None:
         with _without_its_lines():
-            self._run.finish()
+            self._trackio.finish()  # of the run, which it would otherwise finish again as Python exits
 
 
 def _without_its_lines() -> contextlib.AbstractContextManager[Any]:
