@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import re
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run_command
 from prometheus_client.parser import text_string_to_metric_families
 
 import runnel
@@ -137,6 +141,58 @@ def test_names_of_the_users_are_labels_whatever_they_are() -> None:
     assert "runnel_env" not in found
     assert found["runnel_worker_busy_ratio"] == [({"worker": "actor-0", "role": "actor", "host": "b"}, 0.25)]
     assert found["runnel_stream_fill_ratio"] == [({"source": "actor", "target": "learner", "kind": "unroll"}, 0.5)]
+
+
+def test_members_are_read_together_and_each(tmp_path: Path) -> None:
+    port, read_while = free_port(), []
+
+    def look() -> None:
+        while not over.wait(0.05):
+            with contextlib.suppress(OSError):
+                read_while.append(samples(read(port)))
+
+    over = threading.Event()
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        members = runnel.train_members(
+            "reinforce", "gymnax:CartPole-v1", seeds=2, envs=4, steps=20_000, run_dir=tmp_path / "runs", quiet=True,
+            settings={"unroll": 8}, metrics_port=port,
+        )  # fmt: skip
+    finally:
+        over.set()
+        thread.join()
+    newest = next(found for found in reversed(read_while) if "runnel_member_env_steps_total" in found)
+    steps = {labels["member"]: value for labels, value in newest["runnel_member_env_steps_total"]}
+    assert set(steps) == {path.name for path in members.members}
+    assert newest["runnel_env_steps_total"] == [({}, sum(steps.values()))]
+    assert newest["runnel_target_env_steps"] == [({}, 40_000.0)]
+    ((info, _),) = newest["runnel_run_info"]
+    assert (info["run"], info["algorithm"], info["members"]) == ("runs", "reinforce", "2")
+    with pytest.raises(OSError, match="refused"), socket.create_connection(("127.0.0.1", port), 5):
+        pass
+
+
+def test_a_run_directory_opens_no_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir, port = tmp_path / "run", free_port()
+    runnel.train("reinforce", "CartPole-v1", envs=2, steps=128, run_dir=run_dir, quiet=True)
+    config = json.loads((run_dir / "config.json").read_text())
+    (run_dir / "config.json").write_text(json.dumps({**config, "metrics_port": port, "metrics_address": "0.0.0.0"}))
+    found = []
+
+    def look(progress: runnel.Progress) -> None:
+        with socket.socket() as probe:
+            found.append(probe.connect_ex(("127.0.0.1", port)))
+
+    runnel.resume(run_dir, steps=256, on_update=look, callback_every_s=0.0)
+    assert found
+    assert set(found) == {errno.ECONNREFUSED}
+    assert "Prometheus" not in capsys.readouterr().out
+    assert "metrics_port" not in (run_dir / "config.json").read_text()
+    (tmp_path / "file.json").write_text(json.dumps({**config, "metrics_port": port}))
+    refused = run_command(capsys, "train", "--config", tmp_path / "file.json", "--run-dir", tmp_path / "new")
+    assert refused.status == 2
+    assert "found 'metrics_port', which belongs to one process and is not taken from a file" in refused.err
 
 
 def test_a_taken_port_is_refused_before_anything_is_made(tmp_path: Path) -> None:
