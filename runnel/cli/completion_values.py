@@ -30,11 +30,12 @@ def _distributions(_: Words, current: str) -> Iterable[str]:
 
 def _environments(_: Words, current: str) -> Iterable[str]:
     """All of the family whose prefix is there; else Gymnasium's, the prefixes, and modules."""
-    from runnel.envs import FAMILIES, listing
+    from runnel.cli import environment_names
+    from runnel.envs import FAMILIES
 
-    family = next((each for each in FAMILIES if current.startswith(each.prefix)), listing.GYMNASIUM)
+    family = next((each for each in FAMILIES if current.startswith(each.prefix)), environment_names.GYMNASIUM)
     prefixes = [each.prefix for each in FAMILIES if each.installed]
-    return [*listing.names(family), *prefixes, *_own_modules(current)]
+    return [*environment_names.names(family), *prefixes, *_own_modules(current)]
 
 
 def _own_modules(current: str) -> list[str]:

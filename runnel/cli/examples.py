@@ -69,7 +69,7 @@ EXAMPLES: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "completion": (
         ("runnel completion bash", 'in ~/.bashrc: eval "$(runnel completion bash)"'),
         ("runnel completion zsh", 'in ~/.zshrc, after compinit: eval "$(runnel completion zsh)"'),
-        ("runnel completion fish", "in config.fish: runnel completion fish | source"),
+        ("runnel completion fish", "> ~/.config/fish/completions/runnel.fish"),
     ),
 }
 """By command, and of all under `runnel`: a command line, and what it is for."""

@@ -143,6 +143,7 @@ def test_names_of_the_users_are_labels_whatever_they_are() -> None:
     assert found["runnel_stream_fill_ratio"] == [({"source": "actor", "target": "learner", "kind": "unroll"}, 0.5)]
 
 
+@pytest.mark.slow
 def test_members_are_read_together_and_each(tmp_path: Path) -> None:
     port, read_while = free_port(), []
 
@@ -156,7 +157,7 @@ def test_members_are_read_together_and_each(tmp_path: Path) -> None:
     thread.start()
     try:
         members = runnel.train_members(
-            "reinforce", "gymnax:CartPole-v1", seeds=2, envs=4, steps=20_000, run_dir=tmp_path / "runs", quiet=True,
+            "toys:Reinforce", "toys:Corridor", seeds=2, envs=8, steps=100_000, run_dir=tmp_path / "runs", quiet=True,
             settings={"unroll": 8}, metrics_port=port,
         )  # fmt: skip
     finally:
@@ -166,7 +167,7 @@ def test_members_are_read_together_and_each(tmp_path: Path) -> None:
     steps = {labels["member"]: value for labels, value in newest["runnel_member_env_steps_total"]}
     assert set(steps) == {path.name for path in members.members}
     assert newest["runnel_env_steps_total"] == [({}, sum(steps.values()))]
-    assert newest["runnel_target_env_steps"] == [({}, 40_000.0)]
+    assert newest["runnel_target_env_steps"] == [({}, 200_000.0)]
     ((info, _),) = newest["runnel_run_info"]
     assert (info["run"], info["algorithm"], info["members"]) == ("runs", "reinforce", "2")
     with pytest.raises(OSError, match="refused"), socket.create_connection(("127.0.0.1", port), 5):
@@ -184,7 +185,7 @@ def test_a_run_directory_opens_no_port(tmp_path: Path, capsys: pytest.CaptureFix
         with socket.socket() as probe:
             found.append(probe.connect_ex(("127.0.0.1", port)))
 
-    runnel.resume(run_dir, steps=256, on_update=look, callback_every_s=0.0)
+    runnel.resume(run_dir, steps=2_048, on_update=look, callback_every_s=0.0)
     assert found
     assert set(found) == {errno.ECONNREFUSED}
     assert "Prometheus" not in capsys.readouterr().out

@@ -12,7 +12,8 @@ from commands import run_command
 from paths import ROOT
 
 from runnel import envs
-from runnel.envs import FAMILIES, listing
+from runnel.cli import environment_names
+from runnel.envs import FAMILIES
 from runnel.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained:DeprecationWarning")  # Brax imports it
@@ -38,12 +39,12 @@ SLOW = ("gymnax:", "brax:", "jaxmarl:", "pgx:")
     "prefix", [pytest.param(prefix, marks=[pytest.mark.slow] if prefix in SLOW else []) for prefix in ONE]
 )
 def test_a_listed_environment_takes_a_listed_setting(prefix: str) -> None:
-    family = next((each for each in FAMILIES if each.prefix == prefix), listing.GYMNASIUM)
+    family = next((each for each in FAMILIES if each.prefix == prefix), environment_names.GYMNASIUM)
     if not family.installed:
         pytest.skip(f"{family.package} is not installed")
     name, setting, value = ONE[prefix]
-    assert name in listing.names(family)
-    rows = {row.name: row for row in listing.settings(name)}
+    assert name in environment_names.names(family)
+    rows = {row.name: row for row in environment_names.settings(name)}
     assert setting in rows
     assert rows[setting].default != "required"
     assert envs.make(name, **{setting: value}).spec.name
@@ -54,7 +55,9 @@ def test_a_listed_environment_takes_a_listed_setting(prefix: str) -> None:
 
 def test_every_family_is_listed() -> None:
     assert set(ONE) == {"", *(family.prefix for family in FAMILIES)}
-    assert all(listing.names(family) for family in (*FAMILIES, listing.GYMNASIUM) if family.installed)
+    assert all(
+        environment_names.names(family) for family in (*FAMILIES, environment_names.GYMNASIUM) if family.installed
+    )
 
 
 @pytest.mark.slow
@@ -70,13 +73,13 @@ def test_names_that_are_read_from_source_are_those_of_the_library() -> None:
     }
     for family in FAMILIES:
         if family.prefix in known:
-            assert listing.names(family) == sorted(f"{family.prefix}{name}" for name in known[family.prefix])
+            assert environment_names.names(family) == sorted(f"{family.prefix}{name}" for name in known[family.prefix])
 
 
 def test_names_are_listed_without_jax() -> None:
     code = (
-        "import sys\nfrom runnel.envs import FAMILIES, listing\n"
-        "print(len([name for family in (*FAMILIES, listing.GYMNASIUM) for name in listing.names(family)]))\n"
+        "import sys\nfrom runnel.cli import environment_names\nfrom runnel.envs import FAMILIES\n"
+        "print(len([name for family in (*FAMILIES, environment_names.GYMNASIUM) for name in environment_names.names(family)]))\n"
         "assert 'jax' not in sys.modules or sys.modules['jax'] is None"
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
