@@ -7,10 +7,12 @@ shell answer at once. The settings of an environment need its library.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
 import inspect
+import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -154,9 +156,12 @@ def settings(name: str) -> list[Setting]:
 def of_callable(makes: Any, keyword_only: bool = False) -> list[Setting]:
     """The parameters of a callable as settings; not how it is rendered, which is not the user's to say."""
     try:
-        parameters = inspect.signature(makes).parameters.values()
+        parameters = [*inspect.signature(makes).parameters.values()]
     except (TypeError, ValueError):
         return []
+    if isinstance(makes, type) and any(p.kind is p.VAR_KEYWORD for p in parameters):  # handed on to a class below it
+        handed = [p for base in makes.__mro__[1:-1] for p in inspect.signature(base).parameters.values()]
+        parameters += [p for p in handed if p.default is not p.empty and p.name not in {q.name for q in parameters}]
     kinds = (inspect.Parameter.KEYWORD_ONLY, *(() if keyword_only else (inspect.Parameter.POSITIONAL_OR_KEYWORD,)))
     taken = [p for p in parameters if p.kind in kinds and p.name not in ("render_mode", "self")]
     return [Setting(p.name, _type(p), _default(p.default, p.empty), "") for p in taken]
@@ -207,8 +212,8 @@ def _gymnax_settings(name: str) -> list[Setting]:
 
 
 def _brax_settings(name: str) -> list[Setting]:
-    from brax import envs
-
+    with contextlib.redirect_stdout(io.StringIO()):  # MJX prints what it could not import
+        from brax import envs
     return of_callable(envs._envs[name])
 
 
