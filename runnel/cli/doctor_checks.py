@@ -55,7 +55,7 @@ class Check:
     fix: str = ""
 
 
-def python(version: Sequence[int] = sys.version_info) -> Check:
+def python(version: Sequence[Any] = sys.version_info) -> Check:
     found = ".".join(map(str, version[:3]))
     if tuple(version[:2]) < OLDEST:
         return Check("Python", "wrong", found, f"use Python {'.'.join(map(str, OLDEST))} or later")
@@ -69,20 +69,26 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _required(extra: str | None = None) -> list[str]:
-    """What the installed Runnel asks for, always or with an extra."""
+def _required(package: str = "runnel", extra: str | None = None) -> list[tuple[str, list[str]]]:
+    """What an installed package asks for, always or with an extra: names, each with the extras that it is to have."""
     found = []
-    for requirement in metadata.requires("runnel") or ():
-        name = re.match(r"[\w.-]+", requirement)
+    for requirement in metadata.requires(package) or ():
+        name = re.match(r"([\w.-]+)(?:\[([\w,\s-]+)\])?", requirement)
         of = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", requirement)
-        if name is not None and (of[1] if of else None) == extra and name[0].lower() != "runnel":
-            found.append(name[0])
+        if name is not None and (of[1] if of else None) == extra and name[1].lower() != "runnel":
+            found.append((name[1], [each.strip() for each in (name[2] or "").split(",") if each.strip()]))
     return found
+
+
+def _has(extra: str, version: Callable[[str], str | None], package: str = "runnel") -> bool:
+    """Whether all that an extra of a package asks for is installed, with the extras that this is to have."""
+    needed = _required(package, extra)
+    return all(version(name) and all(_has(inner, version, name) for inner in extras) for name, extras in needed)
 
 
 def packages(version: Callable[[str], str | None] = _version) -> Check:
     try:
-        required = _required()
+        required = [name for name, _ in _required()]
     except metadata.PackageNotFoundError:
         return Check("packages", "wrong", "runnel itself is not installed", "pip install -e . in its checkout")
     missing = [name for name in required if version(name) is None]
@@ -99,7 +105,7 @@ def packages(version: Callable[[str], str | None] = _version) -> Check:
 def extras(version: Callable[[str], str | None] = _version) -> Check:
     with contextlib.suppress(metadata.PackageNotFoundError):
         names = [e for e in metadata.metadata("runnel").get_all("Provides-Extra") or () if e not in OURS]
-        there = {extra: all(version(package) for package in _required(extra)) for extra in names}
+        there = {extra: _has(extra, version) for extra in names}
         missing = [extra for extra, whole in there.items() if not whole]
         found = f"installed: {', '.join(extra for extra, whole in there.items() if whole) or 'none'}"
         if not missing:

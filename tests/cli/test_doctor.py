@@ -113,7 +113,11 @@ def test_missing_and_unequal_packages_are_named() -> None:
     assert doctor_checks.packages().status == "ok"
     extras = doctor_checks.extras(version)
     assert extras.status == "note"
-    assert extras.found.endswith("not: ray") or "ray" in extras.found.partition("not: ")[2].split(", ")
+    installed, _, missing = extras.found.removeprefix("installed: ").partition("; not: ")
+    assert "ray" in missing.split(", ")
+    assert "video" in installed.split(", ")
+    nowhere = doctor_checks.extras(lambda package: None if "cuda" in package else "1.0")
+    assert nowhere.found.endswith("; not: cuda"), "jax is there, and what its extra brings is not"
 
 
 @pytest.mark.parametrize(
