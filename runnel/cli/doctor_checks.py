@@ -82,7 +82,10 @@ def _required(package: str = "runnel", extra: str | None = None) -> list[tuple[s
 
 def _has(extra: str, version: Callable[[str], str | None], package: str = "runnel") -> bool:
     """Whether all that an extra of a package asks for is installed, with the extras that this is to have."""
-    needed = _required(package, extra)
+    try:
+        needed = _required(package, extra)
+    except metadata.PackageNotFoundError:
+        return False
     return all(version(name) and all(_has(inner, version, name) for inner in extras) for name, extras in needed)
 
 
