@@ -107,7 +107,17 @@ def test_an_error_says_where_it_is_explained(runnel: Any, monkeypatch: pytest.Mo
     assert runnel("list") == (1, "", "runnel list: broke\nsee `runnel help faults#how-a-worker-is-replaced`\n")
 
 
-def test_pages_are_part_of_the_package() -> None:
-    included = re.search(r'force-include\]\n"docs" = "(\S+)"', (ROOT / "pyproject.toml").read_text())
-    assert included is not None
-    assert Path(ROOT, included[1]) == pages.PACKAGED
+def test_pages_are_part_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    hook = ROOT / build["targets"]["wheel"]["hooks"]["custom"]["path"]
+    interface = SimpleNamespace(BuildHookInterface=object)
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)  # of the build alone
+    for version, count in (("standard", len(pages.names())), ("editable", 0)):
+        data: dict[str, dict[str, str]] = {"force_include": {}}
+        builder = runpy.run_path(str(hook))["Pages"]()
+        builder.root = str(ROOT)
+        builder.initialize(version, data)
+        assert len(data["force_include"]) == count
+        for source, target in data["force_include"].items():
+            assert (ROOT / target).parent == pages.PACKAGED
+            assert Path(source).parent == pages.CHECKOUT
