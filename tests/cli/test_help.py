@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import runpy
 import shlex
+import sys
+import tomllib
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
