@@ -27,6 +27,13 @@ def _escape(character: str) -> str:
 class _Shown(BaseException):
     """An error whose text may quote a file, a worker or an environment, and is printed."""
 
+    page = ""
+    """Of the documentation, that says more: `faults#when-an-environment-fails`, as `runnel help` takes it."""
+
+    def __init__(self, text: str = "", *, page: str = ""):
+        super().__init__(text)
+        self.page = page or type(self).page
+
     def __str__(self) -> str:
         return printable(super().__str__())
 
@@ -35,11 +42,12 @@ class UserError(_Shown, Exception):
     """A mistake of the user's, in words that the user can act on.
 
     The text names arguments as Python does: `envs=10`, or `run_dir=` without a value. `keywords` are those that it
-    names so, for the command line to show them as flags: `--envs 10`, `--run-dir`.
+    names so, for the command line to show them as flags: `--envs 10`, `--run-dir`. The text of one with a `page` is a
+    line, which the command line follows by where to read more.
     """
 
-    def __init__(self, text: str = "", *, keywords: Collection[str] = ()):
-        super().__init__(text)
+    def __init__(self, text: str = "", *, keywords: Collection[str] = (), page: str = ""):
+        super().__init__(text, page=page)
         self.keywords = tuple(keywords)
 
 
@@ -49,6 +57,8 @@ class OutOfDescriptors(UserError):
 
 class WorkerFailed(_Shown, RuntimeError):
     """A worker of a run ended that should not have; its text has the worker's own traceback or the end of its log."""
+
+    page = "faults#how-a-worker-is-replaced"
 
 
 class RunFailed(_Shown, RuntimeError):
@@ -73,6 +83,8 @@ class MalformedMessage(Exception):
 
 class EnvironmentFailed(_Shown, RuntimeError):
     """An environment failed more often than a run puts up with; its text has the environment's own traceback."""
+
+    page = "faults#when-an-environment-fails"
 
 
 def a(thing: Any) -> str:

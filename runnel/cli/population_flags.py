@@ -11,7 +11,7 @@ from runnel.errors import UserError
 OF_PBT: Final = ("pbt_every", "pbt_quantile", "pbt_perturb", "pbt_resample", "pbt_objective")
 
 
-def add(train: argparse.ArgumentParser, members: Callable[[str], int], steps: Callable[[str], int]) -> None:
+def add(train: argparse._ActionsContainer, members: Callable[[str], int], steps: Callable[[str], int]) -> None:
     """Adds the flags. `members` and `steps` read such numbers."""
     ranges = "NAME=[log:]LOW:HIGH"
     train.add_argument("--population", type=members, metavar="N", help="train so many members, copied as they train")

@@ -10,14 +10,19 @@ from typing import Any
 CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
+def cache_directory() -> str:
+    """Where compiled programs are kept between runs, unless JAX is configured otherwise. Imports no JAX."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.path.join(home, "runnel", "xla")
+
+
 def configure_jax() -> None:
     """How JAX should run here; settings the user has made are left alone."""
     import jax
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         # Compiled programs are kept between runs, so that only the first start is slow.
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(home, "runnel", "xla"))
+        jax.config.update("jax_compilation_cache_dir", cache_directory())
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     flags = os.environ.get("XLA_FLAGS", "")
     if CPU_SCHEDULER not in flags:

@@ -70,8 +70,12 @@ class RunConfig:
     """Prints nothing."""
     wandb: bool = False
     """Shows the run at Weights & Biases too."""
-    sinks: Sequence[Sink] = ()
-    """The user's own receivers of metrics."""
+    sinks: Sequence[Sink | str] = ()
+    """More receivers of metrics: the user's own, or the names of trackers."""
+    metrics_port: int | None = None
+    """Serves metrics to Prometheus on this port while the run lasts; 0: on any that is free, which is printed."""
+    metrics_address: str = "127.0.0.1"
+    """Of this machine, on which `metrics_port` is opened."""
     on_update: Callback | None = None
     """Called after updates, at most every `callback_every_s`."""
     on_evaluation: Callback | None = None
@@ -160,6 +164,7 @@ _RANGES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "seed": (lambda x: 0 <= x <= MOST_SEED, "a whole number from 0 to 2**32 - 1"),
     "checkpoint_every_s": (lambda x: x > 0, "more than 0 seconds"),
     "callback_every_s": (lambda x: x >= 0, "0 seconds or more"),
+    "metrics_port": (lambda x: x is None or 0 <= x <= 65535, "a whole number from 0 to 65535"),
     "restarts": (lambda x: x >= 0, "a whole number, 0 or more"),
     "hang_after_s": (lambda x: x > 0, "more than 0 seconds"),
     "eval_every": (lambda x: x is None or 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),

@@ -243,6 +243,24 @@ def _each(observation: PyTree, count: int) -> Sequence[Any]:
     return observation
 
 
+def known_names() -> list[str]:
+    """Every task of EnvPool's."""
+    with _quiet_and_without_jax():
+        import envpool
+
+        return list(envpool.list_all_envs())
+
+
+def defaults_of(name: str) -> dict[str, Any]:
+    """The settings of a task, with their defaults."""
+    with _quiet_and_without_jax():
+        import envpool
+
+        config = envpool.make_spec(name).config
+    given = ("num_envs", "batch_size", "num_threads", "thread_affinity_offset", "seed", "base_path", "max_num_players")
+    return {key: value for key, value in zip(config._fields, config, strict=True) if key not in given}
+
+
 @contextmanager
 def _quiet_and_without_jax() -> Iterator[None]:
     """EnvPool imports JAX where it finds it, for functions that are not used here: workers are to stay light."""

@@ -126,6 +126,12 @@ def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Environm
     return environment, kind
 
 
+def classes_of(name: str) -> list[Any]:
+    """The classes that take an environment's settings; two of a battle of SMAX, which hands some of them on."""
+    place = ENVIRONMENTS.get(name, (SMAX, BATTLE))[1]
+    return [_import(each) for each in ((place, ENVIRONMENTS["SMAX"][1]) if place == BATTLE else (place,))]
+
+
 def take_limit(environment: Any, kind: EnvironmentTraits) -> int | None:
     """The limit of steps, which is disabled in the environment itself where that is possible."""
     if not kind.limit:

@@ -170,6 +170,17 @@ def _module(name: str) -> Any:
     raise UserError(f"no PettingZoo environment is called '{name}'{nearest(name, _known(name))}")
 
 
+def known_names() -> set[str]:
+    """The environments of PettingZoo, and those of mpe2 where that is installed."""
+    return _known("mpe2")
+
+
+def maker_of(name: str) -> Any:
+    """What takes the settings of an environment: its bare class, where its module has one, as PettingZoo's have."""
+    module = _module(name.removeprefix("pettingzoo."))
+    return next((found for key in ("raw_env", "parallel_env", "env") if (found := getattr(module, key, None))), None)
+
+
 def _known(name: str) -> set[str]:
     """Names that may have been meant: PettingZoo's own, mpe2's, and those beside it in its package."""
     known, package = set(_registry()), name.partition(".")[0]

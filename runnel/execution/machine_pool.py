@@ -133,7 +133,7 @@ class ClusterMachines:
             return
         # It may only be its agent that ended.
         if not self.cluster.finds_another(ANOTHER_S) or not self.cluster.join()[0]:
-            raise RunFailed(f"{host} was the last machine, and is lost")
+            raise RunFailed(f"{host} was the last machine, and is lost", page="cluster#when-machines-come-and-go")
 
     def grows(self) -> bool:
         return bool(self.cluster.new)

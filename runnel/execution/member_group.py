@@ -26,6 +26,7 @@ from runnel.recording import members_file, stacks
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import write_json_atomically
 from runnel.recording.members_file import Member
+from runnel.reporting import metrics_server
 from runnel.reporting.live_view import LiveView, forgiving, members_summary
 from runnel.reporting.statistics import members_statistics
 from runnel.system import startup
@@ -78,6 +79,7 @@ class MemberGroup:
             self._total += asked.steps if index in self._shown else 0
             (waiting if index in self._shown and not self._is_done(path, asked) else ended).append(member)
         self._known: dict[str, tuple[tuple[int, int, int], Standing]] = {}  # what results said when they were last read
+        self._names = member_names(directory, self.members)
         self._programs = programs or SharedPrograms()
         self._backend = self._make_backend(waiting, ended, launcher, address, trust, objects or {})
 
@@ -177,6 +179,10 @@ class MemberGroup:
         if len(returns) > 1:
             record["return_quartiles"] = [float(q) for q in np.quantile(returns, [0.25, 0.75])]
         view.update(record)
+        metrics_server.describe({"run": self.directory.name, **self._names, "members": len(self._shown)}, self._total)
+        names = [self.members[index].directory for index in self._shown]
+        standings = {name: (each.env_steps, each.mean_return) for name, each in zip(names, known, strict=True)}
+        metrics_server.report({k: v for k, v in record.items() if k != "return_quartiles"}, members=standings)
 
     def _ended(self, member: Member) -> Standing:
         """A member that does not train now."""

@@ -34,6 +34,7 @@ from runnel.planning.plan import Distribution
 from runnel.recording import members_file, population_file, run_directory, sweep_file
 from runnel.recording.files import as_user_error, write_json_atomically
 from runnel.recording.members_file import Member
+from runnel.reporting import metrics_server
 from runnel.system import startup
 from runnel.system.exits import contained
 
@@ -77,6 +78,7 @@ def train_members(
         count = len(variants) * len(chosen)
         if not 1 <= count <= run_config.MOST_MEMBERS:
             raise UserError(f"found {count} members, expected 1 to {run_config.MOST_MEMBERS}", keywords=("seeds",))
+        stack.enter_context(metrics_server.serving(maker.run.metrics_port, maker.run.metrics_address, quiet))
         stacked = count > STACKED_ABOVE and is_fused(maker.built(variants[0]))
         if stacked:
             check_stackable(maker.run)
@@ -171,6 +173,7 @@ def add_members(directory: Path, made: Sequence[MadeMember], count: int) -> list
 def resume_members(
     run_dir: str | Path, *, steps: int | None = None, quiet: bool = False, trust: Collection[str] = (),
     launcher: str = "local", address: str | None = None, algorithm: Algorithm | None = None, environment: Any = None,
+    metrics_port: int | None = None, metrics_address: str = metrics_server.LOOPBACK,
 ) -> Members:  # fmt: skip
     """Continues all members that have something left to train, each from its newest checkpoint."""
     serialization.defined_enough()
@@ -181,7 +184,8 @@ def resume_members(
     if population_file.is_population(directory):
         raise UserError(f"{directory} holds a population; go on with it by runnel.resume_population")
     given = {"algorithm": algorithm, "environment": environment}
-    with contained(), startup.starting(quiet), alone(directory):
+    serving = metrics_server.serving(metrics_port, metrics_address, quiet)
+    with contained(), startup.starting(quiet), serving, alone(directory):
         objects = {name: value for name, value in given.items() if value is not None}
         return MemberGroup(directory, quiet, began, launcher, address, steps, trust, objects).run()
 

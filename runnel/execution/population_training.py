@@ -34,6 +34,7 @@ from runnel.planning.plan import Distribution
 from runnel.population import PopulationRule, random_numbers
 from runnel.recording import members_file, population_file
 from runnel.recording.population_file import PopulationConfig
+from runnel.reporting import metrics_server
 from runnel.system import startup
 from runnel.system.exits import contained
 
@@ -84,6 +85,7 @@ def train_population(
     given = _given(rule, maker.run.seed, members, variants)
     configure_jax()
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
+        stack.enter_context(metrics_server.serving(maker.run.metrics_port, maker.run.metrics_address, quiet))
         built = maker.built(given[0])
         _check_rule(rule, built)
         rule = _in_iterations(rule, built.graph.steps_per_iteration)
@@ -106,6 +108,7 @@ def train_population(
 def resume_population(
     run_dir: str | Path, *, steps: int | None = None, quiet: bool = False, trust: Collection[str] = (),
     launcher: str = "local", address: str | None = None, rule: PopulationRule | None = None, environment: Any = None,
+    metrics_port: int | None = None, metrics_address: str = metrics_server.LOOPBACK,
 ) -> Members:  # fmt: skip
     """Continues a population: first the decision that was not applied to all, if there is one.
 
@@ -113,7 +116,8 @@ def resume_population(
     """
     began, directory = time.monotonic(), Path(run_dir)
     configure_jax()
-    with contained(), startup.starting(quiet), alone(directory):
+    serving = metrics_server.serving(metrics_port, metrics_address, quiet)
+    with contained(), startup.starting(quiet), serving, alone(directory):
         config = population_file.read(directory, len(members_file.read(directory)))
         described = {trusting.RULE: config.rule, **({} if config.code is None else {"code": config.code})}
         of_rule = [name.path for name in trusting.names_in(described)]

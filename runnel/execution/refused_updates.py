@@ -45,7 +45,8 @@ class RefusedUpdates:
         self.checkpoints.save(program, view)
         raise RunFailed(
             f"{what}. The last good state is kept: go on without such updates by `runnel resume {self.state.run_dir} "
-            "--on-nan skip`,\nor train again with a lower learning rate, or where rewards and observations are finite"
+            "--on-nan skip`,\nor train again with a lower learning rate, or where rewards and observations are finite",
+            page="faults#when-a-number-is-not-finite",
         )
 
     def skip(self, broken: Mapping[str, int]) -> None:

@@ -35,10 +35,13 @@ from runnel.execution.session_state import SessionState
 from runnel.recording import run_directory
 from runnel.recording.files import as_user_error, write_json_atomically
 from runnel.recording.metrics import MetricsLog
+from runnel.recording.named_sinks import made
 from runnel.recording.sinks import Sink
+from runnel.reporting import metrics_server
 from runnel.reporting.live_view import LiveView, forgiving, summary
 from runnel.runtime.programs.snapshots import SnapshotSchedule
 from runnel.runtime.single_process.program import Program, make_program
+from runnel.runtime.usage import UsageReport
 from runnel.system import startup
 from runnel.system.exits import failure
 from runnel.system.limits import RUN, check_descriptors, check_memory, opened
@@ -71,12 +74,12 @@ class Session:
         quiet: bool,
         resumed: bool = False,
         pool: MachinePool | None = None,
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[Sink | str] = (),
         callbacks: Callbacks | None = None,
         initial: Mapping[str, PyTree] = MappingProxyType({}),
         shared: SharedParts | None = None,
     ):
-        """`sinks`: the user's own receivers of metrics. `initial`: by group, the states to begin with. `shared`: what
+        """`sinks`: receivers of metrics, or their names. `initial`: by group, the states to begin with. `shared`: what
         the run has in common with others."""
         self._initial, self.sinks = initial, sinks
         self._first_opponents: Mapping[str, PyTree] | None = None
@@ -172,7 +175,19 @@ class Session:
             run_directory.remove(state.run_dir, "result.json")
         kept = state.counters.env_steps if state.resumed else None
         wandb = state.config if state.run_config.wandb else None
-        return MetricsLog(state.run_dir, keep_until_env_steps=kept, wandb=wandb, events=state.events, sinks=self.sinks)
+        if self._shared is None:
+            metrics_server.describe(self._names(), state.run_config.steps)
+        sinks = made(self.sinks, state.run_dir, state.config)
+        return MetricsLog(state.run_dir, keep_until_env_steps=kept, wandb=wandb, events=state.events, sinks=sinks)
+
+    def _names(self) -> dict[str, Any]:
+        """What the run is, in names."""
+        built = self.state.built
+        return {
+            "run": self.state.run_dir.name, "algorithm": built.plan.algorithm.lower(),
+            "environment": self.state.config["environment"]["name"], "distribution": built.plan.distribution,
+            "seed": self.state.run_config.seed, "version": self.state.config["runnel_version"],
+        }  # fmt: skip
 
     def _program(self) -> Program:
         state = self.state
@@ -280,7 +295,7 @@ class Session:
             record = {**state.stats.metrics(progress, lately), **state.policies.metrics()}
             log.write(record)
             state.newest_metrics = record
-            view.update(record, lately)
+            self._show(record, lately, view)
             if state.stats.startup_s is not None:
                 startup.end()
             self.refused.handle(progress.broken, program, log, view)
@@ -308,7 +323,12 @@ class Session:
             record = {**state.stats.metrics(last, lately), **state.policies.metrics()}
             log.write(record)
             if state.policies.metrics() != evaluated:
-                view.update(record, lately)
+                self._show(record, lately, view)
+
+    def _show(self, record: Mapping[str, Any], lately: UsageReport, view: LiveView) -> None:
+        view.update(record, lately)
+        if self._shared is None:  # a group reports of its members
+            metrics_server.report(record, lately)
 
     def _hand_over(self, program: Program, view: LiveView) -> bool:
         try:

@@ -97,7 +97,10 @@ class SessionEnd:
         newest = self.state.checkpoints.newest()
         kept = "there is no checkpoint" if newest is None else f"the newest checkpoint is {newest.name}"
         self.state.report_event("hang", reason=str(stuck), action="the run ends")
-        error = RunFailed(f"{stuck}; {kept}. Correct the environment, or allow it more time with --hang-after")
+        error = RunFailed(
+            f"{stuck}; {kept}. Correct the environment, or allow it more time with --hang-after",
+            page="faults#when-an-environment-fails",
+        )
         self.failed(error)
         raise error
 

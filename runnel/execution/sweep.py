@@ -31,6 +31,7 @@ from runnel.planning.plan import Distribution
 from runnel.recording import sweep_file
 from runnel.recording.files import write_json_atomically
 from runnel.recording.sweep_file import SweepSpec
+from runnel.reporting import metrics_server
 from runnel.system import startup
 from runnel.system.exits import contained
 
@@ -73,6 +74,7 @@ def sweep(
     maker = MemberMaker.of(algorithm, environment, distribution, {**asked, "run_dir": run_dir})
     configure_jax()
     with contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
+        stack.enter_context(metrics_server.serving(maker.run.metrics_port, maker.run.metrics_address, quiet))
         spec = made_spec(
             _class_of(algorithm), over, maker.run, trials=trials, sampler=sampler, batch=batch, seeds=seeds,
             halving=halving, rungs=rungs, winner_seeds=winner_seeds,
@@ -103,7 +105,7 @@ def sweep(
 
 def resume_sweep(
     run_dir: str | Path, *, quiet: bool = False, trust: Collection[str] = (), launcher: str = "local",
-    address: str | None = None,
+    address: str | None = None, metrics_port: int | None = None, metrics_address: str = metrics_server.LOOPBACK,
 ) -> Sweep:  # fmt: skip
     """Continues a sweep that was interrupted or killed: it ends as it would have without that."""
     serialization.defined_enough()
@@ -113,7 +115,8 @@ def resume_sweep(
     found = config_file.arguments(directory / sweep_file.BASE, trust=trust)
     algorithm, environment = found.pop("algorithm"), found.pop("environment")
     configure_jax()
-    with contained(), startup.starting(quiet), alone(directory):
+    serving = metrics_server.serving(metrics_port, metrics_address, quiet)
+    with contained(), startup.starting(quiet), serving, alone(directory):
         spec = sweep_file.of_raw(directory, raw, type(algorithm))
         maker = MemberMaker.of(algorithm, environment, found.pop("distribution", None), found)
         return SweepDriver(directory, spec, maker, began, quiet, launcher, address, trust).run()

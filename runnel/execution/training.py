@@ -37,8 +37,10 @@ from runnel.execution.trust import WANDB, admit, sign
 from runnel.execution.warm_start import warm_start
 from runnel.matchmaking import Matchmaker
 from runnel.planning.plan import Distribution, plural
+from runnel.recording import named_sinks
 from runnel.recording.files import clean
-from runnel.recording.sinks import Sink, check_sinks, check_wandb
+from runnel.recording.sinks import Sink, check_wandb
+from runnel.reporting import metrics_server
 from runnel.reporting.live_view import summary
 from runnel.system import startup
 from runnel.system.exits import contained
@@ -67,7 +69,9 @@ def train(
     transport: Transport | str | None = None,
     quiet: bool = False,
     wandb: bool = False,
-    sinks: Sequence[Sink] = (),
+    sinks: Sequence[Sink | str] = (),
+    metrics_port: int | None = None,
+    metrics_address: str = metrics_server.LOOPBACK,
     on_update: Callback | None = None,
     on_evaluation: Callback | None = None,
     on_checkpoint: Callback | None = None,
@@ -123,9 +127,9 @@ def train(
     the run, and one that raises interrupts it, with a checkpoint. `on_update` is called at most every
     `callback_every_s`; `on_evaluation` needs `eval_every`.
 
-    `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`. The page
-    "Extend Runnel" describes sinks, launchers and transports of your own. None of them is saved in the run's
-    configuration: pass them to `resume` again.
+    `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`, or names of
+    trackers, such as `"mlflow"`. The page "Extend Runnel" describes sinks, launchers and transports of your own. None
+    of them is saved in the run's configuration, nor is `metrics_port`: pass them to `resume` again.
     """
     given = fields.check_arguments(train, locals())
     serialization.defined_enough()
@@ -136,6 +140,7 @@ def train(
     configure_jax()
     one, settings = resolved(algorithm, environment, settings)
     with callbacks.may_exit(), contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
+        stack.enter_context(metrics_server.serving(metrics_port, metrics_address, quiet))
         built, pool = settle(
             stack, launcher, address, transport, distribution, environment,
             lambda: build(
@@ -199,7 +204,8 @@ def asked_of_train(given: dict[str, Any]) -> tuple[RunConfig, Distribution | str
     run, own = RunConfig.of(given), given["fields_of_distribution"]
     _check_keywords(train, own, given["algorithm"], given["distribution"])
     distribution = distributions.with_fields(given["distribution"], own)
-    check_sinks(run.sinks)
+    named_sinks.check(run.sinks)
+    metrics_server.check(run.metrics_port, run.metrics_address, run.quiet)
     if run.wandb:
         check_wandb()
     return run, distribution
@@ -218,7 +224,9 @@ def resume(
     algorithm: Algorithm | None = None,
     environment: Any = None,
     trust: Collection[str] = (),
-    sinks: Sequence[Sink] = (),
+    sinks: Sequence[Sink | str] = (),
+    metrics_port: int | None = None,
+    metrics_address: str = metrics_server.LOOPBACK,
     on_update: Callback | None = None,
     on_evaluation: Callback | None = None,
     on_checkpoint: Callback | None = None,
@@ -232,12 +240,12 @@ def resume(
     fields of the distribution.
 
     `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
-    them. They are signed from then on. `sinks` as for `train`.
+    them. They are signed from then on. `sinks` and `metrics_port` as for `train`.
     """
     steps = fields.check_arguments(resume, locals())["steps"]
     serialization.defined_enough()
     began = time.monotonic()
-    check_sinks(sinks)
+    named_sinks.check(sinks)
     configure_jax()
     directory, config, given = of_run(run, algorithm, environment)
     given["trusted"] = trust
@@ -252,6 +260,7 @@ def resume(
     callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
     callbacks.check_evaluation(asked.eval_every)
     with callbacks.may_exit(), contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
+        stack.enter_context(metrics_server.serving(metrics_port, metrics_address, quiet))
         ended = _finished(directory, config, asked, given, quiet)
         if ended is not None:
             return ended

@@ -307,7 +307,8 @@ def admit(
         flags = " ".join(map(_flag, refused[:SHOWN]))
         raise UserError(
             f"{where} names code that would be executed, and it {unsigned}: {would}. If you "
-            f"know that code and trust it, name it in trust=[...] in Python, or add: {flags}"
+            f"know that code and trust it, name it in trust=[...] in Python, or add: {flags}",
+            page="run-directory#whose-code-is-executed",
         )
 
 
@@ -321,7 +322,8 @@ def _check_outside(run_dir: str | Path | None, name: Name, where: str | Path, fi
     if run_dir is not None and file is not None and named_modules.is_inside(file, str(run_dir)):
         raise UserError(
             f"{where} names the script '{file}', which lies in the run's own directory: a run is data, "
-            "and nothing in it is executed; move the script elsewhere and change its path there"
+            "and nothing in it is executed; move the script elsewhere and change its path there",
+            page="run-directory#whose-code-is-executed",
         )
 
 

@@ -61,7 +61,9 @@ class RayHostLauncher:
         agent: Sequence[str] = AGENT,
     ):
         if importlib.util.find_spec("ray") is None:
-            raise UserError("--launcher ray needs Ray, which is not installed; run: pip install 'runnel[ray]'")
+            raise UserError(
+                "--launcher ray needs Ray, which is not installed; run: pip install 'runnel[ray]'", page="cluster"
+            )
         check_version(importlib.metadata.version("ray"))
         self._request = 0
         self._lost: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -160,14 +162,17 @@ class RayHostLauncher:
                 self._stuck = True
                 raise UserError(
                     f"Ray has not answered within {seconds:.0f} s; look at `ray status`, and at whether all machines "
-                    "of the cluster reach each other"
+                    "of the cluster reach each other",
+                    page="cluster#when-it-does-not-start",
                 ) from None
             if reply is None:
-                raise UserError(f"the connection to Ray was lost: {self._said()}")
+                raise UserError(
+                    f"the connection to Ray was lost: {self._said()}", page="cluster#when-it-does-not-start"
+                )
             if reply["id"] != self._request:  # a late reply to a request that timed out
                 continue
             if "refused" in reply:
-                raise UserError(reply["refused"])
+                raise UserError(reply["refused"], page="cluster#when-it-does-not-start")
             return reply
 
     def _send(self, value: dict[str, Any]) -> None:

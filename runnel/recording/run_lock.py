@@ -67,7 +67,8 @@ def check_free(run_dir: Path) -> None:
 
 def _used(run_dir: Path, fd: int) -> UserError:
     return UserError(
-        f"{run_dir} is in use by another run{_holder(fd)}; wait for its end or stop it, or choose another directory"
+        f"{run_dir} is in use by another run{_holder(fd)}; wait for its end or stop it, or choose another directory",
+        page="run-directory#one-run-at-a-time",
     )
 
 

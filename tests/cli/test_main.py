@@ -472,7 +472,7 @@ def test_help_and_lists_do_not_import_jax() -> None:
 
 @pytest.fixture
 def benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(cli, "BENCHMARKS", tmp_path)
+    monkeypatch.setattr("runnel.cli.showing_commands.BENCHMARKS", tmp_path)
     (tmp_path / "fast.py").write_text('"""How fast it is.\n\nMore."""\nopen(__file__ + ".ran", "w")\n')
     (tmp_path / "broken.py").write_text('"""Fails."""\nraise SystemExit(3)\n')
     (tmp_path / "_shared.py").write_text("")
@@ -489,7 +489,7 @@ def test_benchmarks_are_named_and_run(runnel: Any, benchmarks: Path) -> None:
 def test_without_a_checkout_there_are_no_benchmarks(
     runnel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "BENCHMARKS", tmp_path / "nowhere")
+    monkeypatch.setattr("runnel.cli.showing_commands.BENCHMARKS", tmp_path / "nowhere")
     assert runnel("bench").status == 2
 
 

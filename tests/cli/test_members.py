@@ -35,6 +35,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
         ("--seeds 99999", "argument --seeds: found 99999, wanted at most 4096"),
         ("--seeds 1,1", "found a seed twice, expected each once"),
         ("--seeds 3 --wandb", "--wandb: found it for several members, expected it for one run alone"),
+        ("--seeds 3 --sink mlflow", "--sink: found it for several members, expected it for one run alone"),
         ("--seeds 3 --dry-run", "found --dry-run and --seeds; --dry-run shows one run: leave --seeds out"),
     ],
 )

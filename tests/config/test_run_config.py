@@ -18,10 +18,11 @@ from runnel.execution.training import train
 FIELDS = [field.name for field in dataclasses.fields(RunConfig)]
 
 FLAGS = {"checkpoint_every_s": "--checkpoint-every", "hang_after_s": "--hang-after", "settings": "--set",
-         "env_settings": "--set", "eval_env_settings": "--set", "keep_every_s": "--keep-every-seconds"}  # fmt: skip
+         "env_settings": "--set", "eval_env_settings": "--set", "keep_every_s": "--keep-every-seconds",
+         "sinks": "--sink"}  # fmt: skip
 """Those that are not called as the field is."""
 
-PYTHON_ONLY = {"sinks", "transport", "on_update", "on_evaluation", "on_checkpoint", "callback_every_s"}
+PYTHON_ONLY = {"transport", "on_update", "on_evaluation", "on_checkpoint", "callback_every_s"}
 
 
 def test_train_has_a_keyword_for_each_field_with_its_type_and_default() -> None:
@@ -95,6 +96,7 @@ def test_what_an_older_version_did_not_store_has_its_default() -> None:
         ({"eval_every": 8, "eval_workers": -1}, "eval_workers=-1: found -1, expected a whole number from 0 to 1024"),
         ({"keep_every_s": 0.0}, "keep_every_s=0.0: found 0.0, expected more than 0 seconds"),
         ({"keep_best": -1}, "keep_best=-1: found -1, expected a whole number, 0 or more"),
+        ({"metrics_port": 65536}, "metrics_port=65536: found 65536, expected a whole number from 0 to 65535"),
         ({"callback_every_s": -1.0}, "callback_every_s=-1.0: found -1.0, expected 0 seconds or more"),
         (
             {"stop_at_eval_return": 5.0},

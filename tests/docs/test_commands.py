@@ -9,7 +9,7 @@ from paths import ROOT
 from runnel.cli import arguments
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMES = "train|sweep|resume|eval|versus|policies|export|plan|plot|bench|list"
+NAMES = "train|sweep|resume|eval|versus|policies|export|plan|plot|bench|list|doctor|help|completion"
 COMMAND = re.compile(rf"^(?:\$ )?(?:[A-Z_]+=\S+ )*runnel ((?:{NAMES})\b(?!:).*)$")
 
 
@@ -21,7 +21,7 @@ def commands(page):
     shown += re.findall(r"`(runnel \w+ \w[^`\n]+)`", text)  # not those that only name a command or a flag
     for line in shown:
         found = COMMAND.match(line)
-        if found and not re.search(r"\b(ALGORITHM|RUN_DIR|NAME)\b|\.\.\.", line):
+        if found and not re.search(r"\b(ALGORITHM|RUN_DIR|NAME|PORT|SECTION)\b|\.\.\.|\w\|\w", line):
             yield found[1].partition(" > ")[0].partition("  #")[0]
 
 

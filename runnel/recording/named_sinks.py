@@ -1,0 +1,123 @@
+"""Sinks by name: those that ship with Runnel, those of installed packages, and the user's own.
+
+A name stands for a callable that is given the run directory and the run's configuration, and returns a `Sink`. A
+package offers one by an entry point of the group `runnel.sinks`; the user's own is `package.module:callable`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from runnel.config import serialization
+from runnel.errors import UserError, a, nearest
+from runnel.recording.sinks import Sink, check_sinks
+from runnel.system import startup
+
+SinkMaker = Callable[[Path, Mapping[str, Any]], Sink]
+
+GROUP: Final = "runnel.sinks"
+"""Of the entry points by which installed packages offer sinks."""
+
+
+class Tracker(NamedTuple):
+    """A sink that ships with Runnel."""
+
+    path: str
+    package: str  # what must be installed
+    extra: str  # of runnel: brings it
+
+
+TRACKERS: Final[Mapping[str, Tracker]] = {
+    "mlflow": Tracker("runnel.recording.mlflow_sink:MlflowSink", "mlflow", "mlflow"),
+    "trackio": Tracker("runnel.recording.trackio_sink:TrackioSink", "trackio", "trackio"),
+}
+
+
+@functools.cache
+def _offered() -> Mapping[str, metadata.EntryPoint]:
+    """By name: sinks of installed packages. The environment's packages do not change while a process runs."""
+    return {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
+
+
+def names() -> list[str]:
+    """Every name that is not an import path."""
+    return sorted({*TRACKERS, *_offered()})
+
+
+def maker(name: str) -> SinkMaker:
+    """What makes the sink of that name; refused in words where there is none, or where its library is missing."""
+    if name in TRACKERS:
+        tracker = TRACKERS[name]
+        if find_spec(tracker.package) is None:
+            raise UserError(
+                f"the sink {name} needs '{tracker.package}', which is not installed; run: "
+                f"pip install 'runnel[{tracker.extra}]'"
+            )
+        return serialization.import_object(tracker.path)
+    if name in _offered():
+        try:
+            found: Any = _offered()[name].load()
+        except Exception as problem:
+            raise UserError(
+                f"the sink {name} of the installed package {_package(name)} cannot be imported: {problem}"
+            ) from problem
+    elif ":" in name:
+        found = serialization.import_object(name)
+    else:
+        raise UserError(
+            f"there is no sink '{name}'{nearest(name, names())}; your own is package.module:callable",
+            page="prometheus#trackers",
+        )
+    if not callable(found):
+        raise UserError(f"the sink {name} is {a(found)}; expected a callable that takes a run directory and its config")
+    return cast(SinkMaker, found)
+
+
+def check(sinks: Sequence[Any]) -> None:
+    """Refuses, before anything starts, what is neither a sink nor the name of one."""
+    if isinstance(sinks, str):
+        raise UserError(f"sinks: found text '{sinks}', expected a list of sinks; use sinks=[{sinks!r}]")
+    check_sinks([sink for sink in sinks if not isinstance(sink, str)] if isinstance(sinks, Sequence) else sinks)
+    for sink in sinks:
+        if isinstance(sink, str):
+            maker(sink)
+
+
+def made(sinks: Sequence[Sink | str], run_dir: Path, config: Mapping[str, Any]) -> list[Sink]:
+    """The sinks themselves. Where one cannot be made, those before it that were made here are closed."""
+    with contextlib.ExitStack() as undo:
+        found: list[Sink] = []
+        for sink in sinks:
+            if isinstance(sink, str):
+                sink = _made(sink, run_dir, config)
+                undo.callback(sink.close)
+            found.append(sink)
+        undo.pop_all()
+        return found
+
+
+def _made(name: str, run_dir: Path, config: Mapping[str, Any]) -> Sink:
+    startup.phase(f"connecting to {name}")
+    try:
+        sink: Any = maker(name)(run_dir, config)
+    except UserError:
+        raise
+    except Exception as problem:
+        reason = str(problem).strip().splitlines()[0].rstrip(".") if str(problem).strip() else type(problem).__name__
+        raise UserError(
+            f"the sink {name} cannot start: {reason}; correct that, or train without it", page="prometheus#trackers"
+        ) from problem
+    if isinstance(sink, type) or not isinstance(sink, Sink):
+        raise UserError(f"the sink {name} gave {a(sink)}; expected an object with write(record), close()")
+    return sink
+
+
+def _package(name: str) -> str:
+    package = _offered()[name].dist
+    return "?" if package is None else package.name

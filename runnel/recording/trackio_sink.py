@@ -1,0 +1,48 @@
+"""Trackio: `runnel train ppo CartPole-v1 --sink trackio`.
+
+Where it records is Trackio's to say: in TRACKIO_DIR of this machine, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL name
+another place. `trackio show --project runnel` shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runnel.recording.files import clean
+from runnel.recording.sinks import Record
+
+
+class TrackioSink:
+    """A run at Trackio, whose steps are environment steps. A resumed run goes on in the same one."""
+
+    def __init__(self, run_dir: Path, config: Mapping[str, Any]):
+        import trackio
+
+        # Two directories may have one name. The hash of the path keeps their runs apart, and finds one that is resumed.
+        place = run_dir.resolve()
+        name = f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
+        project = os.environ.get("TRACKIO_PROJECT", "runnel")
+        self._trackio = trackio
+        with _without_its_lines():
+            self._run = trackio.init(
+                project, name, config=clean(config), resume="allow", embed=False, auto_log_cpu=False, auto_log_gpu=False
+            )
+
+    def write(self, record: Record) -> None:
+        known = {name: value for name, value in record.items() if value is not None}
+        self._run.log(known, step=int(record.get("env_steps") or 0))
+
+    def close(self) -> None:
+        with _without_its_lines():
+            self._trackio.finish()  # of the run, which it would otherwise finish again as Python exits
+
+
+def _without_its_lines() -> contextlib.AbstractContextManager[Any]:
+    """Trackio prints how to look at it; the terminal is the run's."""
+    return contextlib.redirect_stdout(io.StringIO())

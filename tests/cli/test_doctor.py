@@ -1,0 +1,162 @@
+"""`runnel doctor`: every check with nothing wrong, and with the fault really there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import run_command
+from paths import ROOT
+
+from runnel.cli import doctor, doctor_checks
+from runnel.cli.doctor_checks import Check
+
+
+def limited(code: str, *limits: str) -> str:
+    """What code prints in a process with other limits of the kernel's."""
+    given = "import resource\n" + "".join(f"resource.setrlimit(resource.{limit})\n" for limit in limits)
+    ended = subprocess.run(
+        [sys.executable, "-c", given + code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+def test_a_machine_that_tests_run_on_is_well(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_checks, "gpu_nodes", list)
+    runnel = partial(run_command, capsys)
+    ended = runnel("doctor", "--json")
+    found = json.loads(ended.out)
+    assert (ended.status, found["ok"], ended.err) == (0, True, "")
+    by_name = {check["name"]: check for check in found["checks"]}
+    assert len(by_name) == 14
+    assert by_name["worker processes"] == {"name": "worker processes", "status": "ok",
+                                           "found": "one was started, and answered", "fix": ""}  # fmt: skip
+    assert "cpu" in by_name["devices"]["found"]
+    assert "jax " in by_name["packages"]["found"]
+    assert all(check["fix"] for check in found["checks"] if check["status"] == "wrong")
+
+
+def test_something_wrong_is_said_with_its_remedy_and_status_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    wrong = doctor_checks.cache(str(tmp_path / "file" / "below"))
+    assert wrong.status == "wrong"
+    monkeypatch.setattr(doctor, "examined", lambda address: iter([Check("Python", "ok", "3.11.0"), wrong]))
+    ended = run_command(capsys, "doctor")
+    assert ended.status == 1
+    assert "wrong  compilation cache" in ended.out
+    assert "fix: make it writable, or name another: JAX_COMPILATION_CACHE_DIR=DIR" in ended.out
+    assert ended.out.splitlines()[-1] == "1 of 2 checks found something wrong"
+
+
+def test_a_cache_is_measured_and_nothing_stays_in_it(tmp_path: Path) -> None:
+    (tmp_path / "xla").mkdir()
+    (tmp_path / "xla" / "program").write_bytes(b"x" * (3 << 20))
+    check = doctor_checks.cache(str(tmp_path / "xla"))
+    assert (check.status, check.found) == ("ok", f"{tmp_path / 'xla'}: 1 files, 3 MiB")
+    assert os.listdir(tmp_path / "xla") == ["program"]
+
+
+def test_limits_of_the_kernel_are_noticed() -> None:
+    descriptors = "from runnel.cli import doctor_checks as d; print(d.descriptors(*d.descriptor_limits()))"
+    assert "status='wrong', found='40, at most 40'" in limited(descriptors, "RLIMIT_NOFILE, (40, 40)")
+    assert "status='note', found='100, at most 100: enough for 6 workers'" in limited(
+        descriptors, "RLIMIT_NOFILE, (100, 100)"
+    )
+    assert doctor_checks.descriptors(1024, 4096).status == doctor_checks.descriptors(-1, -1).status == "ok"
+    memory = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nfrom runnel.cli import doctor_checks as d\n"
+    found = limited(memory + "print(d.memfd())", "RLIMIT_FSIZE, (1 << 20, 1 << 20)")
+    assert "status='wrong'" in found
+    assert "File too large" in found
+    assert doctor_checks.memfd().status == "ok"
+    assert doctor_checks.memfd(create=None).status == "note"
+
+
+def test_what_this_machine_cannot_be_made_to_lack_is_told_by_its_numbers(tmp_path: Path) -> None:
+    assert doctor_checks.python((3, 10, 4)).status == "wrong"
+    assert doctor_checks.memory(100 << 20).status == "wrong"
+    assert doctor_checks.memory(8 << 30) == Check("memory", "ok", "8.0 GiB free")
+    assert doctor_checks.memory(None).status == "note"
+    assert doctor_checks.cores(16, 16, None).status == "ok"
+    assert doctor_checks.cores(16, 4, None).status == "note"
+    assert doctor_checks.cores(16, 16, 1.5).found == "16 on this machine, 16 allowed, 1.5 by the container's quota"
+    assert doctor_checks.shared_memory(tmp_path / "none").status == "note"
+    assert doctor_checks.shared_memory(tmp_path, least_bytes=1 << 60).status == "note"
+    assert doctor_checks.gpus([], []).status == "ok"
+    nodes = ["/dev/nvidia0"]
+    assert doctor_checks.gpus(nodes, ["cuda"], {}).status == "ok"
+    assert doctor_checks.gpus(nodes, ["gpu"], {}).status == "ok"
+    assert "pip install 'runnel[cuda]'" in doctor_checks.gpus(nodes, ["cpu"], {}).fix
+    assert doctor_checks.gpus(nodes, ["cpu"], {}).status == "wrong"
+    assert doctor_checks.gpus(nodes, ["cpu"], {"JAX_PLATFORMS": "cpu"}).status == "note"
+
+
+def test_missing_and_unequal_packages_are_named() -> None:
+    def version(package: str) -> str | None:
+        return None if package in ("optax", "ray") else {"jax": "0.10.2", "jaxlib": "0.9.0"}.get(package, "1.0")
+
+    assert doctor_checks.packages(version).found == "not installed: optax"
+    unequal = doctor_checks.packages(lambda package: version(package) or "1.0")
+    assert (unequal.status, unequal.fix) == ("wrong", "pip install -U jax jaxlib")
+    assert doctor_checks.packages().status == "ok"
+    extras = doctor_checks.extras(version)
+    assert extras.status == "note"
+    installed, _, missing = extras.found.removeprefix("installed: ").partition("; not: ")
+    assert "ray" in missing.split(", ")
+    assert "video" in installed.split(", ")
+    nowhere = doctor_checks.extras(lambda package: None if "cuda" in package else "1.0")
+    assert nowhere.found.endswith("; not: cuda"), "jax is there, and what its extra brings is not"
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("raise RuntimeError('the driver is too old')", "RuntimeError: the driver is too old"),
+        ("import os; os._exit(7)", "JAX ended with status 7"),
+        ("import time; time.sleep(60)", "JAX found no devices within 1 s"),
+    ],
+)
+def test_a_jax_that_fails_crashes_or_hangs_ends_no_doctor(code: str, found: str) -> None:
+    check, platforms = doctor_checks.devices(code, timeout_s=1.0 if "sleep" in code else 60.0)
+    assert (check.status, check.found, platforms) == ("wrong", found, [])
+
+
+def test_a_worker_that_does_not_answer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = doctor_checks.workers("launch_entries:nothing_of_that_name")
+    assert check.status == "wrong"
+    assert "nothing_of_that_name" in check.found
+    monkeypatch.setattr("runnel.launch.fork_server_client.sys.executable", "/nowhere/python")
+    check = doctor_checks.workers()
+    assert (check.status, check.found) == ("wrong", os.strerror(errno.ENOENT))
+
+
+def test_a_cluster_that_does_not_answer_is_noticed() -> None:
+    assert doctor_checks.ray(installed=False).status == "note"
+    assert doctor_checks.ray("somewhere", installed=True).found == "somewhere is no address"
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        refused: Any = doctor_checks.ray(address, installed=True)
+        assert (refused.status, "does not answer" in refused.found) == ("wrong", True)
+        listening.listen()
+        assert doctor_checks.ray(address, installed=True).status == "ok"
+
+
+def test_a_key_that_others_can_read_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    assert doctor_checks.key(file).status == "ok"
+    file.write_bytes(b"x" * 32)
+    file.chmod(0o644)
+    assert doctor_checks.key(file).status == "wrong"

@@ -1,0 +1,106 @@
+"""The names and settings of every family's environments are those that its library has, and `make` takes."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from commands import run_command
+from paths import ROOT
+
+from runnel import envs
+from runnel.cli import environment_names
+from runnel.envs import FAMILIES
+from runnel.errors import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained:DeprecationWarning")  # Brax imports it
+
+ONE = {
+    "ALE/": ("ALE/Pong-v5", "sticky", 0.25),
+    "gymnax:": ("gymnax:CartPole-v1", "gravity", 5.0),
+    "brax:": ("brax:inverted_pendulum", "backend", "spring"),
+    "jaxmarl:": ("jaxmarl:3m", "see_enemy_actions", False),
+    "pgx:": ("pgx:tic_tac_toe", "max_steps", 9),
+    "matrix:": ("matrix:rock_paper_scissors", "rounds", 3),
+    "openspiel:": ("openspiel:goofspiel", "num_cards", 4),
+    "pettingzoo:": ("pettingzoo:mpe2.simple_spread_v3", "N", 2),
+    "envpool:": ("envpool:CartPole-v1", "max_episode_steps", 50),
+    "": ("CartPole-v1", "sutton_barto_reward", True),
+}
+"""By prefix: an environment, and a setting of it."""
+
+SLOW = ("gymnax:", "brax:", "jaxmarl:", "pgx:")
+
+
+@pytest.mark.parametrize(
+    "prefix", [pytest.param(prefix, marks=[pytest.mark.slow] if prefix in SLOW else []) for prefix in ONE]
+)
+def test_a_listed_environment_takes_a_listed_setting(prefix: str) -> None:
+    family = next((each for each in FAMILIES if each.prefix == prefix), environment_names.GYMNASIUM)
+    if not family.installed:
+        pytest.skip(f"{family.package} is not installed")
+    name, setting, value = ONE[prefix]
+    assert name in environment_names.names(family)
+    rows = {row.name: row for row in environment_names.settings(name)}
+    assert setting in rows
+    assert rows[setting].default != "required"
+    assert envs.make(name, **{setting: value}).spec.name
+    with pytest.raises(UserError):
+        envs.make(name, no_such_setting_at_all=1)
+    assert "no_such_setting_at_all" not in rows
+
+
+def test_every_family_is_listed() -> None:
+    assert set(ONE) == {"", *(family.prefix for family in FAMILIES)}
+    assert all(
+        environment_names.names(family) for family in (*FAMILIES, environment_names.GYMNASIUM) if family.installed
+    )
+
+
+@pytest.mark.slow
+def test_names_that_are_read_from_source_are_those_of_the_library() -> None:
+    gymnax, pgx, brax = map(pytest.importorskip, ("gymnax", "pgx", "brax.envs"))
+    scenarios = pytest.importorskip("jaxmarl.environments.smax.smax_env").MAP_NAME_TO_SCENARIO
+    catalog: Any = importlib.import_module("runnel.envs.jaxmarl_catalog")
+    known = {
+        "gymnax:": gymnax.registered_envs,
+        "pgx:": pgx.available_envs(),
+        "brax:": brax._envs,
+        "jaxmarl:": [*catalog.ENVIRONMENTS, *scenarios],
+    }
+    for family in FAMILIES:
+        if family.prefix in known:
+            assert environment_names.names(family) == sorted(f"{family.prefix}{name}" for name in known[family.prefix])
+
+
+def test_names_are_listed_without_jax() -> None:
+    code = (
+        "import sys\nfrom runnel.cli import environment_names\nfrom runnel.envs import FAMILIES\n"
+        "families = (*FAMILIES, environment_names.GYMNASIUM)\n"
+        "print(sum(len(environment_names.names(family)) for family in families))\n"
+        "assert 'jax' not in sys.modules or sys.modules['jax'] is None"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout.split()[-1]) > 50
+
+
+def test_list_shows_families_and_environments(capsys: pytest.CaptureFixture[str]) -> None:
+    def runnel(*words: str) -> Any:
+        return run_command(capsys, "list", *words)
+
+    assert "  matrix:prisoners_dilemma\n" in runnel("matrix:").out
+    assert '"matrix:prisoners_dilemma"' in runnel("matrix", "--json").out
+    assert "  CartPole-v1\n" in runnel("gymnasium").out
+    shown = runnel("CartPole-v1").out
+    assert "sutton_barto_reward=false" in shown
+    assert "max_episode_steps=500" in shown
+    assert "render_mode" not in shown
+    assert '"name": "frame_stack"' in runnel("CartPole-v1", "--json").out
+    assert "name=required" in runnel("toys:named").out
+    assert "learning_rate=0.01" in runnel("toys:Reinforce").out
+    assert "did you mean 'matrix:rock_paper_scissors'" in runnel("matrix:rock_paper").err
+    assert runnel("CartPol-v1").status == 2

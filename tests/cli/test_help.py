@@ -1,0 +1,127 @@
+"""`--help` teaches, `runnel help` prints pages, and errors name pages that there are."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from commands import run_command
+from paths import ROOT
+
+from runnel.cli import arguments, pages
+from runnel.cli import main as cli
+from runnel.cli.examples import EXAMPLES
+from runnel.cli.grammar import grammar
+from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
+
+COMMANDS = next(a for a in grammar()._actions if isinstance(a, argparse._SubParsersAction)).choices
+
+
+@pytest.fixture
+def runnel(capsys: pytest.CaptureFixture[str]) -> Any:
+    return partial(run_command, capsys)
+
+
+def test_every_command_has_examples_that_it_takes() -> None:
+    assert set(COMMANDS) == set(cli.COMMANDS)
+    assert set(EXAMPLES) == {"runnel", *COMMANDS}
+    for examples in EXAMPLES.values():
+        for line, _ in examples:
+            program, *words = shlex.split(line)
+            assert program == "runnel"
+            if "--help" not in words:
+                arguments.parse(words)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_every_argument_is_in_lines_that_fit(command: str, runnel: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    ended = runnel(command, "--help")
+    assert ended.status == 0
+    assert max(map(len, ended.out.splitlines())) <= 110
+    assert "examples:\n  runnel " in ended.out
+    for action in COMMANDS[command]._actions:
+        assert action.help, f"{command} {action.dest} is not described"
+
+
+def test_numbers_have_defaults_in_their_help() -> None:
+    """Flags that a run takes without being given: those of which nothing is the default say so."""
+    without = {"actors", "inference", "learners", "seeds", "population", "member"}
+    for name in ("train", "sweep", "eval", "versus"):
+        for action in COMMANDS[name]._actions:
+            if (
+                action.option_strings
+                and action.metavar in ("N", "STEPS", "SECONDS", "Q")
+                and action.dest not in without
+            ):
+                assert re.search(r"\(.+\)", str(action.help)), f"{name} {action.option_strings[0]} has no default"
+
+
+def test_pages_are_listed_and_printed(runnel: Any) -> None:
+    listed = runnel("help")
+    assert listed.status == 0
+    assert re.search(r"^  faults +When things break$", listed.out, re.M)
+    assert runnel("help", "faults").out == (ROOT / "docs" / "faults.md").read_text()
+    section = runnel("help", "cluster.md#ports").out
+    assert section.startswith("## Ports\n")
+    assert "\n## " not in section
+    for page in pages.names():
+        for anchor in pages.sections(page):
+            assert pages.text(f"{page}#{anchor}").startswith("#")
+    assert "did you mean 'faults'" in runnel("help", "fault").err
+    assert "has no section 'prots'; did you mean 'ports'?" in runnel("help", "cluster#prots").err
+    assert runnel("help", "../README").status == 2
+
+
+LINKS = sorted(
+    {
+        node.value.value
+        for path in (ROOT / "runnel").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "page" and isinstance(node.value, ast.Constant)
+    }
+    | {EnvironmentFailed.page, WorkerFailed.page}
+)
+
+
+def test_every_error_leads_to_a_page_and_a_section_that_there_are() -> None:
+    assert len(LINKS) > 6
+    for link in LINKS:
+        assert pages.text(link)
+
+
+def test_an_error_says_where_it_is_explained(runnel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: BaseException) -> Any:
+        raise error
+
+    page = "run-directory#whose-code-is-executed"
+    monkeypatch.setitem(cli.COMMANDS, "list", lambda _: fail(UserError("one\ntwo", page=page)))
+    assert runnel("list") == (2, "", f"runnel list: one\nsee `runnel help {page}`\n")
+    monkeypatch.setitem(cli.COMMANDS, "list", lambda _: fail(WorkerFailed("broke")))
+    assert runnel("list") == (1, "", "runnel list: broke\nsee `runnel help faults#how-a-worker-is-replaced`\n")
+
+
+def test_pages_are_part_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    hook = ROOT / build["targets"]["wheel"]["hooks"]["custom"]["path"]
+    interface = SimpleNamespace(BuildHookInterface=object)
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)  # of the build alone
+    for version, count in (("standard", len(pages.names())), ("editable", 0)):
+        data: dict[str, dict[str, str]] = {"force_include": {}}
+        builder = runpy.run_path(str(hook))["Pages"]()
+        builder.root = str(ROOT)
+        builder.initialize(version, data)
+        assert len(data["force_include"]) == count
+        for source, target in data["force_include"].items():
+            assert (ROOT / target).parent == pages.PACKAGED
+            assert Path(source).parent == pages.CHECKOUT
