@@ -38,7 +38,7 @@ def test_help_imports_nothing_large(words: list[str]) -> None:
     ("words", "line"),
     [
         (["train", "ppo", "CartPole-v1"], "training ppo on CartPole-v1"),
-        (["sweep", "ppo", "CartPole-v1", "--over", "learning_rate=1e-4..1e-2"], "sweeping ppo on CartPole-v1"),
+        (["sweep", "ppo", "CartPole-v1", "--over", "learning_rate=log:1e-4:1e-2"], "sweeping ppo on CartPole-v1"),
         (["train", "--config", "runs/mine/config.json"], "training runs/mine/config.json"),
         (["resume", "runs/mine"], "resuming runs/mine"),
     ],

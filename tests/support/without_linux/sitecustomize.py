@@ -1,8 +1,8 @@
 """Makes this Python one without what only Linux has, before anything else is imported.
 
 A process that has this directory on its PYTHONPATH has lost the calls, constants and directories below, and its
-`sys.platform` is macOS's. What has opened one of the directories nevertheless is listed in `sys.opened_of_linux`: it has
-got a FileNotFoundError.
+`sys.platform` is that of macOS. Whatever opens one of the directories gets a FileNotFoundError, and is listed in
+`sys.opened_of_linux`.
 """
 
 import _socket
@@ -18,6 +18,7 @@ import signal
 import sys
 import sysconfig
 import time
+import types
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -25,9 +26,10 @@ LOST = {
     os: (
         "sched_getaffinity", "sched_setaffinity", "sched_setscheduler", "sched_getscheduler", "eventfd", "eventfd_read",
         "eventfd_write", "EFD_*", "memfd_create", "MFD_*", "pidfd_open", "PIDFD_*", "O_PATH", "O_TMPFILE", "O_DIRECT",
-        "O_NOATIME", "O_LARGEFILE", "posix_fallocate", "posix_fadvise", "copy_file_range", "splice", "SPLICE_*", "setns",
-        "unshare", "CLONE_*", "getrandom", "GRND_*", "pipe2", "fdatasync", "getresuid", "setresuid", "getxattr",
-        "setxattr", "listxattr", "removexattr", "XATTR_*", "timerfd_*", "TFD_*", "preadv2", "pwritev2", "RWF_*",
+        "O_NOATIME", "O_LARGEFILE", "posix_fallocate", "posix_fadvise", "copy_file_range", "splice", "SPLICE_*",
+        "setns", "unshare", "CLONE_*", "getrandom", "GRND_*", "pipe2", "fdatasync", "getresuid", "setresuid",
+        "getxattr", "setxattr", "listxattr", "removexattr", "XATTR_*", "timerfd_*", "TFD_*", "preadv2",
+        "pwritev2", "RWF_*",
     ),
     select: ("epoll", "EPOLL*"),
     signal: ("pidfd_send_signal", "sigtimedwait", "sigwaitinfo", "SIGRT*", "SIGPOLL", "SIGPWR", "SIGSTKFLT", "SIGCLD"),
@@ -75,6 +77,9 @@ def _without_directories(call: Any) -> Any:
             raise _missing(path)
         return call(path, *rest, **keywords)
 
+    for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+        if call in able:
+            able.add(checked)
     return checked
 
 
@@ -103,3 +108,6 @@ sys.opened_of_linux = []  # type: ignore[attr-defined]
 sys.addaudithook(_audit)
 sysconfig.get_config_vars()  # of the interpreter that there is
 sys.platform = "darwin"
+_scproxy = types.ModuleType("_scproxy")  # which macOS has, and `urllib.request` asks there
+_scproxy._get_proxies = _scproxy._get_proxy_settings = dict  # type: ignore[attr-defined]
+sys.modules["_scproxy"] = _scproxy
