@@ -103,7 +103,7 @@ policy.act([0.0, 0.0, 0.0, 0.0])
 
 
 @pytest.mark.slow
-def test_one_program_members_and_sweeps_train_and_export(tmp_path: Path) -> None:
+def test_one_program_and_members_train_and_export(tmp_path: Path) -> None:
     elsewhere(
         """
 fused = "gymnax:CartPole-v1 --envs 4 --steps 256 --set unroll=16 minibatches=2 hidden=(8,)"
@@ -112,19 +112,30 @@ run("resume fused --steps 512 --quiet")
 run("eval fused --episodes 2 --json")
 run("export fused --out exported --format stablehlo")
 run(f"train ppo {fused} --seeds 2 --run-dir members --quiet")
-run("resume members --steps 512 --quiet")
 run("plot members fused --out curves.png")
-run(f"sweep ppo {fused} --over learning_rate=log:1e-4:1e-2 --trials 2 --run-dir swept --quiet")
-run("train ppo pgx:tic_tac_toe --envs 4 --steps 256 --opponents uniform --set unroll=16 --run-dir game --quiet")
-run("versus game game --episodes 4")
 refused(f"train ppo {fused} --distribution coarse --seeds 2 --run-dir several --quiet")
 """,
         tmp_path,
     )
     assert result(tmp_path / "fused")["env_steps"] == 512
     assert result(tmp_path / "members")["finished"] == 2
-    assert result(tmp_path / "swept")["status"] == "finished"
     assert (tmp_path / "curves.png").stat().st_size > 1000
+    assert not (tmp_path / "several").exists()
+
+
+@pytest.mark.slow
+def test_sweeps_and_games_train(tmp_path: Path) -> None:
+    elsewhere(
+        """
+fused = "gymnax:CartPole-v1 --envs 4 --steps 256 --set unroll=16 minibatches=2 hidden=(8,)"
+run(f"sweep ppo {fused} --over learning_rate=log:1e-4:1e-2 --trials 2 --run-dir swept --quiet")
+run("train ppo pgx:tic_tac_toe --envs 4 --steps 256 --opponents uniform --set unroll=16 --run-dir game --quiet")
+run("versus game game --episodes 4")
+""",
+        tmp_path,
+    )
+    assert result(tmp_path / "swept")["status"] == "finished"
+    assert result(tmp_path / "game")["status"] == "finished"
 
 
 @pytest.mark.slow
