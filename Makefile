@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup train test test-slow lint format docs bench constraints clean
+.PHONY: setup train test test-slow lint format docs bench constraints wheel clean
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -57,9 +57,13 @@ bench: $(VENV)/.bench
 setup: $(VENV)/.dev
 
 # Needs every interpreter that constraints.txt speaks of.
-PYTHONS ?= python3.11 python3.12
+PYTHONS ?= python3.11 python3.12 python3.13
 constraints:
 	$(PYTHON) tools/constraints.py $(PYTHONS)
+
+# What would be published, in an empty environment.
+wheel: $(VENV)/.dev
+	$(BIN)/python tools/try_wheel.py
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

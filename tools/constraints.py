@@ -1,6 +1,6 @@
 """Rewrites the generated part of constraints.txt.
 
-    make constraints PYTHONS="python3.11 python3.12"
+    make constraints PYTHONS="python3.11 python3.12 python3.13"
 
 For each interpreter, pip resolves `.[dev]` (and installs nothing) under the choices made by hand at the top
 of constraints.txt. A package that comes out alike everywhere is pinned once; one that differs is pinned per

@@ -91,7 +91,16 @@ def _saying_what_takes_long(args: argparse.Namespace) -> contextlib.AbstractCont
         return contextlib.nullcontext()
     # What the others print is their result.
     shows = args.command in ("train", "sweep", "resume") and not getattr(args, "dry_run", False)
-    return startup.starting(getattr(args, "quiet", False), None if shows else sys.stderr, "importing JAX")
+    line = _first_line(args) if shows else ""
+    return startup.starting(getattr(args, "quiet", False), None if shows else sys.stderr, "importing JAX", line)
+
+
+def _first_line(args: argparse.Namespace) -> str:
+    """What a command that trains is about to do."""
+    if args.command == "resume":
+        return printable(f"resuming {args.run_dir}")
+    named = " on ".join(name for name in (args.algorithm, args.environment) if name is not None)
+    return printable(f"{'training' if args.command == 'train' else 'sweeping'} {named or args.config}")
 
 
 @contextlib.contextmanager

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from runnel import distributions
 from runnel.errors import RunFailed, UserError
 from runnel.execution.building import BuiltRun, planned
 from runnel.launch import LocalLauncher
 from runnel.launch.site import LocalSite, Site
 from runnel.launch.standalone import ClusterStandalone, LocalStandalone, StandaloneLauncher
-from runnel.planning.plan import Machine
+from runnel.planning.plan import Machine, Plan
+from runnel.system.platform import check_worker_processes
 from runnel.transport.interface import SHARED_MEMORY
 
 if TYPE_CHECKING:
@@ -152,6 +154,15 @@ class ClusterMachines:
 
     def close(self) -> None:
         self.cluster.shutdown()
+
+
+def check_workers(plan: Plan) -> None:
+    """Refuses a plan of several workers where this system cannot run them."""
+    if plan.workers > 1:
+        check_worker_processes(
+            f"distribution {plan.distribution} runs in {plan.workers} processes",
+            f"{' and '.join(distributions.of_one_process())} run in one",
+        )
 
 
 def replanned(built: BuiltRun, first_cpus: int, machines: tuple[Machine, ...]) -> BuiltRun:

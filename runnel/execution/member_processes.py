@@ -15,6 +15,7 @@ from typing import Self
 from runnel.config import serialization
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, rebuild
+from runnel.execution.machine_pool import check_workers
 from runnel.execution.member_backend import Standing, WaitingMember
 from runnel.planning.machine import Machine
 from runnel.recording.metrics import last_metrics
@@ -50,6 +51,7 @@ class MemberProcesses:
                 why = serialization.reason(member.config[part])
                 if why is not None:
                     raise UserError(f"{member.directory}: another process cannot make the {part}: {why}")
+        check_workers(built.plan)
         if launcher == "ray" and built.plan.workers > 1:
             from runnel.launch import ray_launcher
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -25,6 +24,7 @@ from runnel.execution.session import Session, SharedParts
 from runnel.execution.training import changed, described, noted, settle, with_signature
 from runnel.execution.warm_start import warm_start
 from runnel.recording.checkpoint import Checkpoints
+from runnel.system import parent
 from runnel.system.exits import contained
 
 
@@ -76,10 +76,9 @@ def main() -> int:
     """A process of a member's own: what it is to do comes by standard input."""
     from runnel.config.jax_config import configure_jax
     from runnel.errors import UserError
-    from runnel.launch.worker_process import die_with_parent
 
     job = json.load(sys.stdin)
-    die_with_parent(job.pop("parent"), signal.SIGKILL)
+    parent.end_with(job.pop("parent"))
     configure_jax()
     try:
         result = run_member(Path(job.pop("directory")), **job).result

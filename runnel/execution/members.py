@@ -26,6 +26,7 @@ from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, build, matchmaker
 from runnel.execution.fused_members import is_fused
 from runnel.execution.group_algorithms import resolved
+from runnel.execution.machine_pool import check_workers
 from runnel.execution.member_group import MemberGroup, Members
 from runnel.execution.run_directories import alone, cleared, fresh_directory, refuse_held
 from runnel.execution.stacked_members import STACKED_ABOVE, check_stackable
@@ -138,6 +139,7 @@ class MemberMaker:
     def make(self, variant: Mapping[str, Any], seeds: Sequence[int]) -> list[MadeMember]:
         """A member for each seed."""
         built, made = self.built(variant), []
+        check_workers(built.plan)
         for seed in seeds:
             config = run_config.to_json(replace(self.run, envs=built.graph.envs, seed=seed), described(built))
             with_signature(config, built, None)

@@ -30,6 +30,7 @@ from runnel.recording.files import one_line
 from runnel.recording.policy_store import ABANDONED, SCORE, PolicyStore, Retention
 from runnel.reporting.statistics import evaluation_statistics, flat
 from runnel.runtime.programs.snapshots import TakenSnapshot
+from runnel.system.platform import check_worker_processes
 
 SEED_OFFSET: Final = 10_000
 """Added to a run's seed where none is given for evaluation: a run's own episodes are those it was trained on."""
@@ -104,6 +105,9 @@ class PolicyRecorder:
                     f"can ({why}); eval_workers=0 evaluates in this process",
                     keywords=("eval_workers",),
                 )
+        check_worker_processes(
+            f"eval_workers={workers}", "eval_workers=0 evaluates in this process", keywords=("eval_workers",)
+        )
         from runnel.execution.evaluation_workers import EvaluationWorkers
 
         return EvaluationWorkers(task, workers, run_dir / "logs", asked.hang_after_s, self._report_event, launcher)

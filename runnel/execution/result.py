@@ -15,6 +15,7 @@ from runnel.planning.plan import Machine
 from runnel.reporting.bottleneck import FragmentRole, RunSetting, bottleneck
 from runnel.runtime.single_process.program import Program
 from runnel.runtime.usage import UsageReport
+from runnel.system.platform import has_worker_processes
 
 
 def outcome(
@@ -72,7 +73,8 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
             for fragment in plan.fragments
         ),
         envs=plan.envs,
-        cpus=sum(machine.cpus for machine in machines),
+        # Where no workers can be started, nothing is gained by further CPUs.
+        cpus=sum(machine.cpus for machine in machines) if has_worker_processes() else 1,
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
         free=all(plan.limits.values()),
         mixed=plan.mixed,

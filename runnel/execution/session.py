@@ -44,7 +44,8 @@ from runnel.runtime.single_process.program import Program, make_program
 from runnel.runtime.usage import UsageReport
 from runnel.system import startup
 from runnel.system.exits import failure
-from runnel.system.limits import RUN, check_descriptors, check_memory, opened
+from runnel.system.limits import RUN, check_descriptors, check_memory
+from runnel.system.platform import open_descriptors
 from runnel.system.signals import Interrupted, Stuck
 from runnel.types import PyTree
 
@@ -195,7 +196,7 @@ class Session:
         if not plan.hosts:
             check_memory(graph.bytes)
         if plan.workers == 1:
-            check_descriptors(opened() + RUN)
+            check_descriptors(open_descriptors() + RUN)
             startup.phase(self.end.at_start)
             seed, environment = state.run_config.seed, state.built.environment
             program = self._shared or make_program(plan, graph, environment, seed, state.report_event, self._schedule)

@@ -27,7 +27,7 @@ from runnel.errors import UserError, nearest
 from runnel.execution.building import BuiltRun, build, matchmaker, read_config, rebuild
 from runnel.execution.callbacks import Callback, Callbacks
 from runnel.execution.group_algorithms import resolved
-from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, on
+from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, check_workers, on
 from runnel.execution.policy_recorder import check_metric
 from runnel.execution.run import Run, finished, is_reached, may_be_done, of_run, read_result
 from runnel.execution.run_directories import alone, cleared, fresh_directory, refuse_held
@@ -44,6 +44,7 @@ from runnel.reporting import metrics_server
 from runnel.reporting.live_view import summary
 from runnel.system import startup
 from runnel.system.exits import contained
+from runnel.system.platform import has_worker_processes
 from runnel.transport.interface import Transport, import_path
 
 if TYPE_CHECKING:
@@ -378,6 +379,7 @@ def settle(
     pool: MachinePool = _here(launcher, carried_by, distribution, environment)
     stack.callback(pool.close)
     built = make()
+    check_workers(built.plan)
     if launcher != "local" and built.plan.workers > 1:
         flags, notes = "", ()
         if isinstance(launcher, str) and launcher != "ray":
@@ -428,7 +430,7 @@ def _own_launcher(path: str) -> HostLauncher:
 
 def _here(launcher: str | HostLauncher, transport: str, distribution: Any, environment: Any) -> SingleMachine:
     """This machine; where workers will be needed, with servers that import for them while this process does."""
-    if launcher != "local" or not distributions.needs_workers(distribution):
+    if launcher != "local" or not distributions.needs_workers(distribution) or not has_worker_processes():
         return SingleMachine(transport=transport)
     from runnel.launch import LocalLauncher
     from runnel.launch.host import HEAVY, LIGHT

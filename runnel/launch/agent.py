@@ -67,6 +67,7 @@ from runnel.launch.local_launcher import LocalLauncher, LocalProcess
 from runnel.launch.standalone import StandaloneProcesses
 from runnel.planning.machine import gpus
 from runnel.system.oom import oom_kills
+from runnel.system.platform import cpus, is_running
 from runnel.transport.courier import Courier, Mirrors, Peer, Publishes, Sends, Takes
 from runnel.transport.curve import Call, new_keys
 from runnel.transport.parameter_store import SharedStore
@@ -372,7 +373,7 @@ def _sweep() -> None:
     """Removes the folders of agents that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{LOGS}*-*"):
         pid = folder.name.removeprefix(LOGS).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+        if pid.isdecimal() and not is_running(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -421,7 +422,7 @@ def main() -> int:
     try:
         greeting = {
             "public": agent.keys.public,
-            "cpus": arguments.get("cpus") or len(os.sched_getaffinity(0)),
+            "cpus": arguments.get("cpus") or cpus(),
             "devices": [f"cuda:{i}" for i in range(gpus(os.environ.get("JAX_PLATFORMS", "")))] or ["cpu:0"],
             "runnel": runnel.__version__,
             "python": platform.python_version(),

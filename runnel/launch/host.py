@@ -19,8 +19,9 @@ from runnel.launch.core_balancer import CoreBalancer, StepProgress
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
 from runnel.launch.logs import WorkerLogs
 from runnel.runtime.recovery.journal import BlockMemory
-from runnel.system.limits import RUN, WORKER, check_descriptors, opened
+from runnel.system.limits import RUN, WORKER, check_descriptors
 from runnel.system.oom import oom_kills
+from runnel.system.platform import open_descriptors
 from runnel.transport import interface, shared_memory
 from runnel.transport.parameter_store import ParameterStore
 from runnel.transport.stream import Field, Schema, Stream
@@ -121,7 +122,8 @@ class HostRuntime:
         self.layout, self.launcher, self.logs, self.away = layout, launcher, logs, away
         transport = interface.load(layout.transport)
         shared_memory.check_room(layout.bytes(transport))
-        check_descriptors(opened() + RUN + WORKER * len(layout.workers) + len(layout.streams) + len(layout.stores))
+        needed = RUN + WORKER * len(layout.workers) + len(layout.streams) + len(layout.stores)
+        check_descriptors(open_descriptors() + needed)
         self.processes: dict[str, LocalProcess] = {}
         self.bells: dict[str, shared_memory.SharedBell] = {}
         self.journals: dict[str, BlockMemory] = {}

@@ -22,6 +22,7 @@ from runnel.launch import worker_process
 from runnel.launch.control import Control, too_many_descriptors
 from runnel.launch.fork_server_client import ONE_THREAD, REPORT_S, ForkServerClient, ServerLost, readable, tail
 from runnel.recording import run_directory
+from runnel.system.platform import check_worker_processes
 from runnel.user_code import named_modules
 
 
@@ -159,6 +160,7 @@ class LocalLauncher:
                 f"found '{worker_process.inside}', itself a process that runnel started, starting a run: it imported a "
                 "script that does; put that part of it under `if __name__ == '__main__':`, or its classes into a module"
             )
+        check_worker_processes("worker processes", "a run of one process needs none")
         self._log = log
         self._servers: dict[bool, ForkServerClient] = {}  # by WorkerCommand.light
         self._orders: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # sent to a new server first

@@ -20,6 +20,7 @@ from runnel.config.serialization import import_object
 from runnel.errors import EnvironmentFailed, UserError
 from runnel.launch.control import Control
 from runnel.runtime.control_messages import Failed
+from runnel.system.parent import PR_SET_NAME, PR_SET_PDEATHSIG, prctl
 from runnel.user_code import named_modules
 
 START_S = 60.0
@@ -28,7 +29,6 @@ START_S = 60.0
 FRESH = ("-P", "-c", "from runnel.launch.worker_process import main; main()")
 """Arguments of a fresh interpreter. Not `-m`, which would load this module a second time, as `__main__`."""
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _JAX_SETTINGS = {"JAX_PLATFORMS": "jax_platforms", "JAX_ENABLE_X64": "jax_enable_x64"}
 
 inside: str | None = None
@@ -110,12 +110,12 @@ def adopt_context(place: dict[str, Any]) -> None:
 
 def set_name(name: str) -> None:
     """The name that `ps` and `top` show."""
-    _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode()[:15]))
+    prctl(PR_SET_NAME, ctypes.create_string_buffer(name.encode()[:15]))
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Has the kernel signal this process when its parent ends; 0 cancels that."""
-    _prctl(_PR_SET_PDEATHSIG, number)
+    prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
@@ -147,14 +147,6 @@ def _truth(variable: str, value: str) -> bool:
     if value.lower() in ("0", "false", "no", "off", "f", "n", ""):
         return False
     raise UserError(f"found {variable}={value}, wanted true or false")
-
-
-def _prctl(option: int, value: Any) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    zero = ctypes.c_ulong(0)
-    value = ctypes.c_ulong(value) if isinstance(value, int) else value
-    if libc.prctl(ctypes.c_int(option), value, zero, zero, zero):
-        raise OSError(ctypes.get_errno(), "prctl failed")
 
 
 def main() -> None:

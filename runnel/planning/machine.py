@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runnel.errors import UserError
+from runnel.system.platform import cpus
 
 HERE = "here"
 """The name of a machine if there is no other."""
@@ -31,11 +32,10 @@ class Machine:
         """This machine. GPUs are counted without starting on them: that would take their memory from the workers."""
         import jax
 
-        cpus = len(os.sched_getaffinity(0))
         found = gpus(jax.config.values.get("jax_platforms") or "")
         if found and not _started():
-            return cls(cpus, tuple(f"cuda:{i}" for i in range(found)), name, address)
-        return cls(cpus, tuple(f"{device.platform}:{device.id}" for device in jax.devices()), name, address)
+            return cls(cpus(), tuple(f"cuda:{i}" for i in range(found)), name, address)
+        return cls(cpus(), tuple(f"{device.platform}:{device.id}" for device in jax.devices()), name, address)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Machine:

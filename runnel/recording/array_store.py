@@ -11,7 +11,6 @@ import gc
 import json
 import logging
 import math
-import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from runnel.errors import UserError
 from runnel.recording.checkpoint_directory import CheckpointDirectory, Unreadable
 from runnel.recording.files import one_line
+from runnel.system.platform import memory_bytes
 from runnel.types import PyTree
 
 ANY_BYTES, MOST_PACKED = 1 << 26, 1024
@@ -164,7 +164,7 @@ def _check_size(file_bytes: int, types: Mapping[str, Any], expected: Collection[
     claimed = sum(sizes[name] for name in types.keys() - expected)
     if claimed > max(ANY_BYTES, file_bytes * MOST_PACKED):
         raise Unreadable(f"files of {file_bytes:,} bytes claim to hold {claimed:,}")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = memory_bytes()
     if sum(sizes.values()) > memory:
         raise Unreadable(f"it holds {sum(sizes.values()):,} bytes, and this machine has {memory:,} of memory")
 

@@ -23,6 +23,7 @@ from runnel.recording import run_directory
 from runnel.recording.array_store import named_leaves, read_arrays, rebuild, write_arrays
 from runnel.recording.checkpoint_directory import BEFORE, REPLAY, STATE, CheckpointDirectory, Unreadable
 from runnel.recording.files import as_user_error
+from runnel.system.platform import is_running
 from runnel.types import PyTree
 
 DIRECTORY = "checkpoints"
@@ -259,7 +260,7 @@ class Checkpoints:
         """Removes what runs that were killed have left half written."""
         for name in run_directory.names(self.run_dir, DIRECTORY):
             pid = name.removeprefix(WRITING)
-            if name != pid and (pid == str(os.getpid()) or not Path("/proc", pid).exists()):
+            if name != pid and (pid == str(os.getpid()) or not (pid.isdecimal() and is_running(int(pid)))):
                 run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
 
     def _prune(self, newest: str) -> None:

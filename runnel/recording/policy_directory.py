@@ -20,6 +20,7 @@ from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError
 from runnel.recording import parameters, run_directory
 from runnel.recording.files import as_user_error, clean, one_line, read_json
+from runnel.system.platform import memory_bytes
 
 CONFIG: Final = "config.json"
 MODEL: Final = "model.safetensors"
@@ -84,8 +85,7 @@ def read_arrays(root: Path, name: str, config: PolicyConfig) -> dict[str, np.nda
 
 def _read_model(root: Path, name: str) -> bytes:
     """The whole file; what is obviously none of parameters, such as a huge file of zeros, is not read to its end."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with run_directory.open_to_read(root, name, min(MOST_BYTES, memory_bytes)) as file:
+    with run_directory.open_to_read(root, name, int(min(MOST_BYTES, memory_bytes()))) as file:
         size = os.fstat(file.fileno()).st_size
         if not 2 <= int.from_bytes(file.read(8), "little") <= min(size, MOST_HEADER_BYTES):
             return b""

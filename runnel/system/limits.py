@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import resource
 from pathlib import Path
 from typing import Any, Final
 
 from runnel.errors import UserError
+from runnel.system.platform import memory_bytes
 
 MEMINFO: Final = Path("/proc/meminfo")
 CGROUP: Final = Path("/sys/fs/cgroup")
@@ -45,14 +45,9 @@ def check_descriptors(needed: int) -> None:
     )
 
 
-def opened() -> int:
-    """How many are open now."""
-    return len(os.listdir("/proc/self/fd"))
-
-
 def check_memory(needed_bytes: int) -> None:
     """Refuses a run whose arrays no memory of this machine could hold. A GPU may have more than the machine itself."""
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    have = memory_bytes()
     if needed_bytes > 2 * have:
         raise UserError(
             f"found states and unrolls of {needed_bytes / 2**30:,.0f} GiB, and this machine has "
@@ -60,13 +55,16 @@ def check_memory(needed_bytes: int) -> None:
         )
 
 
-def free_memory(device: Any) -> int:
-    """Bytes that a device of JAX has left; of a CPU, those that this machine has."""
+def free_memory(device: Any) -> float:
+    """Bytes that a device of JAX has left; of a CPU, those that this machine has, or all where that is unknown."""
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
-    lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-    return int(min(int(lines["MemAvailable"].split()[0]) * 1024, _free_in_container()))
+    free = memory_bytes()
+    with contextlib.suppress(OSError):  # not Linux
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    return min(free, _free_in_container())
 
 
 def _free_in_container() -> float:

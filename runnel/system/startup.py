@@ -50,8 +50,13 @@ _PRESENT: contextvars.ContextVar[Startup | None] = contextvars.ContextVar("start
 
 
 @contextlib.contextmanager
-def starting(quiet: bool = False, stream: TextIO | None = None, first: str = "starting") -> Iterator[None]:
-    """Around what may be long in starting; inside another, that one prints. To stdout, or to `stream`."""
+def starting(
+    quiet: bool = False, stream: TextIO | None = None, first: str = "starting", line: str = ""
+) -> Iterator[None]:
+    """Around what may be long in starting; inside another, that one prints. To stdout, or to `stream`.
+
+    `first`: the first phase. `line`: what is printed at once.
+    """
     if quiet or _PRESENT.get() is not None:
         yield
         return
@@ -59,6 +64,9 @@ def starting(quiet: bool = False, stream: TextIO | None = None, first: str = "st
     def say(text: str) -> None:
         print(text, file=stream or sys.stdout, flush=True)
 
+    if line:
+        with contextlib.suppress(OSError, ValueError):  # as in `_tick`
+            say(line)
     startup = Startup(say, first, EVERY_S)
     token = _PRESENT.set(startup)
     try:

@@ -151,7 +151,8 @@ def keep_settings_out() -> None:
     """
     if "matplotlib" in sys.modules or not os.path.lexists("matplotlibrc"):
         return
-    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    # With O_PATH, which Linux alone has, one that this user may enter and not read will do.
+    here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.chdir("/")
         with contextlib.suppress(Exception):  # not installed, or broken: the code that needs it raises the error

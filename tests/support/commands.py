@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import re
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from runnel.cli import main as cli
 
 
+FIRST_LINE: Final = re.compile(r"\A(training|sweeping|resuming) .*\n")
+"""What a command that trains prints before it looks at anything."""
+
+
 class Ended(NamedTuple):
-    """How a command ended, and what it printed."""
+    """How a command ended, and what it printed after its first line."""
 
     status: int
     out: str
@@ -23,4 +28,5 @@ def run_command(capsys: pytest.CaptureFixture[str], *argv: Any) -> Ended:
         status = cli.main([str(word) for word in argv])
     except SystemExit as end:
         status = int(end.code or 0)
-    return Ended(status, *capsys.readouterr())
+    out, err = capsys.readouterr()
+    return Ended(status, FIRST_LINE.sub("", out), err)

@@ -1,0 +1,74 @@
+"""What this operating system has. Linux has all that Runnel uses; others, such as macOS, what one process needs."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from typing import Final
+
+from runnel.errors import UserError
+
+WORKERS_USE: Final = (
+    ("os", "eventfd"),  # bells
+    ("os", "memfd_create"),  # streams, journals and long messages
+    ("fcntl", "F_ADD_SEALS"),
+    ("os", "pidfd_open"),  # the ends of workers
+    ("signal", "pidfd_send_signal"),
+    ("socket", "MSG_CMSG_CLOEXEC"),  # descriptors that are sent to workers
+)
+"""Calls of Linux that worker processes are made of, and that nothing else may use."""
+
+
+def check_worker_processes(what: str, instead: str, keywords: tuple[str, ...] = ()) -> None:
+    """Refuses what needs worker processes on a system that lacks what they are made of."""
+    lacking = _lacking()
+    if lacking:
+        here = {"darwin": "macOS"}.get(sys.platform, sys.platform)
+        raise UserError(f"{what}: found {here}, which has no {lacking}, expected Linux; {instead}", keywords=keywords)
+
+
+def has_worker_processes() -> bool:
+    """Whether this system has what worker processes are made of."""
+    return not _lacking()
+
+
+def _lacking() -> str:
+    """The first of those calls that this system does not have."""
+    has = {module: importlib.import_module(module) for module, _ in WORKERS_USE}
+    return next((name for module, name in WORKERS_USE if not hasattr(has[module], name)), "")
+
+
+def cpus() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> float:
+    """The memory of this machine; infinity where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return math.inf
+
+
+def open_descriptors() -> int:
+    """How many files this process has open now."""
+    for own in ("/proc/self/fd", "/dev/fd"):  # of Linux, and of other systems
+        if os.path.isdir(own):
+            return len(os.listdir(own))
+    return 0
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of this number, whoever owns it."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return pid > 0  # 0 is a group, the own one
