@@ -23,7 +23,7 @@ from runnel.cli.policy_commands import eval_command, export_command, policies_co
 from runnel.cli.showing_commands import bench_command, list_command, plan_command, plot_command
 from runnel.cli.training_commands import resume_command, sweep_command, train_command
 from runnel.deprecated import Renamed
-from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed
+from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, printable
 from runnel.system import startup
 from runnel.system.exits import contained
 from runnel.system.limits import LEAST, check_descriptors
