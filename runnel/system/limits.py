@@ -40,8 +40,7 @@ def check_descriptors(needed: int) -> None:
         return
     raise UserError(
         f"found a limit of {hard} file descriptors, wanted {needed} or more; raise it with `ulimit -n {needed}`, "
-        "or use fewer workers",
-        page="command-line#doctor",
+        "or use fewer workers"
     )
 
 

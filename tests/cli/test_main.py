@@ -54,7 +54,7 @@ def spawn(*argv: str | Path, **kwargs: Any) -> subprocess.Popen[str]:
 MISTAKES = [
     ("", "runnel: the following arguments are required: COMMAND"),
     ("trian", "runnel: there is no command 'trian'; did you mean 'train'?"),
-    ("xyz", "runnel: there is no command 'xyz'; known: bench, eval, export, list, plan, plot, policies, resume, sweep"),
+    ("xyz", "runnel: there is no command 'xyz'; known: bench, completion, "),
     ("train toys:Reinforce", "runnel train: the following arguments are required: ENVIRONMENT"),
     ("train", "runnel train: the following arguments are required: ALGORITHM, ENVIRONMENT"),
     ("train toys:Reinforce X --trust a:b", "found --trust, which is for code that a --config file names"),

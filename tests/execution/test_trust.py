@@ -411,7 +411,8 @@ def test_a_signed_run_is_used_from_anywhere_with_the_file_that_it_was_trained_wi
 def test_an_unsigned_run_says_what_would_be_imported_and_needs_each_name(own_run, project, monkeypatch, capsys):
     edit(own_run, lambda config: config.pop("code"))
     assert cli.main(["eval", str(own_run)]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
+    said, where = capsys.readouterr().err.splitlines()
+    assert where == "see `runnel help run-directory#whose-code-is-executed`"
     for name in ("mine_trust:Mine", "mine_trust:corridor"):
         assert f"{name} (from {project / 'mine_trust.py'})" in said
         assert f"--trust {name}" in said
