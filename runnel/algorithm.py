@@ -73,6 +73,15 @@ class Algorithm(abc.ABC):
         del group
         return self
 
+    def for_staleness(self, staleness: int) -> Algorithm:
+        """This algorithm, with the settings that it leaves to the plan, where samples may be so many versions old.
+
+        Called once, before a run starts, with at most `max_staleness`; 0 where actors wait for the learner. What it
+        returns is what runs and what is stored. An algorithm without such settings returns itself.
+        """
+        del staleness
+        return self
+
     def learn(self, state: Any, batch: PyTree, key: Array, /) -> tuple[Any, PyTree]:
         """One update: the new state, and `out`, whose scalars are metrics.
 

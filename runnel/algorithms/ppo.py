@@ -2,12 +2,12 @@
 
 Advantages are generalised estimates by the policy and value that acted, which must be the present ones; or, for actors
 that lag under an asynchronous distribution, V-trace's by the present ones. Clipping then holds the policy near the one
-that the update began with, and V-trace's ratios make up for the one that acted.
+that the update began with, and V-trace's ratios make up for the one that acted. `advantages=auto`: the plan decides.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -85,7 +85,7 @@ class PPO(Algorithm):
     anneal_steps: int | None = None  # steps of all agents over which the learning rate falls to 0
     discount: float = 0.99
     gae_lambda: float = 0.95
-    advantages: Literal["gae", "vtrace"] = "gae"  # vtrace corrects for actors that lag
+    advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
     unroll: int = 128  # steps of every environment per update
     epochs: int = 4
     minibatches: int = 4
@@ -107,7 +107,7 @@ class PPO(Algorithm):
     scan_unroll: int = 1  # minibatches compiled side by side: faster on a GPU, longer to compile
 
     def __post_init__(self) -> None:
-        check.one_of(self, "advantages", "gae", "vtrace")
+        check.one_of(self, "advantages", "auto", "gae", "vtrace")
         check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "epochs", "minibatches", "memory_size", "scan_unroll")
@@ -119,7 +119,10 @@ class PPO(Algorithm):
     @property
     def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
         """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
-        return 4 if self.advantages == "vtrace" else 0
+        return 0 if self.advantages == "gae" else 4
+
+    def for_staleness(self, staleness: int) -> PPO:
+        return self if self.advantages != "auto" else replace(self, advantages="vtrace" if staleness else "gae")
 
     def loop(self, flow: Flow) -> None:
         trajectory = flow.rollout(self.act, self.unroll, self.discount if self.normalise_returns else None)

@@ -77,7 +77,7 @@ def test_impossible_sizes_are_refused_before_anything_runs():
     [
         ({"memory": "tape"}, "memory='tape'.*none or gru or lstm"),
         ({"dual_clip": 1.0}, "dual_clip=1.0.*above 1"),
-        ({"advantages": "td"}, "advantages='td'.*gae or vtrace"),
+        ({"advantages": "td"}, "advantages='td'.*auto or gae or vtrace"),
         ({"activation": "gelu"}, "activation='gelu'.*tanh or relu"),
         ({"epochs": 0}, "epochs=0.*1 or more"),
         ({"minibatches": 0}, "minibatches=0.*1 or more"),
@@ -200,7 +200,7 @@ def test_vtrace_goes_by_the_present_policy_and_bears_old_ones():
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, (wanted, log_prob, now.v_tm1)
     )
-    assert algorithm.max_staleness > PPO().max_staleness == 0
+    assert algorithm.max_staleness > PPO(advantages="gae").max_staleness == 0
 
 
 def test_the_learning_rate_falls_with_environment_steps():
