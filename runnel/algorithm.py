@@ -41,6 +41,10 @@ class Algorithm(abc.ABC):
     max_staleness: ClassVar[int] = 0
     """How many versions old a sample may be under an asynchronous distribution; a property, if a setting decides."""
 
+    reuses: int = 1
+    """How often an unroll may be learnt from under an asynchronous distribution: while it is not older than
+    `max_staleness` and no newer one has come. A field, where the user decides."""
+
     learns: ClassVar[bool] = True
     """Whether its groups learn; returns of the others are not those of the run."""
 

@@ -87,6 +87,7 @@ class PPO(Algorithm):
     gae_lambda: float = 0.95
     advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
     unroll: int = 128  # steps of every environment per update
+    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
     epochs: int = 4
     minibatches: int = 4
     clip: float = 0.2  # of the probability ratio
@@ -110,7 +111,7 @@ class PPO(Algorithm):
         check.one_of(self, "advantages", "auto", "gae", "vtrace")
         check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
-        check.at_least_one(self, "unroll", "epochs", "minibatches", "memory_size", "scan_unroll")
+        check.at_least_one(self, "unroll", "reuses", "epochs", "minibatches", "memory_size", "scan_unroll")
         check.positive(self, "learning_rate", "anneal_steps", "clip", "value_clip", "max_grad_norm")
         check.fraction(self, "discount", "gae_lambda")
         if self.dual_clip is not None:
