@@ -70,15 +70,16 @@ def undecided(algorithm: AlgorithmT, asked: Mapping[str, Any]) -> AlgorithmT:
         made = {group: undecided(each, own.get(group, {})) for group, each in algorithm.algorithms.items()}
         return dataclasses.replace(algorithm, algorithms=made)
     known = fields.hints_of(type(algorithm))
-    for name in asked:
+    for name, value in asked.items():
         if name not in known:
             raise UserError(f"{type(algorithm).__name__} has no setting '{name}', which its run asked for")
+        _, expected = fields.check_field(type(algorithm), name, value)
+        if expected:
+            raise UserError(f"{type(algorithm).__name__}: its run asked for {name}={value!r}, expected {expected}")
     try:
-        found = dataclasses.replace(algorithm, **asked)  # pyright: ignore[reportArgumentType]: every one is a dataclass
+        return dataclasses.replace(algorithm, **asked)  # pyright: ignore[reportArgumentType]: every one is a dataclass
     except (TypeError, ValueError) as error:
         raise UserError(f"{type(algorithm).__name__}: {error}") from None
-    fields.check(found)
-    return found
 
 
 def asked_in(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,9 +50,10 @@ def _check_learner(
     learner = home[graph.learners(group)[0].name]
     called = f"distribution {name}: reuses={asked} cannot be had, for"
     for node in trains:
-        if home[node.name] is not learner:
+        between = home[node.name]
+        if between is not learner:
             raise UserError(
-                f"{called} unrolls come to '{learner.name}' by way of '{home[node.name].name}', which has '{node.name}' "
+                f"{called} unrolls come to '{learner.name}' by way of '{between.name}', which has '{node.name}' "
                 "and keeps none; use reuses=1, or a distribution whose learner takes unrolls directly, such as async"
             )
     if learner is home["environment"]:
