@@ -22,7 +22,7 @@ from runnel.nn.popart import PopArt
 from runnel.observations import view
 from runnel.ops import proximal, returns, statistics
 from runnel.ops.averages import standardised
-from runnel.ops.vtrace import ratios, vtrace
+from runnel.ops.vtrace import corrected, ratios
 from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
@@ -92,6 +92,7 @@ class MAPPO(Algorithm):
     discount: float = 0.99
     gae_lambda: float = 0.95
     advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
+    staleness: int = 2  # how many updates old a sample may be, under asynchronous distributions; with gae none is
     unroll: int = 128  # steps of every environment per update
     reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
     epochs: int = 4
@@ -119,6 +120,7 @@ class MAPPO(Algorithm):
         check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
         check.at_least_one(self, "unroll", "reuses", "epochs", "minibatches", "memory_size", "scan_unroll")
+        check.at_least_zero(self, "staleness")
         check.positive(self, "learning_rate", "anneal_steps", "clip", "value_clip", "max_grad_norm")
         check.fraction(self, "discount", "gae_lambda")
         if self.dual_clip is not None:
@@ -127,7 +129,7 @@ class MAPPO(Algorithm):
     @property
     def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
         """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
-        return 0 if self.advantages == "gae" else 4
+        return 0 if self.advantages == "gae" else self.staleness
 
     def for_staleness(self, staleness: int) -> MAPPO:
         return self if self.advantages != "auto" else replace(self, advantages="vtrace" if staleness else "gae")
@@ -207,13 +209,16 @@ class MAPPO(Algorithm):
             now = self._policies(params.policy, observation, trajectory.first, trajectory.memory, agent)
             log_prob = now.log_prob(sample)
             rho_tm1 = ratios(log_prob, extras.log_prob, active)
-            target, advantage = vtrace(trajectory, v_tm1, v_t, rho_tm1, self.discount, self.gae_lambda)
+            target, advantage, weight = corrected(trajectory, v_tm1, v_t, rho_tm1, self.discount, self.gae_lambda)
         else:
+            weight = None
             ends = trajectory.terminated, trajectory.truncated
             advantage, target = returns.advantages(trajectory.reward, *ends, v_tm1, v_t, self.discount, self.gae_lambda)
         if self.normalise_advantages:
             # Over the unroll, not each minibatch: learners then have one mean to agree on instead of many.
             advantage = standardised(advantage, active)
+        if weight is not None:  # only now: of what the present policy would hardly do, next to nothing is learnt
+            advantage = weight * advantage
         first, memory = (trajectory.first, trajectory.memory) if self.memory != "none" else ((), ())
         return Batch(
             observation,

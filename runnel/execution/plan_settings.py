@@ -141,7 +141,8 @@ def _changes(asked: Algorithm, chosen: Algorithm) -> Iterator[tuple[str, tuple[A
 
 def _note(name: str, was: Any, now: Any, before: tuple[Any, Any] | None, staleness: int) -> str:
     """`before`: what was asked for and decided when the run began; None of a run that begins."""
-    old = f"samples may be {staleness} updates old" if staleness else "no sample is old"
+    updates = "an update" if staleness == 1 else f"{staleness} updates"
+    old = f"samples may be {updates} old" if staleness else "no sample is old"
     shown, asked = fields.default_text(now), f"{name}={fields.default_text(was)}"
     if before is None:
         return f"{asked} is {shown} here: {old}"

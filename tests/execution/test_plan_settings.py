@@ -56,17 +56,17 @@ def test_advantages_are_corrected_where_samples_may_be_old(kind, waiting, free):
         assert built.graph.algorithm is built.algorithm
         assert built.plan.staleness == {"agent": 0}
         assert built.plan.notes[-1] == "advantages=auto is gae here: no sample is old"
-        assert built.max_staleness == 4  # what advice about other distributions goes by
+        assert built.max_staleness == 2  # what advice about other distributions goes by
     for name in free:
         built = build(small, "toys:Corridor", name, 8)
         assert built.algorithm == replace(small, advantages="vtrace")
         assert built.graph.algorithm is built.algorithm
-        assert built.plan.staleness == {"agent": 4}
-        assert built.plan.notes[-1] == "advantages=auto is vtrace here: samples may be 4 updates old"
+        assert built.plan.staleness == {"agent": 2}
+        assert built.plan.notes[-1] == "advantages=auto is vtrace here: samples may be 2 updates old"
 
 
 def test_what_the_user_says_is_not_decided():
-    for asked, staleness in (("gae", 0), ("vtrace", 4)):
+    for asked, staleness in (("gae", 0), ("vtrace", 2)):
         given = replace(SMALL, advantages=asked)
         built = build(given, "toys:Corridor", "async", 8)
         assert built.algorithm == given
@@ -86,16 +86,16 @@ def test_a_users_own_algorithm_leaves_a_setting_to_the_plan():
 def test_each_group_is_decided_by_its_own_staleness():
     """The hunter's actors wait for its learner, the runners' do not."""
     both = PerGroup({"hunter": SMALL, "runners": SMALL})
-    built = build(both, Tag, OneGroupWaits(staleness=3), 8)
-    assert built.plan.staleness == {"hunter": 0, "runners": 3}
+    built = build(both, Tag, OneGroupWaits(staleness=1), 8)
+    assert built.plan.staleness == {"hunter": 0, "runners": 1}
     decided = {group: built.algorithm.for_group(group).advantages for group in ("hunter", "runners")}  # type: ignore
     assert decided == {"hunter": "gae", "runners": "vtrace"}
     assert built.asked == {"hunter.advantages": "auto", "runners.advantages": "auto"}
     assert built.plan.notes[-2:] == (
         "hunter.advantages=auto is gae here: no sample is old",
-        "runners.advantages=auto is vtrace here: samples may be 3 updates old",
+        "runners.advantages=auto is vtrace here: samples may be an update old",
     )
-    alike = build(SMALL, Tag, OneGroupWaits(staleness=3), 8)  # one algorithm for both: that of the stalest
+    alike = build(SMALL, Tag, OneGroupWaits(staleness=1), 8)  # one algorithm for both: that of the stalest
     assert alike.algorithm == replace(SMALL, advantages="vtrace")
 
 
@@ -124,7 +124,7 @@ def test_what_was_decided_is_stored_and_kept(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after", "found", "note"),
     [
-        ("coarse", "async", "vtrace", "advantages=auto is now vtrace instead of gae: samples may be 4 updates old"),
+        ("coarse", "async", "vtrace", "advantages=auto is now vtrace instead of gae: samples may be 2 updates old"),
         ("async", "decoupled", "vtrace", "advantages=auto is vtrace, as the run began"),
         ("async", "coarse", "vtrace", "advantages=auto is vtrace, as the run began"),  # right there, too
         ("async", "fused", "vtrace", "advantages=auto is vtrace, as the run began"),
