@@ -203,6 +203,17 @@ def test_vtrace_goes_by_the_present_policy_and_bears_old_ones():
     assert algorithm.max_staleness > PPO(advantages="gae").max_staleness == 0
 
 
+def test_next_to_nothing_is_learnt_of_what_the_present_policy_would_hardly_do():
+    """Also where advantages are normalised: their mean must not stand in for what has no weight."""
+    algorithm, spec = PPO(advantages="vtrace"), AgentSpec(SEEN, Discrete(3))
+    state = algorithm.init(jax.random.key(0), spec)
+    played = unroll(algorithm, state.params, spec, jax.random.key(0), 6, 4, lambda action: 1.0 + jnp.cos(action), noise)
+    unlikely = played.extras.log_prob.at[2, 1].set(30.0)  # e^30 times as likely when it was done
+    batch, _ = algorithm._batch(state, played._replace(extras=played.extras._replace(log_prob=unlikely)))
+    assert jnp.abs(batch.advantage[2, 1]) < 1e-9
+    assert (jnp.abs(batch.advantage) > 1e-3).sum() > 20
+
+
 def test_the_learning_rate_falls_with_environment_steps():
     algorithm = PPO(unroll=4, anneal_steps=64, epochs=1, minibatches=1)
     spec = AgentSpec(SEEN, Discrete(2))

@@ -56,7 +56,18 @@ def test_unrolls_are_learnt_from_again_and_none_is_too_old(case: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["async", "decoupled"])
 def test_killed_workers_do_not_stop_a_run_that_reuses_samples(name: str, tmp_path: Path) -> None:
-    command = ["ppo", "CartPole-v1", "--distribution", name, "--actors", "2", "--set", "reuses=3", "epochs=1", "staleness=4"]
+    command = [
+        "ppo",
+        "CartPole-v1",
+        "--distribution",
+        name,
+        "--actors",
+        "2",
+        "--set",
+        "reuses=3",
+        "epochs=1",
+        "staleness=4",
+    ]
     players = "actor" if name == "async" else "environment"
     workers = [f"{players}-0", f"{players}-1", "learner", "learner"]
     chaos = Chaos(
