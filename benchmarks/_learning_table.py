@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Final
 
+from scipy.stats import ttest_ind
+
 from benchmarks._learning_results import Record, Run
-from benchmarks._learning_tasks import SECTIONS, Task
+from benchmarks._learning_tasks import PAIRS, SECTIONS, Task
 
 BEGIN: Final = "<!-- made by benchmarks/learning.py: begin -->"
 END: Final = "<!-- made by benchmarks/learning.py: end -->"
@@ -39,6 +41,8 @@ def tables(runs: Sequence[Run]) -> str:
         here = [run for run in runs if run.task in tasks]
         if here:
             parts.append(f"### {title}\n\n{_table(_COLUMNS, map(_row, here))}")
+    if differences := list(_differences(runs)):
+        parts.append(f"### Running ahead against waiting\n\n{_table(_PAIRED, differences)}")
     costly = [run for run in runs if run.task.on == "gpu"]
     if costly:
         parts.append(f"### What the rows on a GPU took\n\n{_table(_COSTS, map(_cost, costly))}")
@@ -47,6 +51,8 @@ def tables(runs: Sequence[Run]) -> str:
 
 _COLUMNS: Final = ("algorithm", "environment", "distribution", "steps", "return in training", "greedy", "target",
                    "seeds", "reached after", "published", "machine")  # fmt: skip
+_PAIRED: Final = ("algorithm", "environment", "waits", "runs ahead", "difference, 95% confidence", "of the return",
+                  "steps/s, waits", "steps/s, ahead", "ratio", "staleness", "machine")  # fmt: skip
 _COSTS: Final = ("task", "distribution", "frames", "seconds", "steps/s", "CPU busy", "GPU busy", "bottleneck")
 
 
@@ -70,6 +76,40 @@ def _row(run: Run) -> tuple[str, ...]:
         f"{reached:,.0f}" if reached < math.inf and task.judged_by == "training" else "",
         str(task.published),
         run.machine,
+    )
+
+
+def _differences(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
+    """A row for each pair of which both sides were run on one kind of machine."""
+    found = {(run.task.name, run.machine): run for run in runs}
+    for pair in PAIRS:
+        for machine in dict.fromkeys(run.machine for run in runs):
+            waits, ahead = (found.get((task.name, machine)) for task in pair)
+            if waits is None or ahead is None:
+                continue
+            returns = [[judged(run.task, r) for r in run.seeds.values()] for run in (waits, ahead)]
+            first, second = ([value for value in values if value is not None] for values in returns)
+            rates = [fmean(r["steps_per_second"] for r in run.seeds.values()) for run in (waits, ahead)]
+            most = max(r["staleness_max"] for r in ahead.seeds.values())
+            old = fmean(r["staleness_mean"] for r in ahead.seeds.values())
+            yield (
+                pair.ahead.algorithm.upper(), f"`{pair.ahead.environment}`", _spread(first), _spread(second),
+                *difference(first, second), *map(_whole, rates), f"{rates[1] / rates[0]:.2f}x",
+                f"{old:.1f}, at most {most}", machine,
+            )  # fmt: skip
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> tuple[str, str]:
+    """Of the means of two samples, by Welch's t: with its 95% confidence interval, and as shares of the first mean."""
+    if not first or not second:
+        return "", ""
+    mean, whole = fmean(second) - fmean(first), abs(fmean(first))
+    if min(len(first), len(second)) < 2:
+        return f"{_short(mean)}, of one seed", f"{mean / whole:+.1%}"
+    low, high = ttest_ind(second, first, equal_var=False).confidence_interval(0.95)
+    return (
+        f"{_short(mean)} [{_short(low)}, {_short(high)}]",
+        f"{mean / whole:+.1%} [{low / whole:+.1%}, {high / whole:+.1%}]",
     )
 
 

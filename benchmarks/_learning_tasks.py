@@ -88,6 +88,7 @@ class Task:
     on: Literal["cpu", "gpu"] = "cpu"
     label: str = ""  # what people call the algorithm, where that is more than its name
     frames: int = 1  # of a step of the environment
+    seeds: tuple[int, ...] = (1, 2, 3)
 
     @property
     def title(self) -> str:
@@ -138,16 +139,23 @@ def _battle(algorithm: str) -> Task:
     )  # fmt: skip
 
 
-def _pong(algorithm: str, actors: int, published: Published) -> Task:
+def _pong(algorithm: str, actors: int, published: Published, settings: Mapping[str, Any] | None = None) -> Task:
     return Task(
-        f"pong-{algorithm}", algorithm, "ALE/Pong-v5", 20_000_000, at_least(18), published, stop_at=18.0, frames=4,
-        distribution="decoupled", numbers={"actors": actors, "inference": 1}, on="gpu", episodes=5,
+        f"pong-{algorithm}", algorithm, "ALE/Pong-v5", 20_000_000, at_least(18), published, settings or {},
+        stop_at=18.0, frames=4, distribution="decoupled", numbers={"actors": actors, "inference": 1}, on="gpu",
+        episodes=5,
     )  # fmt: skip
 
 
+_WAITS: Final = {"advantages": "gae"}  # no sample is old: actors wait for the learner, whatever the distribution
 _ATARI: Final = {
-    "unroll": 64, "learning_rate": 5e-4, "anneal_steps": 10_000_000, "clip": 0.1, "entropy_cost": 0.01,
-}  # fmt: skip
+    **_WAITS,
+    "unroll": 64,
+    "learning_rate": 5e-4,
+    "anneal_steps": 10_000_000,
+    "clip": 0.1,
+    "entropy_cost": 0.01,
+}
 
 
 def _atari(game: str, least: float, published: Published, settings: Mapping[str, Any], **more: Any) -> Task:
@@ -170,6 +178,55 @@ def _spread(algorithm: str) -> Task:
 
 
 _WON: Final = Published("curves of win rates", JAXMARL)
+
+
+class Pair(NamedTuple):
+    """The same training with actors that wait for the learner, and with actors that run ahead of it."""
+
+    waits: Task
+    ahead: Task
+
+
+def _pair(name: str, algorithm: str, environment: str, steps: int, least: float, published: Published,
+          distributions: tuple[str, str], **more: Any) -> Pair:  # fmt: skip
+    """Of a fixed number of steps. The one that waits learns by GAE, the other by V-trace, as the plan decides."""
+    made = []
+    for of, distribution, settings in zip(("waits", "ahead"), distributions, (_WAITS, {}), strict=True):
+        label = f"{algorithm.upper()}, actors {'wait' if of == 'waits' else 'run ahead'}"
+        made.append(
+            Task(
+                f"async-{name}-{of}",
+                algorithm,
+                environment,
+                steps,
+                at_least(least),
+                published,
+                settings,
+                distribution=distribution,
+                label=label,
+                **more,
+            )
+        )
+    return Pair(*made)
+
+
+_FIVE: Final = (1, 2, 3, 4, 5)
+
+PAIRS: Final[tuple[Pair, ...]] = (
+    _pair(
+        "spread-mappo", "mappo", "jaxmarl:MPE_simple_spread_v3", 2_000_000, -15, Published("a curve", JAXMARL),
+        ("coarse", "async"), numbers={"actors": 4}, episodes=100, seeds=_FIVE,
+    ),
+    _pair(
+        "smax-3m-mappo", "mappo", "jaxmarl:3m", 4_000_000, 1.8, _WON, ("coarse", "async"), numbers={"actors": 8},
+        episodes=100, seeds=_FIVE, on="gpu",
+    ),
+    _pair(
+        "pong-ppo", "ppo", "ALE/Pong-v5", 4_000_000, 18, Published("20.36 ± 0.20 at 10 M steps", CLEANRL_PPO),
+        ("decoupled", "decoupled"), numbers={"actors": 14, "inference": 1}, episodes=5, seeds=(1,), on="gpu", frames=4,
+    ),
+)  # fmt: skip
+"""`python benchmarks/learning.py --only 'async-*'` runs all of them; the page has their differences."""
 
 SECTIONS: Final[dict[str, tuple[Task, ...]]] = {
     "CartPole: steps to a mean return of 475": (
@@ -235,7 +292,7 @@ SECTIONS: Final[dict[str, tuple[Task, ...]]] = {
         _battle("mappo"),
     ),
     "Pong: 18 points ahead": (
-        _pong("ppo", 14, Published("20.36 ± 0.20 at 10 M steps", CLEANRL_PPO)),
+        _pong("ppo", 14, Published("20.36 ± 0.20 at 10 M steps", CLEANRL_PPO), _WAITS),
         _pong("impala", 14, Published("20.99 ± 0.11 at 10 M steps, PPO", ZOO)),
     ),
     "Atari: 10 million steps": (
@@ -245,6 +302,7 @@ SECTIONS: Final[dict[str, tuple[Task, ...]]] = {
             env_settings={"life_loss": True},
         ),
     ),
+    "Actors that wait for the learner, and actors that run ahead": tuple(task for pair in PAIRS for task in pair),
 }  # fmt: skip
 """By what the table says above them."""
 

@@ -5,6 +5,7 @@ reached is kept as soon as it ends: a benchmark that is cut off keeps what it ha
 
     python benchmarks/learning.py                                # all that this machine is meant for; hours
     python benchmarks/learning.py --only 'cartpole-*' --missing  # some, and of those what is not there yet
+    python benchmarks/learning.py --only 'async-*'               # asynchronous against synchronous PPO and MAPPO
     python benchmarks/learning.py --table --picture              # the page, made anew from the results that are kept
 """
 
@@ -39,7 +40,6 @@ from runnel.recording.metrics import read_metrics
 from runnel.reporting.plot import read_curve
 
 RUNNEL: Final = [sys.executable, "-m", "runnel"]
-SEEDS: Final = (1, 2, 3)
 PAGE: Final = ROOT / "docs" / "learning.md"
 PICTURE: Final = ROOT / "docs" / "images" / "learning.png"
 CURVE_POINTS: Final = 50
@@ -51,7 +51,7 @@ EVALUATION_S: Final = 600.0
 _RUNNING: set[subprocess.Popen[str]] = set()
 
 KEPT: Final = ("status", "mean_return", "env_steps", "updates", "episodes", "wall_seconds", "startup_seconds",
-               "steps_per_second", "distribution", "bottleneck")  # fmt: skip
+               "steps_per_second", "staleness_mean", "staleness_max", "distribution", "bottleneck")  # fmt: skip
 PACKAGES: Final = ("runnel", "flax", "gymnasium", "gymnax", "jaxmarl", "ale_py", "mujoco")
 
 
@@ -187,7 +187,7 @@ def _describe(on: str) -> dict[str, Any]:
 
 def run(tasks: list[Task], options: argparse.Namespace) -> None:
     results = {on: Results(options.out, _describe(on)) for on in {task.on for task in tasks}}
-    wanted = [(task, seed) for task in tasks for seed in options.seeds]
+    wanted = [(task, seed) for task in tasks for seed in options.seeds or task.seeds]
     if options.missing:
         wanted = [(task, seed) for task, seed in wanted if not results[task.on].has(task, seed)]
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -221,7 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="tasks by name, as in 'pendulum-*'")
     parser.add_argument("--on", choices=["cpu", "gpu", "all"], help=f"tasks that are meant for it ({here}, found here)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+", help="1 2 3, or those of a task")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2) if here == "cpu" else 1)
     parser.add_argument("--limit-s", type=float, default=7200.0, help="for a seed's training; then it is told to stop")
     parser.add_argument("--out", type=Path, default=machine.RESULTS, help="directory of the raw results")

@@ -41,6 +41,10 @@ class Algorithm(abc.ABC):
     max_staleness: ClassVar[int] = 0
     """How many versions old a sample may be under an asynchronous distribution; a property, if a setting decides."""
 
+    reuses: int = 1
+    """How often an unroll may be learnt from under an asynchronous distribution: while it is not older than
+    `max_staleness` and no newer one has come. A field, where the user decides."""
+
     learns: ClassVar[bool] = True
     """Whether its groups learn; returns of the others are not those of the run."""
 
@@ -71,6 +75,15 @@ class Algorithm(abc.ABC):
     def for_group(self, group: str) -> Algorithm:
         """The algorithm of one group of agents: this one, unless groups have different ones (`PerGroup`)."""
         del group
+        return self
+
+    def for_staleness(self, staleness: int) -> Algorithm:
+        """This algorithm, with the settings that it leaves to the plan, where samples may be so many versions old.
+
+        Called once, before a run starts, with at most `max_staleness`; 0 where actors wait for the learner. What it
+        returns is what runs and what is stored. An algorithm without such settings returns itself.
+        """
+        del staleness
         return self
 
     def learn(self, state: Any, batch: PyTree, key: Array, /) -> tuple[Any, PyTree]:

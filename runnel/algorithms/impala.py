@@ -74,6 +74,7 @@ class IMPALA(Algorithm):
     learning_rate: float = 6e-4
     discount: float = 0.99
     unroll: int = 20  # steps of every environment per update
+    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
     clip_rho: float = 1.0  # of the ratio that weights a step: sets which policy's value is learnt
     clip_c: float = 1.0  # of the ratio by which later steps count: sets how fast it is learnt
     trace_lambda: float = 1.0  # how much later steps count at all
@@ -95,7 +96,7 @@ class IMPALA(Algorithm):
         check.one_of(self, "optimiser", "rmsprop", "adam")
         check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
-        check.at_least_one(self, "unroll", "memory_size")
+        check.at_least_one(self, "unroll", "reuses", "memory_size")
         check.positive(self, "learning_rate", "clip_rho", "clip_c", "max_grad_norm")
         check.fraction(self, "discount", "trace_lambda")
 

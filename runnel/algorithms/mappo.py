@@ -1,11 +1,12 @@
 """Multi-agent PPO (Yu et al., 2022): policies that act on what each agent sees, and a value that knows the whole state.
 
-The value is for learning alone: agents that act need nobody to tell them what others see.
+The value is for learning alone: agents that act need nobody to tell them what others see. For actors that lag under an
+asynchronous distribution, advantages are V-trace's, as in PPO.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from runnel.nn.popart import PopArt
 from runnel.observations import view
 from runnel.ops import proximal, returns, statistics
 from runnel.ops.averages import standardised
+from runnel.ops.vtrace import corrected, ratios
 from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
@@ -61,7 +63,7 @@ class Batch(NamedTuple):
     observation: PyTree  # [T, B, ...] with the state
     agent: Array  # [T, B] its column
     sample: Array  # [T, B, ...] what the policy drew
-    log_prob: Array  # [T, B] when it did
+    log_prob: Array  # [T, B] by the policy to stay near
     advantage: Array  # [T, B]
     value: Array  # [T, B] what the critic predicted
     target: Array  # [T, B] what it should have
@@ -89,10 +91,14 @@ class MAPPO(Algorithm):
     anneal_steps: int | None = None  # environment steps over which the learning rate falls to 0
     discount: float = 0.99
     gae_lambda: float = 0.95
+    advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
+    staleness: int = 2  # how many updates old a sample may be, under asynchronous distributions; with gae none is
     unroll: int = 128  # steps of every environment per update
+    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
     epochs: int = 4
     minibatches: int = 4
     clip: float = 0.2  # of the probability ratio
+    dual_clip: float | None = None  # of what a bad action can cost, in multiples of its advantage; 3 is usual
     value_clip: float | None = 0.2  # of the value's change, in deviations of returns with `popart`
     entropy_cost: float = 0.01
     max_grad_norm: float = 0.5  # of each network
@@ -110,11 +116,23 @@ class MAPPO(Algorithm):
     central: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check.one_of(self, "advantages", "auto", "gae", "vtrace")
         check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
-        check.at_least_one(self, "unroll", "epochs", "minibatches", "memory_size", "scan_unroll")
+        check.at_least_one(self, "unroll", "reuses", "epochs", "minibatches", "memory_size", "scan_unroll")
+        check.at_least_zero(self, "staleness")
         check.positive(self, "learning_rate", "anneal_steps", "clip", "value_clip", "max_grad_norm")
         check.fraction(self, "discount", "gae_lambda")
+        if self.dual_clip is not None:
+            check.above(self, "dual_clip", 1)
+
+    @property
+    def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
+        """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
+        return 0 if self.advantages == "gae" else self.staleness
+
+    def for_staleness(self, staleness: int) -> MAPPO:
+        return self if self.advantages != "auto" else replace(self, advantages="vtrace" if staleness else "gae")
 
     def loop(self, flow: Flow) -> None:
         flow.learn(self.learn, flow.rollout(self.act, steps=self.unroll))
@@ -182,20 +200,31 @@ class MAPPO(Algorithm):
             return popart.value(state.popart, critic(observation, agent))
 
         agent = jnp.broadcast_to(trajectory.index, trajectory.reward.shape)
+        sample = extras.sample if params.policy.head.clips else trajectory.action
+        log_prob, active = extras.log_prob, view(observation).active
         v_tm1 = jax.vmap(jax.vmap(value))(observation, agent)
         v_t = returns.next_values(value, v_tm1, trajectory, agent)
-        advantage, target = returns.advantages(
-            trajectory.reward, trajectory.terminated, trajectory.truncated, v_tm1, v_t, self.discount, self.gae_lambda
-        )
+        if self.advantages == "vtrace":
+            # The policy stays near the present one; the ratios make up for the one that acted.
+            now = self._policies(params.policy, observation, trajectory.first, trajectory.memory, agent)
+            log_prob = now.log_prob(sample)
+            rho_tm1 = ratios(log_prob, extras.log_prob, active)
+            target, advantage, weight = corrected(trajectory, v_tm1, v_t, rho_tm1, self.discount, self.gae_lambda)
+        else:
+            weight = None
+            ends = trajectory.terminated, trajectory.truncated
+            advantage, target = returns.advantages(trajectory.reward, *ends, v_tm1, v_t, self.discount, self.gae_lambda)
         if self.normalise_advantages:
             # Over the unroll, not each minibatch: learners then have one mean to agree on instead of many.
-            advantage = standardised(advantage, view(observation).active)
+            advantage = standardised(advantage, active)
+        if weight is not None:  # only now: of what the present policy would hardly do, next to nothing is learnt
+            advantage = weight * advantage
         first, memory = (trajectory.first, trajectory.memory) if self.memory != "none" else ((), ())
         return Batch(
             observation,
             agent,
-            extras.sample if params.policy.head.clips else trajectory.action,
-            extras.log_prob,
+            sample,
+            log_prob,
             advantage,
             popart.normalised(state.popart, v_tm1),
             popart.normalised(state.popart, target),
@@ -210,16 +239,23 @@ class MAPPO(Algorithm):
             value = jax.vmap(networks.critic)(batch.observation, batch.agent)
         else:
             memory = jax.tree.map(lambda x: x[0], batch.memory)
-            unroll = jax.vmap(policy.unroll, (1, 1, 0, 1), 1)
-            distribution = unroll(batch.observation, batch.first, memory, batch.agent)
+            distribution = self._policies(policy, batch.observation, batch.first, memory, batch.agent)
             value = jax.vmap(jax.vmap(networks.critic))(batch.observation, batch.agent)
         # The policy learns from steps in which an agent had a choice, the value from all.
         active = view(batch.observation).active
-        terms = proximal.policy_terms(distribution, batch.sample, batch.log_prob, batch.advantage, active, self.clip)
+        terms = proximal.policy_terms(
+            distribution, batch.sample, batch.log_prob, batch.advantage, active, self.clip, self.dual_clip
+        )
         value_loss = proximal.clipped_value_loss(value, batch.target, batch.value, self.value_clip).mean()
         loss = terms.loss - self.entropy_cost * terms.entropy + value_loss
         zero = jnp.zeros_like(loss)
         return loss, Metrics(terms.loss, value_loss, *terms[1:], zero, zero)
+
+    def _policies(self, policy: AgentPolicy, observation: PyTree, first: Array, memory: PyTree, agent: Array) -> Any:
+        """[T, B] what each agent may do at every step of its column."""
+        if self.memory == "none":
+            return jax.vmap(jax.vmap(policy.step, (0, None, 0)), (0, None, 0))(observation, (), agent)[0]
+        return jax.vmap(policy.unroll, (1, 1, 0, 1), 1)(observation, first, memory, agent)
 
     def _seen(self, params: Params, observation: PyTree) -> PyTree:
         """An observation as the networks see it."""

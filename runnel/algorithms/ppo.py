@@ -2,12 +2,12 @@
 
 Advantages are generalised estimates by the policy and value that acted, which must be the present ones; or, for actors
 that lag under an asynchronous distribution, V-trace's by the present ones. Clipping then holds the policy near the one
-that the update began with, and V-trace's ratios make up for the one that acted.
+that the update began with, and V-trace's ratios make up for the one that acted. `advantages=auto`: the plan decides.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from runnel.nn.review import predict
 from runnel.observations import view
 from runnel.ops import proximal, returns, statistics
 from runnel.ops.averages import standardised
-from runnel.ops.vtrace import ratios, vtrace
+from runnel.ops.vtrace import corrected, ratios
 from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
@@ -85,8 +85,10 @@ class PPO(Algorithm):
     anneal_steps: int | None = None  # steps of all agents over which the learning rate falls to 0
     discount: float = 0.99
     gae_lambda: float = 0.95
-    advantages: Literal["gae", "vtrace"] = "gae"  # vtrace corrects for actors that lag
+    advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
+    staleness: int = 2  # how many updates old a sample may be, under asynchronous distributions; with gae none is
     unroll: int = 128  # steps of every environment per update
+    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
     epochs: int = 4
     minibatches: int = 4
     clip: float = 0.2  # of the probability ratio
@@ -107,10 +109,11 @@ class PPO(Algorithm):
     scan_unroll: int = 1  # minibatches compiled side by side: faster on a GPU, longer to compile
 
     def __post_init__(self) -> None:
-        check.one_of(self, "advantages", "gae", "vtrace")
+        check.one_of(self, "advantages", "auto", "gae", "vtrace")
         check.one_of(self, "memory", "none", "gru", "lstm")
         check.one_of(self, "activation", "tanh", "relu")
-        check.at_least_one(self, "unroll", "epochs", "minibatches", "memory_size", "scan_unroll")
+        check.at_least_one(self, "unroll", "reuses", "epochs", "minibatches", "memory_size", "scan_unroll")
+        check.at_least_zero(self, "staleness")
         check.positive(self, "learning_rate", "anneal_steps", "clip", "value_clip", "max_grad_norm")
         check.fraction(self, "discount", "gae_lambda")
         if self.dual_clip is not None:
@@ -119,7 +122,10 @@ class PPO(Algorithm):
     @property
     def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
         """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
-        return 4 if self.advantages == "vtrace" else 0
+        return 0 if self.advantages == "gae" else self.staleness
+
+    def for_staleness(self, staleness: int) -> PPO:
+        return self if self.advantages != "auto" else replace(self, advantages="vtrace" if staleness else "gae")
 
     def loop(self, flow: Flow) -> None:
         trajectory = flow.rollout(self.act, self.unroll, self.discount if self.normalise_returns else None)
@@ -199,8 +205,9 @@ class PPO(Algorithm):
         if self.advantages == "vtrace":
             rho_tm1 = ratios(near.log_prob, acted.log_prob, active)
             rewarded = trajectory._replace(reward=r_t)
-            target, advantage = vtrace(rewarded, v_tm1, v_t, rho_tm1, self.discount, self.gae_lambda)
+            target, advantage, weight = corrected(rewarded, v_tm1, v_t, rho_tm1, self.discount, self.gae_lambda)
         else:
+            weight = None
             ends = trajectory.terminated, trajectory.truncated
             advantage, target = returns.advantages(r_t, *ends, v_tm1, v_t, self.discount, self.gae_lambda)
         if self.normalise_advantages:
@@ -208,6 +215,8 @@ class PPO(Algorithm):
             advantage = standardised(advantage, active)
         else:
             advantage = popart.relative(params.values, advantage)
+        if weight is not None:  # only now: of what the present policy would hardly do, next to nothing is learnt
+            advantage = weight * advantage
 
         # From here on, values are in the units of the value head.
         target, v_tm1 = (popart.normalised(params.values, x) for x in (target, v_tm1))

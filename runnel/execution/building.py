@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
 
 import jax
@@ -19,7 +20,7 @@ from runnel.config import settings as fields
 from runnel.config.presets import tuned
 from runnel.environment import METRIC_NAME, MOST_METRICS, Environment, JaxEnvironment, is_traceable
 from runnel.errors import UserError, nearest
-from runnel.execution import trust
+from runnel.execution import plan_settings, trust
 from runnel.execution.arranged_game import arranged_game
 from runnel.graph.flow import trace
 from runnel.graph.nodes import Graph
@@ -48,6 +49,13 @@ class BuiltRun(NamedTuple):
     plan: Plan
     tuned: tuple[str, ...] = ()  # tuned settings of the algorithm that the user did not override
     made_from: str | Any = ""  # the environment as the user gave it
+    asked: Mapping[str, Any] = MappingProxyType({})  # by setting that the plan decided: what the user asked for
+    decided: tuple[str, ...] = ()  # notes on these
+
+    @property
+    def max_staleness(self) -> int:
+        """What the algorithm tolerates under a plan that lets actors run ahead."""
+        return plan_settings.undecided(self.algorithm, self.asked).max_staleness
 
 
 def build(
@@ -60,6 +68,7 @@ def build(
     machine: Machine | Sequence[Machine] | None = None,
     frozen: Collection[str] = (),
     opponents: Matchmaker | None = None,
+    asked: Mapping[str, Any] | None = None,
     **fields_of_distribution: Any,
 ) -> BuiltRun:
     """Traces the algorithm on the environment and applies the distribution; starts nothing.
@@ -68,7 +77,8 @@ def build(
 
     A named algorithm takes the tuned settings of the environment, if there are some; `settings` override
     them. An instance is taken as it is, a class with its defaults. An environment is a name, a class, a function that
-    returns one, or an instance. Groups in `frozen` act and do not learn. Other keywords are fields of the distribution:
+    returns one, or an instance. Groups in `frozen` act and do not learn. `asked`: of an algorithm of a run, what was
+    asked for where its plan decided (`plan_settings.py`). Other keywords are fields of the distribution:
     `build("ppo", "CartPole-v1", "coarse", actors=4)`.
     """
     envs = fields.check_arguments(build, locals())["envs"]
@@ -103,11 +113,18 @@ def build(
         distribution = distributions.load(distribution)()
     fields.check_declared(type(distribution))
     startup.phase(f"tracing {type(chosen).__name__}")
-    graph = trace(chosen, world.spec, count, frozen)
-    plan = planned(distribution, graph, world, machine or Machine.here())
+
+    def traced(algorithm: Algorithm) -> tuple[Graph, Plan]:
+        graph = trace(algorithm, world.spec, count, frozen)
+        return graph, planned(distribution, graph, world, machine or Machine.here())
+
+    decided = plan_settings.decide(chosen, asked or {}, traced, waits=type(distribution).one_process)
     in_force = [f"{name}={fields.default_text(value)}" for name, value in known.items() if name not in (settings or {})]
     in_force += [f"--envs {tuned_envs}"] if tuned_envs and envs is None else []
-    return BuiltRun(chosen, world, env_settings, distribution, graph, plan, tuple(in_force), environment)
+    return BuiltRun(
+        decided.algorithm, world, env_settings, distribution, decided.graph, decided.plan, tuple(in_force), environment,
+        decided.asked, decided.notes,
+    )  # fmt: skip
 
 
 def chosen_algorithm(algorithm: Any, environment: Any, settings: Mapping[str, Any]) -> Algorithm:
@@ -217,6 +234,7 @@ def rebuild(
     run_config.check_complete(Path(run_dir) / "config.json", config)
     given = {"algorithm": algorithm, "distribution": distribution, "environment": environment}
     trust.admit(run_dir, config, trusted, [part for part, value in given.items() if value is None])
+    asked = plan_settings.asked_in(config["algorithm"]) if algorithm is None else {}
     algorithm = algorithm or serialization.from_json(config["algorithm"], Algorithm)
     chosen = distribution or serialization.from_json(config["distribution"], Distribution)
     kept = config["environment"]
@@ -229,7 +247,7 @@ def rebuild(
         )
     return build(
         algorithm, environment, chosen, config["envs"], env_settings=kept["settings"],
-        frozen=tuple(config.get("frozen") or ()), **fields_of_distribution,
+        frozen=tuple(config.get("frozen") or ()), asked=asked, **fields_of_distribution,
     )  # fmt: skip
 
 

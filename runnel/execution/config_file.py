@@ -21,12 +21,13 @@ from runnel.config.run_config import STORED, RunConfig
 from runnel.errors import UserError, a, nearest
 from runnel.execution import trust as trusting
 from runnel.execution.building import check_scripts, read_config
+from runnel.execution.plan_settings import ASKED, asked_in, undecided
 from runnel.planning.distribution import Distribution
 from runnel.recording.files import read_json
 from runnel.user_code import named_modules
 
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "algorithm": ("class", "settings", "unavailable", "session"),
+    "algorithm": ("class", "settings", ASKED, "unavailable", "session"),
     "environment": ("name", "settings", "unavailable", "session"),
     "distribution": ("class", "settings", "unavailable", "session"),
 }
@@ -82,6 +83,8 @@ def arguments(
     for part, base in (("algorithm", Algorithm), ("distribution", Distribution)):
         if part in taken:
             found[part] = serialization.from_json({"settings": {}, **config[part]}, base)
+    if "algorithm" in taken:  # a new run: its own plan decides what was left to the plan
+        found["algorithm"] = undecided(found["algorithm"], asked_in(config["algorithm"]))
     if "environment" in taken:
         found["environment"] = _environment(file, config["environment"])
         found["env_settings"] = dict(config["environment"].get("settings", {}))
@@ -152,9 +155,9 @@ def _check_part(path: Path, part: str, value: Any) -> None:
     for key, inner in value.items():
         if key not in known:
             raise UserError(f"{path}: found '{key[:60]}' in '{part}'{nearest(key[:60], known)}")
-        fits = isinstance(inner, dict) if key == "settings" else isinstance(inner, str | None)
-        if not fits:
-            expected = "an object" if key == "settings" else "text"
+        table = key in ("settings", ASKED)
+        if not isinstance(inner, dict if table else str | None):
+            expected = "an object" if table else "text"
             raise UserError(f"{path}: '{key}' in '{part}' is {str(inner)[:60]!r}, expected {expected}")
     if not isinstance(value.get(known[0]), str) and "unavailable" not in value:
         raise UserError(f"{path}: '{part}' has no '{known[0]}', which says what it is")

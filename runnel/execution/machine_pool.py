@@ -183,4 +183,5 @@ def replanned(built: BuiltRun, first_cpus: int, machines: tuple[Machine, ...]) -
 
 def on(built: BuiltRun, machines: tuple[Machine, ...]) -> BuiltRun:
     """What was built, planned for these machines."""
-    return built._replace(plan=planned(built.distribution, built.graph, built.environment, machines))
+    plan = planned(built.distribution, built.graph, built.environment, machines)
+    return built._replace(plan=replace(plan, notes=(*plan.notes, *built.decided)))

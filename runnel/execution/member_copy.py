@@ -16,6 +16,7 @@ from runnel.algorithm import Algorithm
 from runnel.config import serialization
 from runnel.config import settings as fields
 from runnel.errors import RunFailed, UserError, nearest
+from runnel.execution import plan_settings
 from runnel.execution.building import read_config
 from runnel.execution.policy_recorder import score_of
 from runnel.execution.refused_updates import ENDS
@@ -90,7 +91,7 @@ def with_settings(directory: Path, settings: Mapping[str, float], trust: Collect
     except (TypeError, ValueError) as error:
         raise UserError(f"{type(algorithm).__name__}: {error}") from None
     fields.check(changed)
-    config = {**config, "algorithm": serialization.to_json(changed)}
+    config = {**config, "algorithm": plan_settings.to_json(changed, plan_settings.asked_in(config["algorithm"]))}
     config.pop("code", None)
     code = sign(config, directory).code
     return config if code is None else {**config, "code": code}

@@ -10,7 +10,7 @@ from runnel.ops.episodes import WINDOW
 from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, StalenessSums
 from runnel.runtime.programs import totals
 from runnel.runtime.programs.metric_window import MetricWindow
-from runnel.runtime.programs.totals import ProgressDelta
+from runnel.runtime.programs.totals import ProgressDelta, ReuseSums
 
 
 class ProgressAggregator:
@@ -27,11 +27,12 @@ class ProgressAggregator:
         self.worked = 0  # environment steps learnt from; steps that were repeated count twice
         self.last: dict[str, ProgressReport] = {}  # by worker: its newest report
         self.staleness = StalenessSums(0, 0, 0)  # from before the last `begin`, where learners restart their counts
+        self.reuse = ReuseSums(0, 0)  # likewise
         self.begin()
 
     def begin(self, env_steps: int = 0, iterations: int = 0, versions: int = 0) -> None:
         self.env_steps, self.iterations, self.versions, self.episodes = env_steps, iterations, versions, 0
-        self.staleness = self._staleness()
+        self.staleness, self.reuse = self._staleness(), self._reuse()
         self.last = {}
         self.ended: dict[str, int] = {}  # by worker: episodes counted by the workers that it replaced
         self.sums = totals.Summed(0, {}, {}, {})
@@ -91,6 +92,7 @@ class ProgressAggregator:
             reached=self.target_reached() or bool(full and mean is not None and mean >= target),
             env_steps=env_steps - self.env_steps,
             staleness=_mean_and_most(self._staleness()),
+            reuse=self._reuse(),
             broken=sums.broken,
         )
         self.env_steps, self.iterations, self.episodes, self.versions = env_steps, iterations, episodes, versions
@@ -100,6 +102,12 @@ class ProgressAggregator:
         """Since this process began to train."""
         sums = [self.staleness, *(report.staleness for report in self._of_learners())]
         return StalenessSums(sum(s.total for s in sums), sum(s.count for s in sums), max(s.most for s in sums))
+
+    def _reuse(self) -> ReuseSums:
+        """Since this process began to train."""
+        reports = self._of_learners()
+        repeated, dropped = sum(r.repeated for r in reports), sum(r.dropped for r in reports)
+        return ReuseSums(self.reuse.repeated + repeated, self.reuse.dropped + dropped)
 
     def _episodes(self) -> int:
         """Workers with the same groups count different episodes; those of other groups count the same ones."""

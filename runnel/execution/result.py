@@ -78,6 +78,6 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
         free=all(plan.limits.values()),
         mixed=plan.mixed,
-        max_staleness=graph.algorithm.max_staleness,
+        max_staleness=built.max_staleness,
         host=not is_traceable(built.environment),
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from runnel.runtime.programs.totals import ProgressDelta
+from runnel.runtime.programs.totals import ProgressDelta, ReuseSums
 from runnel.runtime.usage import UsageReport
 
 MOST = 2**62
@@ -123,10 +123,11 @@ class RunStats:
     rate: Rate = field(default_factory=Rate)
     startup_s: float | None = None  # to the first update
     staleness: tuple[float, int] = (0.0, 0)  # its mean and the highest, since this process began to train
+    reuse: ReuseSums = field(default_factory=lambda: ReuseSums(0, 0))  # likewise
 
     def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
         self.counters.add(progress, steps_per_iteration)
-        self.staleness = progress.staleness
+        self.staleness, self.reuse = progress.staleness, progress.reuse
 
     def first_update(self) -> None:
         """Until then there was compiling to do; what follows is what the rate is of."""
@@ -153,6 +154,7 @@ class RunStats:
             "skipped_updates": counters.skipped_updates,
             "staleness_mean": progress.staleness[0],
             "staleness_max": progress.staleness[1],
+            **self._reused(),
             **lately.metrics(),
             **{f"learn/{name}": value for name, value in progress.out.items()},
             **{f"return/{group}": value for group, value in counters.group_returns.items()},
@@ -163,6 +165,10 @@ class RunStats:
     def _learner_return(self) -> dict[str, float]:
         value = self.counters.learner_return
         return {} if value is None else {"learner_return": value}
+
+    def _reused(self) -> dict[str, int]:
+        repeated, dropped = self.reuse
+        return {"reused_updates": repeated, "reuses_dropped": dropped} if repeated or dropped else {}
 
     def result(self) -> dict[str, Any]:
         """What result.json has of it."""
@@ -181,6 +187,7 @@ class RunStats:
             "steps_per_second": self.rate.overall(),
             "staleness_mean": self.staleness[0],
             "staleness_max": self.staleness[1],
+            **self._reused(),
             "restarts": counters.restarts,
             "restart_reasons": counters.restart_reasons,
             "environment_failures": counters.environment_failures,

@@ -24,6 +24,7 @@ from runnel.config.jax_config import configure_jax
 from runnel.config.run_config import OnNan, RunConfig
 from runnel.envs import FAMILIES
 from runnel.errors import UserError, nearest
+from runnel.execution import plan_settings
 from runnel.execution.building import BuiltRun, build, matchmaker, read_config, rebuild
 from runnel.execution.callbacks import Callback, Callbacks
 from runnel.execution.group_algorithms import resolved
@@ -323,7 +324,7 @@ def _finished(
 def described(built: BuiltRun) -> dict[str, Any]:
     """What config.json says of what a run is made of."""
     return {
-        "algorithm": serialization.to_json(built.algorithm),
+        "algorithm": plan_settings.to_json(built.algorithm, built.asked),
         "environment": environments.to_json(built.made_from, built.env_settings),
         "distribution": serialization.to_json(built.distribution),
     }

@@ -24,11 +24,28 @@ def ratios(log_prob: Array, acted_log_prob: Array, active: Array | None = None) 
     return ratio if active is None else jnp.where(active, ratio, 1.0)
 
 
+class Corrected(NamedTuple):
+    """What V-trace's advantages are made of, for those who scale them: a weight of 0 stays 0."""
+
+    target: Array  # [T, B] for the value
+    advantage: Array  # [T, B]
+    weight: Array  # [T, B] the clipped ratio
+
+
 def vtrace(
     trajectory: Trajectory, v_tm1: Array, v_t: Array, rho_tm1: Array,
     discount: float, lambda_: float = 1.0, clip_rho: float = 1.0, clip_c: float = 1.0,
 ) -> VTrace:  # fmt: skip
-    """[T, B] given values of what was seen and of its true successors, and ratios of probabilities.
+    """[T, B] given values of what was seen and of its true successors, and ratios of probabilities."""
+    target, advantage, weight = corrected(trajectory, v_tm1, v_t, rho_tm1, discount, lambda_, clip_rho, clip_c)
+    return VTrace(target, weight * advantage)
+
+
+def corrected(
+    trajectory: Trajectory, v_tm1: Array, v_t: Array, rho_tm1: Array,
+    discount: float, lambda_: float = 1.0, clip_rho: float = 1.0, clip_c: float = 1.0,
+) -> Corrected:  # fmt: skip
+    """[T, B] the same before advantages are weighted.
 
     The sums are those of `rlax.vtrace_td_error_and_advantage`, which takes the next row's value for the
     successor's: not so where an episode was truncated. No sum reaches beyond the end of an episode. Where all ratios
@@ -45,4 +62,4 @@ def vtrace(
     error_tm1 = lambda_returns(td_error, discount_t, jnp.zeros_like(v_t), c_tm1)
     error_t = jnp.concatenate([error_tm1[1:], jnp.zeros_like(error_tm1[:1])])
     q_tm1 = r_t + discount_t * (v_t + lambda_t * error_t)
-    return VTrace(v_tm1 + error_tm1, clipped_rho_tm1 * (q_tm1 - v_tm1))
+    return Corrected(v_tm1 + error_tm1, q_tm1 - v_tm1, clipped_rho_tm1)

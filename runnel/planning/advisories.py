@@ -29,6 +29,7 @@ def notes(
     workers = sum(fragment.replicas for fragment in fragments)
     if workers > 1 and asynchronous:
         found.append(_staleness(slacks, graph))
+    found += _reuses(slacks, graph)
     if len(machines) == 1:
         if workers > machines[0].cpus and workers > 1:
             found.append(f"{workers} workers share {plural(machines[0].cpus, 'CPU')}: fewer would not be slower")
@@ -53,6 +54,19 @@ def _staleness(slacks: Slacks, graph: Graph) -> str:
         )
     wait = "actors wait before they exceed it" if bound else "actors wait for the learner at every unroll"
     return f"{said}{less}: {wait}"
+
+
+def _reuses(slacks: Slacks, graph: Graph) -> list[str]:
+    """Of groups that ask to learn from unrolls more than once."""
+    found = []
+    for group in graph.learning_groups:
+        asked, bound = graph.algorithm.for_group(group).reuses, slacks.staleness[group]
+        if asked > 1 and bound:
+            while_ = f"while it is at most {bound} updates old and no newer one has come"
+            found.append(f"reuses={asked}: an unroll is learnt from up to {asked} times, {while_}")
+        elif asked > 1:
+            found.append(f"reuses={asked} has no effect: no sample may be old, so each unroll is learnt from once")
+    return list(dict.fromkeys(found))
 
 
 def _crowded(machines: Sequence[Machine], hosts: Mapping[str, str]) -> list[str]:

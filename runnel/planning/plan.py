@@ -32,6 +32,7 @@ from runnel.planning.distribution import (
 )
 from runnel.planning.machine import DRIVER, HERE, Machine, in_order
 from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
+from runnel.planning.reuse import reuses
 from runnel.planning.slacks import matches, slacks
 from runnel.planning.validate import check_learning, check_needs, check_parts, check_synchronisation, check_unrolling
 
@@ -80,6 +81,7 @@ class Plan:
     staleness: Mapping[str, int]  # by group: how many updates old what is learnt from may be; 0: it is synchronous
     limits: Mapping[str, int]  # by group: the same in iterations
     in_step: frozenset[str]  # the groups whose environments and actions wait for each other at every step
+    reuses: Mapping[str, int]  # by group: how often an unroll may be learnt from
     notes: tuple[str, ...] = ()  # advisories for the user
     hosts: Mapping[str, str] = field(default_factory=dict)  # of each worker: its machine; empty where there is one
     machines: tuple[Machine, ...] = ()  # those given; empty where it is this one
@@ -231,6 +233,7 @@ def build_plan(
         staleness=found.staleness,
         limits=found.limits,
         in_step=found.in_step,
+        reuses=reuses(name, placed, found, graph),
         notes=notes(distribution, placed, layout.asynchronous, found, graph, ordered, hosts),
         hosts=hosts if len(ordered) > 1 else {},
         machines=() if [machine.name for machine in ordered] == [HERE] else ordered,

@@ -145,6 +145,10 @@ class ProgressReport(JsonMessage):
     """Since the worker began."""
     window: EpisodeWindow | None
     staleness: StalenessSums
+    repeated: int
+    """Since the worker began: updates from unrolls that were learnt from before."""
+    dropped: int
+    """Since the worker began: batches of unrolls that a pause let go before they were learnt from as often as asked."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import pytest
 import runnel
 from runnel.config.presets import tuned
 from runnel.distributions.asynchronous import Async
+from runnel.distributions.decoupled import Decoupled
 
 pytestmark = pytest.mark.slow
 
@@ -103,11 +104,11 @@ def test_variants_solve_cartpole(tmp_path, algorithm, settings, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_ppo_with_vtrace_learns_from_actors_that_lag(tmp_path, seed):
-    known = tuned("ppo", "CartPole-v1")
+@pytest.mark.parametrize("distribution", [Async(actors=2), Decoupled(actors=2)])
+def test_ppo_learns_from_actors_that_lag_with_the_settings_of_those_that_wait(tmp_path, distribution, seed):
     run = runnel.train(
-        "ppo", "CartPole-v1", Async(actors=2), envs=known.pop("envs"), steps=500_000, seed=seed,
-        run_dir=tmp_path / "run", stop_at_return=450, settings={**known, "advantages": "vtrace"}, quiet=True,
+        "ppo", "CartPole-v1", distribution, steps=500_000, seed=seed, run_dir=tmp_path / "run", stop_at_return=475,
+        quiet=True,
     )  # fmt: skip
     assert run.result["mean_return"] >= 450
     assert run.result["staleness_max"] > 0

@@ -77,7 +77,7 @@ def test_impossible_sizes_are_refused_before_anything_runs():
     [
         ({"memory": "tape"}, "memory='tape'.*none or gru or lstm"),
         ({"dual_clip": 1.0}, "dual_clip=1.0.*above 1"),
-        ({"advantages": "td"}, "advantages='td'.*gae or vtrace"),
+        ({"advantages": "td"}, "advantages='td'.*auto or gae or vtrace"),
         ({"activation": "gelu"}, "activation='gelu'.*tanh or relu"),
         ({"epochs": 0}, "epochs=0.*1 or more"),
         ({"minibatches": 0}, "minibatches=0.*1 or more"),
@@ -200,7 +200,18 @@ def test_vtrace_goes_by_the_present_policy_and_bears_old_ones():
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, (wanted, log_prob, now.v_tm1)
     )
-    assert algorithm.max_staleness > PPO().max_staleness == 0
+    assert algorithm.max_staleness > PPO(advantages="gae").max_staleness == 0
+
+
+def test_next_to_nothing_is_learnt_of_what_the_present_policy_would_hardly_do():
+    """Also where advantages are normalised: their mean must not stand in for what has no weight."""
+    algorithm, spec = PPO(advantages="vtrace"), AgentSpec(SEEN, Discrete(3))
+    state = algorithm.init(jax.random.key(0), spec)
+    played = unroll(algorithm, state.params, spec, jax.random.key(0), 6, 4, lambda action: 1.0 + jnp.cos(action), noise)
+    unlikely = played.extras.log_prob.at[2, 1].set(30.0)  # e^30 times as likely when it was done
+    batch, _ = algorithm._batch(state, played._replace(extras=played.extras._replace(log_prob=unlikely)))
+    assert jnp.abs(batch.advantage[2, 1]) < 1e-9
+    assert (jnp.abs(batch.advantage) > 1e-3).sum() > 20
 
 
 def test_the_learning_rate_falls_with_environment_steps():

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import _learning_table as table
 from benchmarks import learning
-from benchmarks._learning_results import read
-from benchmarks._learning_tasks import TASKS, Task, Wanted, at_least, at_most, exactly
+from benchmarks._learning_results import Run, read
+from benchmarks._learning_tasks import PAIRS, TASKS, Task, Wanted, at_least, at_most, exactly
 from benchmarks._machine import RESULTS
 from runnel import algorithms, distributions
 from runnel.cli import arguments
@@ -106,3 +106,25 @@ def test_every_seed_is_kept_as_it_ends(tmp_path: Path, monkeypatch: pytest.Monke
     )
     table.draw([run], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 5_000
+
+
+def test_the_difference_of_a_pair_has_its_confidence_interval() -> None:
+    """By hand: variances 2.5 and 2.5, so a standard error of 1 with 8 degrees of freedom, and t = 2.306."""
+    ahead, waits = [10.0, 11.0, 12.0, 13.0, 14.0], [9.0, 10.0, 11.0, 12.0, 13.0]
+    assert table.difference(waits, ahead) == ("1.00 [-1.31, 3.31]", "+9.1% [-11.9%, +30.1%]")
+    assert table.difference([20.0], [19.0]) == ("-1.00, of one seed", "-5.0%")
+    pair = PAIRS[0]
+    assert {task.distribution for task in pair} == {"coarse", "async"}
+    assert pair.waits.settings == {"advantages": "gae"}
+    more = {"evaluation": None, "distribution": "async", "env_steps": 1, "reached_at": None, "bottleneck": ""}
+    old = {"staleness_mean": 1.5, "staleness_max": 4}
+
+    def run(task: Task, returns: list[float], rate: float) -> Run:
+        seeds = {k: {"mean_return": x, "steps_per_second": rate, **old, **more} for k, x in enumerate(returns)}
+        return Run(task, "2 cores", seeds)
+
+    shown = table.tables([run(pair.waits, waits, 100.0), run(pair.ahead, ahead, 250.0)])
+    row = next(line for line in shown.splitlines() if "2.50x" in line)
+    assert "| 11.0 ± 1.58 | 12.0 ± 1.58 | 1.00 [-1.31, 3.31] |" in row
+    assert row.endswith("| 100 | 250 | 2.50x | 1.5, at most 4 | 2 cores |")
+    assert "2.50x" not in table.tables([run(pair.ahead, ahead, 250.0)])  # of one side there is no difference

@@ -9,7 +9,7 @@ from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, Stale
 
 
 def report(env_steps: int, staleness: StalenessSums) -> ProgressReport:
-    return ProgressReport(env_steps // 8, env_steps, 0, False, env_steps // 8, {}, {}, {}, 0, None, staleness)
+    return ProgressReport(env_steps // 8, env_steps, 0, False, env_steps // 8, {}, {}, {}, 0, None, staleness, 0, 0)
 
 
 def test_staleness_is_that_of_the_whole_run_though_learners_count_anew_from_a_checkpoint():

@@ -34,6 +34,7 @@ class Ages(Algorithm):
     replayed: int = 0  # updates an iteration from a replay of the newest iteration; 0: without a replay
     work: int = 20_000  # how long an update takes
     learns: int = 1  # calls of `flow.learn`
+    reuses: int = 1
 
     @property
     def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides

@@ -17,6 +17,13 @@ from runnel.runtime.programs.finite import NonFiniteCounts
 from runnel.types import Array
 
 
+class ReuseSums(NamedTuple):
+    """How often unrolls were learnt from again."""
+
+    repeated: int  # updates from unrolls that were learnt from before
+    dropped: int  # batches that a pause let go before they were learnt from as often as asked
+
+
 class ProgressDelta(NamedTuple):
     """A stretch of training, as plain numbers."""
 
@@ -30,6 +37,7 @@ class ProgressDelta(NamedTuple):
     reached: bool  # the return that was asked for
     env_steps: int | None = None  # None: computed from iterations
     staleness: tuple[float, int] = (0.0, 0)  # mean and most, in updates, since this process began to train
+    reuse: ReuseSums = ReuseSums(0, 0)  # since this process began to train
     broken: Mapping[str, int] = MappingProxyType({})  # updates refused, by what was the first not to be finite
     env: dict[str, float] = {}  # noqa: RUF012  (never changed) metrics of the environment, over the newest 100 episodes
     learner_return: float | None = None  # the mean return as learning sees it, where the environment reports its own

@@ -107,6 +107,12 @@ class Assignment:
         """Whether iteration `i` is made of unroll `i` of every block."""
         return self._pace.in_order
 
+    @cached_property
+    def reuses(self) -> int:
+        """How often the unrolls that are learnt from here may be; groups that are trained together share the lowest."""
+        groups = {node.group for node in self.training_nodes if node.traits.learns}
+        return min((self.plan.reuses[group] for group in groups), default=1)
+
     @property
     def pauses(self) -> bool:
         """Whether it may pause wherever it waits: of unrolls that are taken in order nothing is thrown away."""

@@ -48,6 +48,13 @@ class BatchCollector:
             return all(port.peek() for ports in self.sources for port in ports)
         return self._enough(iteration, taking=False) is not None
 
+    def may_skip(self, iteration: int) -> bool:
+        """Whether an iteration may go by in which nothing is taken: all that is due can be taken in later ones."""
+        assert self.limit is not None
+        begun = self._look()
+        rest = sorted([taken.iteration for taken in self._waiting] + begun)
+        return all(iteration + 1 + k // self.take - made_with <= self.limit for k, made_with in enumerate(rest))
+
     def release(self, taken: Iterable[Collected]) -> None:
         for each in taken:
             for port, message in zip(self.sources[each.source], each.messages, strict=True):

@@ -42,7 +42,7 @@ class Learner:
         self.snapshots.boundary(trainer.carry, self.progress.env_steps, self._wanted())
         while self._stops():
             context.pause()
-        self.publisher.publish(trainer.carry, trainer.iteration)
+        self.publisher.publish(trainer.carry, self.worker.clock)
         self.worker.held.release()  # only now: an unroll that finds room begins with what was just published
         self.progress.report_if_due()
 
@@ -62,6 +62,7 @@ class Learner:
 
     def _report(self) -> None:
         """Before a pause: the launcher knows all that was done."""
+        self.worker.work.before_pause()
         self.snapshots.flush()
         self.progress.report()
 

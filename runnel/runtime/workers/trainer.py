@@ -39,6 +39,8 @@ class TrainerBatch(NamedTuple):
     release: Callable[[], None]  # the blocks have been read
     acted: dict[str, Acted]  # by group: the versions of all of them
     unrolled: tuple[dict[str, Trajectory], Finished] | None = None  # in place of blocks
+    begun: int = 0  # the oldest iteration whose parameters acted in them, by the learner's clock
+    fresh: np.bool_ | None = None  # whether it is learnt from for the first time; None: for the only time
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,18 @@ class Trainer:
     def iterate(self, batch: TrainerBatch | None, steps: int) -> None:
         """Runs every node once, and those of replays as often as they may."""
         self.covered += steps
+        values = self._once(batch)
+        for rounds, credit in zip(self.plan.rounds, self.credits, strict=True):
+            self._rounds(rounds, credit, values)
+        self.iteration += self.settings.turns
+        self.carry = self.carry._replace(iteration=np.int32(self.iteration))
+
+    def repeat(self, batch: TrainerBatch) -> None:
+        """Learns once more from the unrolls of the last iteration, which stays the last. Where all nodes are here."""
+        self._once(batch)
+
+    def _once(self, batch: TrainerBatch | None) -> Values:
+        """Runs the nodes that run once in an iteration; returns their values."""
         values: Values = {}
         self.batches_left = 1
         rollouts = {node.group: node.name for node in self.graph.of_kind("rollout")}
@@ -117,10 +131,7 @@ class Trainer:
             self._send(segment, values)
         if batch is not None:
             self._read(batch)
-        for rounds, credit in zip(self.plan.rounds, self.credits, strict=True):
-            self._rounds(rounds, credit, values)
-        self.iteration += self.settings.turns
-        self.carry = self.carry._replace(iteration=np.int32(self.iteration))
+        return values
 
     def refresh(self) -> None:
         """Reads the newest states of groups whose learner is another worker."""
@@ -267,9 +278,9 @@ class Trainer:
         wanted = self._wanted(segment)
         arguments: list[Any] = [given]
         if batch is not None:
-            arguments += [batch.blocks, batch.starts, batch.versions, batch.unrolled]
+            arguments += [batch.blocks, batch.starts, batch.versions, batch.unrolled, batch.fresh]
         else:
-            arguments += [None, None, None, None]
+            arguments += [None] * 5
         program = self._program(("run", key), lambda: partial(self._segment, segment, wanted))
         self._work()
         self.carry, found, metrics = program(self.carry, *arguments)
@@ -278,7 +289,7 @@ class Trainer:
 
     def _segment(
         self, segment: Segment, wanted: set[str], carry: Carry, values: Values, blocks: Any, starts: Any,
-        versions: Any, unrolled: Any,
+        versions: Any, unrolled: Any, fresh: Any,
     ) -> tuple[Carry, Values, IterationMetrics]:  # fmt: skip
         metrics = IterationMetrics(jnp.zeros((), jnp.int32), {}, {})
         if blocks is not None or unrolled is not None:
@@ -286,6 +297,8 @@ class Trainer:
                 unrolled = assemble_all(self.loop, blocks, starts, versions)  # type: ignore[arg-type]
             trajectories, finished = unrolled
             values = {**values, **self._by_rollout(trajectories)}
+            if fresh is not None:  # the episodes of unrolls that were learnt from before are counted already
+                finished = jax.tree.map(lambda x: jnp.where(fresh, x, jnp.zeros_like(x)), finished)
             if self.settings.counts_episodes and self.spmd is None:
                 carry, metrics = self.stage.count(carry, finished)
         carry, values, metrics = self.stage.run(carry, segment.nodes, values, metrics)

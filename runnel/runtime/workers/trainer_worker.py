@@ -13,6 +13,7 @@ from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.inference_worker import InferenceWorker
 from runnel.runtime.workers.parameters import ParameterReader, RemoteStates
+from runnel.runtime.workers.sample_reuse import SampleReuse
 from runnel.runtime.workers.stream_headers import ValueHeader
 from runnel.runtime.workers.trainer import Trainer, TrainerBatch
 from runnel.runtime.workers.trainer_assembly import copies_to_device, make_gradient_collector, make_trainer
@@ -48,6 +49,11 @@ class TrainerWorker:
         self.context.iteration = lambda: self.trainer.iteration
         if a.catches_up:
             self.context.drain = self.trainer.take_late_priorities
+
+    @property
+    def clock(self) -> int:
+        """What the age of unrolls is measured by: iterations, and repetitions of what they were made of."""
+        return self.trainer.iteration + self.work.repetitions
 
     def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
         """Acts with the states that the trainer has."""
@@ -87,11 +93,23 @@ class _Iterations:
         self.copies = copies_to_device()
         self.batches = UnrollBatches(worker.a, worker.actor, worker.inference, worker.held, self.copies)
         self.collector = self.batches.collector
+        self.reuse = None
+        if self.collector is not None and worker.a.reuses > 1:
+            self.reuse = SampleReuse(self.collector, worker.a.reuses, worker.held.release)
         self._ahead: TrainerBatch | None = None  # the next batch, where it was taken while the device was at work
+
+    @property
+    def repetitions(self) -> int:
+        return 0 if self.reuse is None else self.reuse.repetitions
 
     def turn(self) -> None:
         worker, a = self.worker, self.worker.a
         trainer: Trainer = worker.trainer
+        again = self._again()
+        if again is not None:
+            trainer.repeat(again)
+            worker.progress.add_repetition()
+            return
         trainer.refresh()
         if worker.actor is not None:
             worker.actor.turn()
@@ -99,17 +117,31 @@ class _Iterations:
         if worker.inference is not None:
             worker.inference.serve_unroll()
         batch, self._ahead = self._ahead or self._batch(), None
+        if self.reuse is not None and batch is not None:
+            batch = self.reuse.keep(batch)
         trainer.iterate(batch, trainer.graph.steps_per_iteration)
         worker.progress.add_iteration()
-        if a.free and self.copies and self.batches.ready(trainer.iteration):
+        if a.free and self.copies and self.batches.ready(worker.clock):
             # The device is still at work: the next batch goes to it meanwhile.
             self._ahead = self._batch()
 
+    def before_pause(self) -> None:
+        if self.reuse is not None:
+            self.reuse.pause()
+            self.worker.progress.dropped = self.reuse.dropped
+
+    def _again(self) -> TrainerBatch | None:
+        """The unrolls of the last iteration, if they are to be learnt from once more."""
+        if self.reuse is None:
+            return None
+        clock = self.worker.clock
+        return self.reuse.again(clock, ready=self._ahead is not None or self.batches.ready(clock))
+
     def _batch(self) -> TrainerBatch | None:
-        trainer = self.worker.trainer
+        clock = self.worker.clock
         if self.collector is not None:
-            trainer.await_input(lambda: self.batches.ready(trainer.iteration), "unrolls")
-        return self.batches.make(trainer.iteration, self.worker.acting_versions())
+            self.worker.trainer.await_input(lambda: self.batches.ready(clock), "unrolls")
+        return self.batches.make(clock, self.worker.acting_versions())
 
 
 class _Gradients:
@@ -118,6 +150,10 @@ class _Gradients:
     def __init__(self, worker: TrainerWorker, collector: BatchCollector, nodes: list[str]):
         self.worker, self.collector = worker, collector
         self._nodes = nodes  # by source: the node whose values it sends
+        self.repetitions = 0
+
+    def before_pause(self) -> None:
+        """It keeps nothing."""
 
     def turn(self) -> None:
         """Applies one gradient or, at a barrier, the mean of all."""

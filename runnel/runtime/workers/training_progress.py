@@ -24,6 +24,7 @@ class TrainingProgress:
         self.env_steps, self.episodes = int(a.start.saved.get(names.ENV_STEPS, np.int64(0))), 0
         self.until, self.target, self.reached = 0, float("inf"), False
         self.staleness = Staleness()
+        self.repeated, self.dropped = 0, 0  # updates from unrolls that were learnt from before; batches let go unused
         self.learners = [node for node in trainer.stage.nodes if node.traits.learns]
         self.versions: dict[str, int] = {}  # by group: the updates of the state that the trainer has
         self._read_versions()
@@ -43,6 +44,15 @@ class TrainingProgress:
         if any(node.loops for node in self.learners):
             self._read_versions()  # how often a replay was learnt from is known to the device alone
             return
+        self._add_updates()
+
+    def add_repetition(self) -> None:
+        """The trainer has learnt once more from the unrolls of the last iteration."""
+        self._measure_staleness()
+        self.repeated += len(self.learners)
+        self._add_updates()
+
+    def _add_updates(self) -> None:
         for node in self.learners:
             self.versions[node.group] += 1
         self._count_updates()
@@ -119,5 +129,7 @@ class TrainingProgress:
             episodes=self.episodes,
             window=window,
             staleness=StalenessSums(*self.staleness.json()),
+            repeated=self.repeated,
+            dropped=self.dropped,
         )
         self.context.send(report)

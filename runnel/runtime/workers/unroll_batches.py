@@ -79,7 +79,8 @@ class UnrollBatches:
             else:
                 collector.release(collected)
 
-        return TrainerBatch(self._on_device(blocks), starts, versions, release, acted)
+        oldest = min(each.iteration for each in collected)
+        return TrainerBatch(self._on_device(blocks), starts, versions, release, acted, begun=oldest)
 
     def _stepped_here(self, now: Mapping[str, int]) -> TrainerBatch | None:
         """Of the environments that this worker steps or acts for."""
