@@ -73,6 +73,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         ),
         envs=plan.envs,
         cpus=sum(machine.cpus for machine in machines),
+        blocks=graph.blocks(),
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
         free=all(plan.limits.values()),
         mixed=plan.mixed,

@@ -18,6 +18,7 @@ from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph
+from runnel.ops.blocks import learners_in_words
 from runnel.planning.advisories import notes, plural
 from runnel.planning.cuts import CutEdge, Pattern, PlacedFragment, cut_edges, learns
 from runnel.planning.distribution import (
@@ -33,7 +34,14 @@ from runnel.planning.distribution import (
 from runnel.planning.machine import DRIVER, HERE, Machine, in_order
 from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
 from runnel.planning.slacks import matches, slacks
-from runnel.planning.validate import check_learning, check_needs, check_parts, check_synchronisation, check_unrolling
+from runnel.planning.validate import (
+    check_learning,
+    check_needs,
+    check_parts,
+    check_synchronisation,
+    check_unrolling,
+    learner_counts,
+)
 
 if TYPE_CHECKING:
     from runnel.planning.network_estimate import NetworkEstimate
@@ -80,6 +88,7 @@ class Plan:
     staleness: Mapping[str, int]  # by group: how many updates old what is learnt from may be; 0: it is synchronous
     limits: Mapping[str, int]  # by group: the same in iterations
     in_step: frozenset[str]  # the groups whose environments and actions wait for each other at every step
+    learners: Mapping[str, tuple[int, ...]]  # by fragment that learns: how many learners, or devices, could share it
     notes: tuple[str, ...] = ()  # advisories for the user
     hosts: Mapping[str, str] = field(default_factory=dict)  # of each worker: its machine; empty where there is one
     machines: tuple[Machine, ...] = ()  # those given; empty where it is this one
@@ -136,6 +145,9 @@ class Plan:
                 more = ", ..." if fragment.replicas > 4 else ""
                 splits = f"; each worker's in {fragment.env_splits} splits" if fragment.env_splits > 1 else ""
                 lines.append(f"      environments {shares}{more}{splits}")
+            if fragment.name in self.learners:
+                share = "devices" if fragment.compiled else "learners"
+                lines.append(f"      {share} that could share it: {learners_in_words(self.learners[fragment.name])}")
         lines += ["", "cut edges" if self.cuts else "no cut edges: everything is one program or one process"]
         for cut in self.cuts:
             lines.append(
@@ -231,6 +243,7 @@ def build_plan(
         staleness=found.staleness,
         limits=found.limits,
         in_step=found.in_step,
+        learners=learner_counts(placed, graph),
         notes=notes(distribution, placed, layout.asynchronous, found, graph, ordered, hosts),
         hosts=hosts if len(ordered) > 1 else {},
         machines=() if [machine.name for machine in ordered] == [HERE] else ordered,
