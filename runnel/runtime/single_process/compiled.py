@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from runnel.runtime.programs import finite, totals
+from runnel.runtime.programs import finite, replay_shards, totals
 from runnel.runtime.programs.carry import Carry, IterationMetrics, StateChange
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
@@ -164,7 +164,7 @@ class CompiledProgram:
         return max(k for k in range(1, most + 1) if self.loop.graph.unroll % k == 0)
 
     def _sharding(self, carry: Carry) -> Carry:
-        """Columns are sharded over the devices; learners' states are replicated."""
+        """Columns and replays are sharded over the devices; learners' states are replicated."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         spread = NamedSharding(self.mesh, PartitionSpec("columns"))
 
@@ -175,8 +175,9 @@ class CompiledProgram:
             return jax.tree.map(lambda _: spread, tree)
 
         return everywhere(carry)._replace(
-            actors=columns(carry.actors), running=columns(carry.running), environments=columns(carry.environments)
-        )
+            actors=columns(carry.actors), running=columns(carry.running), environments=columns(carry.environments),
+            replays={name: replay_shards.shardings(replay, self.mesh) for name, replay in carry.replays.items()},
+        )  # fmt: skip
 
     def _sharded(self, trajectories: PyTree) -> PyTree:
         """Keeps every column of a trajectory on the device whose environments made it."""
