@@ -19,7 +19,7 @@ from runnel.errors import UserError, nearest
 from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph
 from runnel.ops.blocks import learners_in_words
-from runnel.planning.advisories import notes, plural
+from runnel.planning.advisories import human_bytes, notes, plural
 from runnel.planning.cuts import CutEdge, Pattern, PlacedFragment, cut_edges, learns
 from runnel.planning.distribution import (
     REST,
@@ -189,14 +189,6 @@ def with_evaluation(plan: Plan, workers: int) -> Plan:
     cpus = {machine.name: machine.cpus for machine in plan.machines}
     hosts = standalone_hosts(workers, cpus, Counter(plan.hosts.values()))
     return replace(plan, evaluation={f"{EVALUATOR}-{i}": host or DRIVER for i, host in enumerate(hosts)})
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
 
 
 # Building

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import jax
+
 from runnel.algorithm import algorithm_name
 from runnel.errors import UserError
-from runnel.graph.nodes import Graph
+from runnel.graph.nodes import Graph, tree_bytes
 from runnel.ops.blocks import divisors, learners_in_words
-from runnel.planning.advisories import plural
+from runnel.planning.advisories import human_bytes, plural
 from runnel.planning.cuts import PlacedFragment, learns
 from runnel.planning.slacks import Slacks
+from runnel.replay import shared_axis
 
 
 def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
@@ -84,6 +87,7 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
         kinds = {graph.nodes[node].kind for node in fragment.nodes}
         if learns(fragment, graph):
             _check_blocks(fragment, graph)
+            _check_replays(fragment, graph)
         if learns(fragment, graph) and fragment.replicas > 1:
             if players is not fragment and players.replicas * players.env_splits % fragment.replicas:
                 raise UserError(
@@ -138,6 +142,23 @@ def _check_blocks(fragment: PlacedFragment, graph: Graph) -> None:
             f"or envs= a multiple of {graph.envs_for(found, fragment.nodes)}",
             keywords=("envs",),
         )
+
+
+def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
+    """Refuses replays of which learners, or their devices, cannot have equal parts: each would need room for all."""
+    found, those = sum(map(len, fragment.devices)), "devices" if fragment.replicas == 1 else f"{fragment.name}s"
+    for node in (graph.nodes[name] for name in fragment.nodes):
+        if node.kind != "replay":
+            continue
+        replay, batch = node.sampling.replay, node.sampling.batch
+        state = jax.eval_shape(lambda items, replay=replay, batch=batch: replay.init(items, batch), node.inputs[0].type)
+        if shared_axis(state, found) is None:
+            below, above = replay.capacity // found * found, -(-replay.capacity // found) * found
+            raise UserError(
+                f"{found} {those}: '{node.name}' has capacity={replay.capacity}, of which {those} cannot have equal "
+                f"parts, and each would need {human_bytes(tree_bytes(state))} for the whole; "
+                f"use capacity={f'{below} or {above}' if below else above}"
+            )
 
 
 def learner_counts(fragments: Sequence[PlacedFragment], graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -133,9 +133,10 @@ def test_how_a_batch_was_cut_is_found_in_what_was_traced(jitted):
             parts = cut({"x": x, "sum": total * jnp.ones((1, 64))}, 4, sequences=True)
             return total + jax.value_and_grad(lambda y: parts.take(parts.orders(key)[0])["x"].sum() * y)(2.0)[0], None
 
-        return jax.lax.scan(once, 0.0, jax.random.split(jax.random.key(0), 3))[0] + minibatches(
-            jax.random.key(0), x, 8, False
-        ).sum()
+        return (
+            jax.lax.scan(once, 0.0, jax.random.split(jax.random.key(0), 3))[0]
+            + minibatches(jax.random.key(0), x, 8, False).sum()
+        )
 
     learn = jax.jit(learn) if jitted else learn
     x = jax.ShapeDtypeStruct((16, 64), jnp.float32)
