@@ -69,6 +69,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+MOST_NAMED = 4
+"""How many devices a plan names one by one."""
+
 EVALUATOR = "evaluator"
 """Evaluation workers are named `evaluator-0` and so on."""
 
@@ -138,7 +141,7 @@ class Plan:
         ]
         for fragment in self.fragments:
             kind = "one XLA program" if fragment.compiled else "process loop"
-            devices = ", ".join(dict.fromkeys(device for placed in fragment.devices for device in placed))
+            devices = _in_words([*dict.fromkeys(device for placed in fragment.devices for device in placed)])
             lines.append(f"  {fragment.name} x{fragment.replicas}  [{', '.join(fragment.nodes)}]  {kind} on {devices}")
             if fragment.environments and (fragment.replicas > 1 or fragment.env_splits > 1):
                 shares = ", ".join(f"{start}-{stop - 1}" for start, stop in fragment.environments[:4])
@@ -180,6 +183,14 @@ class Plan:
             f"{fragment.name}-{first}" if first == last else f"{fragment.name}-{first}..{last}"
             for first, last in zip(firsts, lasts, strict=True)
         ]
+
+
+def _in_words(devices: Sequence[str]) -> str:
+    """Devices by name; many in a row as one: cuda:0..63."""
+    platform = devices[0].partition(":")[0]
+    first, last = (int(device.partition(":")[2]) for device in (devices[0], devices[-1]))
+    in_a_row = [f"{platform}:{i}" for i in range(first, last + 1)] == [*devices]
+    return f"{devices[0]}..{last}" if in_a_row and len(devices) > MOST_NAMED else ", ".join(devices)
 
 
 def with_evaluation(plan: Plan, workers: int) -> Plan:

@@ -117,6 +117,7 @@ def test_as_many_devices_and_learners_as_blocks_divide_by_share_a_program(algori
         return build_plan(distributions.load("replicated")(learners=count), graph, Corridor(), MACHINE)
 
     words = f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}"
+    assert f" on cuda:0..{counts[-1] - 1}\n" in devices(counts[-1]).text() or counts[-1] <= 4
     built = devices(1)
     assert built.learners == {"program": counts}
     assert f"devices that could share it: {words}" in built.text()
