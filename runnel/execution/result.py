@@ -72,8 +72,8 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
             for fragment in plan.fragments
         ),
         envs=plan.envs,
-        cpus=sum(machine.cpus for machine in machines),
         blocks=graph.blocks(),
+        cpus=sum(machine.cpus for machine in machines),
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
         free=all(plan.limits.values()),
         mixed=plan.mixed,

@@ -54,8 +54,8 @@ class RunSetting:
     flags: Mapping[str, int]  # those its distribution has: actors, inference, learners, env_splits
     roles: tuple[FragmentRole, ...]
     envs: int
+    blocks: int  # that the environments form: learners take equally many
     cpus: int
-    blocks: int = 0  # of environments, which learners take equally many of; 0: each environment is one
     gpus: int = 0
     free: bool = False  # workers run ahead of each other
     mixed: bool = False  # some groups wait for their learner, by the layout's choice, and others do not
@@ -93,7 +93,7 @@ class RunSetting:
             min(now.values(), default=1) >= 1
             and self.envs % actors == 0
             and ("env_splits" not in flags or self.envs // actors % splits == 0)
-            and (self.blocks or self.envs) % learners == 0
+            and self.blocks % learners == 0
             and (learners == 1 or "actors" not in now or actors * splits % learners == 0)
             and (learners == 1 or not outside)
             and (learners <= self.gpus or not self.gpus)
