@@ -24,7 +24,7 @@ class Blocks(NamedTuple):
 
     columns: int
     minibatches: int
-    count: int  # of blocks
+    number: int  # of blocks
 
 
 def layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple[int, bool]:
@@ -50,7 +50,7 @@ def layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple
 
 def block_count(envs: int, batches: Sequence[Blocks]) -> int:
     """How many blocks so many environments form where all of these batches are learnt from."""
-    return math.gcd(envs, *(batch.count for batch in batches))
+    return math.gcd(envs, *(batch.number for batch in batches))
 
 
 def envs_for(learners: int, envs: int, batches: Sequence[Blocks]) -> int:
