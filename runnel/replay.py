@@ -164,4 +164,13 @@ class SequenceReplay:
         return batch * self.length
 
 
+def shared_axis(state: PyTree, devices: int) -> int | None:
+    """The axis of what a replay keeps, `[columns, steps, ...]`, of which devices can hold equal parts; None: neither.
+
+    Single items, `[1, capacity, ...]`, are shared by their place in the ring.
+    """
+    columns, steps = jax.tree.leaves(state.experience)[0].shape[:2]
+    return next((axis for axis, size in enumerate((columns, steps)) if size % devices == 0), None)
+
+
 Replay = UniformReplay | PrioritisedReplay | SequenceReplay

@@ -75,6 +75,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         envs=plan.envs,
         # Where no workers can be started, nothing is gained by further CPUs.
         cpus=sum(machine.cpus for machine in machines) if has_worker_processes() else 1,
+        blocks=graph.blocks(),
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
         free=all(plan.limits.values()),
         mixed=plan.mixed,

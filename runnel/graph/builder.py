@@ -18,7 +18,9 @@ from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, has_g
 from runnel.errors import UserError
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
 from runnel.graph.played_columns import columns_played
-from runnel.graph.typecheck import Type, batched, describe, same_types, space_type, typed
+from runnel.graph.typecheck import Type, batched, describe, same_types, space_type, traced, typed
+from runnel.ops.blocks import Blocks
+from runnel.ops.minibatches import cuts_of
 from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
 
 
@@ -117,10 +119,10 @@ class Builder:
         if getattr(learn, "__func__", None) is Algorithm.learn:
             return self._gradient_and_apply(group, inputs)
         state, types = self.states[group], [ref.type for ref in inputs]
-        result = typed(lambda s, xs, k: learn(s, *xs, k), state, types, self.key, what=_called(learn))
+        program, result = traced(lambda s, xs, k: learn(s, *xs, k), state, types, self.key, what=_called(learn))
         new_state, out = _two(result, _called(learn), "state, out")
         same_types(state, new_state, f"{_called(learn)} gives a state")
-        return Ref(self._add("learn", group, inputs, out, learn), out)
+        return Ref(self._add("learn", group, inputs, out, learn, blocks=cuts_of(program)), out)
 
     def _gradient_and_apply(self, group: str, inputs: tuple[Ref, ...]) -> Ref:
         algorithm = self.algorithm.for_group(group)
@@ -129,7 +131,7 @@ class Builder:
                 f"{algorithm_name(algorithm)} has no `learn`; give it `learn`, or both `gradient` and `apply`"
             )
         state, types = self.states[group], [ref.type for ref in inputs]
-        result = typed(
+        program, result = traced(
             lambda s, xs, k: cast(Any, algorithm).gradient(s, *xs, k),
             state,
             types,
@@ -139,7 +141,8 @@ class Builder:
         grads, out = _two(result, _called(algorithm.gradient), "grads, out")
         new_state = typed(algorithm.apply, state, grads, what=_called(algorithm.apply))
         same_types(state, new_state, f"{_called(algorithm.apply)} gives a state")
-        gradient = self._add("gradient", group, inputs, {"grads": grads, "out": out}, algorithm.gradient)
+        value, cuts = {"grads": grads, "out": out}, cuts_of(program)
+        gradient = self._add("gradient", group, inputs, value, algorithm.gradient, blocks=cuts)
         grads_ref = Ref(gradient, {"grads": grads, "out": out})["grads"]
         self._add("apply", group, (grads_ref,), new_state, algorithm.apply)
         return Ref(gradient, {"grads": grads, "out": out})["out"]
@@ -246,13 +249,13 @@ class Builder:
         return {name: type_ for name, type_ in given.items() if asks_for(function, name)}
 
     def _add(self, kind: Any, group: str, inputs: tuple[Ref, ...], output: PyTree, function: Any = None,
-             settings: Any = None) -> str:  # fmt: skip
+             settings: Any = None, blocks: tuple[Blocks, ...] = ()) -> str:  # fmt: skip
         name = kind if len(self.spec.groups) == 1 else f"{group}/{kind}"
         taken = sum(1 for node in self.nodes if node.rstrip("0123456789") == name)
         name = f"{name}{taken + 1}" if taken else name
         loops = frozenset[str]().union(*(self.nodes[ref.node].loops for ref in inputs))
         loops = loops | {name} if kind == "replay" else loops
-        node = Node(name, kind, group, inputs, output, function, settings, loops)
+        node = Node(name, kind, group, inputs, output, function, settings, loops, blocks=() if loops else blocks)
         self.nodes[name] = node
         for ref in inputs:
             what = "items" if kind == "replay" else self.nodes[ref.node].traits.output

@@ -7,7 +7,7 @@ in one iteration of the loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ import jax
 
 from runnel.algorithm import Algorithm, asks_for
 from runnel.graph.kinds import KINDS, KindTraits, LearnerValue, NodeKind
+from runnel.ops import blocks
+from runnel.ops.blocks import Blocks
 from runnel.replay import Replay
 from runnel.types import EnvSpec, PyTree
 
@@ -103,6 +105,7 @@ class Node:
     settings: Rollout | Sampling | None = None
     loops: frozenset[str] = frozenset()
     priorities: Ref | None = None  # of a prioritised replay: where its new priorities come from
+    blocks: tuple[Blocks, ...] = ()  # how it cuts what environments made into minibatches
 
     @property
     def traits(self) -> KindTraits:
@@ -185,6 +188,17 @@ class Graph:
     def columns(self, group: str) -> int:
         """B: how many columns the group's rollouts have."""
         return self.envs * self.spec.groups[group].agents
+
+    def blocks(self, nodes: Iterable[str] | None = None) -> int:
+        """How many blocks the environments form, for nodes that learn: learners take as many as each other."""
+        return blocks.block_count(self.envs, self._cut_by(nodes))
+
+    def envs_for(self, learners: int, nodes: Iterable[str] | None = None) -> int:
+        """So many learners can share any multiple of this number of environments."""
+        return blocks.envs_for(learners, self.envs, self._cut_by(nodes))
+
+    def _cut_by(self, nodes: Iterable[str] | None) -> list[Blocks]:
+        return [cut for name in (self.nodes if nodes is None else nodes) for cut in self.nodes[name].blocks]
 
     @property
     def steps_per_iteration(self) -> int:

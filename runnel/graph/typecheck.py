@@ -17,8 +17,13 @@ Type = jax.ShapeDtypeStruct
 
 def typed(function: Callable[..., Any], *args: Any, what: str) -> Any:
     """`jax.eval_shape`, with an error that says which of the user's functions failed and where."""
+    return traced(function, *args, what=what)[1]
+
+
+def traced(function: Callable[..., Any], *args: Any, what: str) -> tuple[Any, Any]:
+    """The same, with what JAX has written down of the function before it."""
     try:
-        return jax.eval_shape(function, *args)
+        return jax.make_jaxpr(function, return_shape=True)(*args)
     except UserError:
         raise
     except Exception as error:

@@ -17,10 +17,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
-from runnel.errors import UserError
-from runnel.ops.blocks import BLOCKS
+from runnel.ops.blocks import Blocks, layout
+from runnel.ops.primitives import equations
 from runnel.types import Array, PyTree
+
+MARK = "runnel.minibatches"
+"""Begins the name under which JAX writes down how a batch was cut: plans read it, and it computes nothing."""
 
 MOST_LOW_BITS = 12
 """Of 32 that are drawn for a row's place in an order; the 20 or more that are left decide it."""
@@ -47,6 +51,7 @@ def cut(batch: PyTree, count: int, sequences: bool) -> Cut:
     for i, x in enumerate(leaves):
         packs.setdefault((x.dtype, x.shape) if x.ndim == 2 else i, []).append(i)
     sources = [by_row(jnp.stack([leaves[i] for i in pack], -1)) for pack in packs.values()]
+    sources[0] = checkpoint_name(sources[0], f"{MARK} {columns} {count} {blocks}")
     return Cut(count, blocks, rows, sequences, structure, list(packs.values()), sources)
 
 
@@ -78,6 +83,13 @@ class Cut:
         return jax.tree.unflatten(self.structure, [leaves[i] for i in range(len(leaves))])
 
 
+def cuts_of(jaxpr: Any) -> tuple[Blocks, ...]:
+    """How a traced function cuts batches, each way once."""
+    names = [str(each.params["name"]) for each in equations(jaxpr) if each.primitive.name == "name"]
+    found = [Blocks(*map(int, name.split()[1:])) for name in names if name.startswith(f"{MARK} ")]
+    return tuple(dict.fromkeys(found))
+
+
 def _random_orders(key: Array, count: int, size: int) -> Array:
     """[count, size] so many random orders of the numbers below `size`."""
     drawn = jax.random.bits(key, (count, size))
@@ -87,21 +99,3 @@ def _random_orders(key: Array, count: int, size: int) -> Array:
     # One array sorts more than twice as fast as two side by side: each number rides in the low bits of what it drew.
     numbered = (drawn >> low_bits << low_bits) | jnp.arange(size, dtype=drawn.dtype)
     return (jnp.sort(numbered) & ((1 << low_bits) - 1)).astype(jnp.int32)
-
-
-def layout(steps: int, columns: int, count: int, sequences: bool) -> tuple[int, bool]:
-    """How many blocks there are, and whether minibatches take whole columns of them."""
-    for blocks in BLOCKS:
-        for by_column in (True,) if sequences else (True, False):
-            rows = columns // blocks * (1 if by_column else steps)
-            if columns % blocks == 0 and rows >= count and rows % count == 0:
-                return blocks, by_column
-    if sequences:
-        raise UserError(
-            f"{count} minibatches of whole sequences cannot be cut from {columns} environments; "
-            f"use a number of environments that divides by {count}, or fewer minibatches"
-        )
-    raise UserError(
-        f"{count} minibatches cannot be cut evenly from {steps} steps of {columns} environments; "
-        f"make their product a multiple of {count} (unroll, envs), or take fewer minibatches"
-    )

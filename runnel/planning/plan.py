@@ -18,7 +18,8 @@ from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph
-from runnel.planning.advisories import notes, plural
+from runnel.ops.blocks import learners_in_words
+from runnel.planning.advisories import human_bytes, notes, plural
 from runnel.planning.cuts import CutEdge, Pattern, PlacedFragment, cut_edges, learns
 from runnel.planning.distribution import (
     REST,
@@ -34,7 +35,14 @@ from runnel.planning.machine import DRIVER, HERE, Machine, in_order
 from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
 from runnel.planning.reuse import reuses
 from runnel.planning.slacks import matches, slacks
-from runnel.planning.validate import check_learning, check_needs, check_parts, check_synchronisation, check_unrolling
+from runnel.planning.validate import (
+    check_learning,
+    check_needs,
+    check_parts,
+    check_synchronisation,
+    check_unrolling,
+    learner_counts,
+)
 
 if TYPE_CHECKING:
     from runnel.planning.network_estimate import NetworkEstimate
@@ -62,6 +70,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+MOST_NAMED = 4
+"""How many devices a plan names one by one."""
+
 EVALUATOR = "evaluator"
 """Evaluation workers are named `evaluator-0` and so on."""
 
@@ -82,6 +93,7 @@ class Plan:
     limits: Mapping[str, int]  # by group: the same in iterations
     in_step: frozenset[str]  # the groups whose environments and actions wait for each other at every step
     reuses: Mapping[str, int]  # by group: how often an unroll may be learnt from
+    learners: Mapping[str, tuple[int, ...]]  # by fragment that learns: how many learners, or devices, could share it
     notes: tuple[str, ...] = ()  # advisories for the user
     hosts: Mapping[str, str] = field(default_factory=dict)  # of each worker: its machine; empty where there is one
     machines: tuple[Machine, ...] = ()  # those given; empty where it is this one
@@ -131,13 +143,16 @@ class Plan:
         ]
         for fragment in self.fragments:
             kind = "one XLA program" if fragment.compiled else "process loop"
-            devices = ", ".join(dict.fromkeys(device for placed in fragment.devices for device in placed))
+            devices = _in_words([*dict.fromkeys(device for placed in fragment.devices for device in placed)])
             lines.append(f"  {fragment.name} x{fragment.replicas}  [{', '.join(fragment.nodes)}]  {kind} on {devices}")
             if fragment.environments and (fragment.replicas > 1 or fragment.env_splits > 1):
                 shares = ", ".join(f"{start}-{stop - 1}" for start, stop in fragment.environments[:4])
                 more = ", ..." if fragment.replicas > 4 else ""
                 splits = f"; each worker's in {fragment.env_splits} splits" if fragment.env_splits > 1 else ""
                 lines.append(f"      environments {shares}{more}{splits}")
+            if fragment.name in self.learners:
+                share = "devices" if fragment.compiled else "learners"
+                lines.append(f"      {share} that could share it: {learners_in_words(self.learners[fragment.name])}")
         lines += ["", "cut edges" if self.cuts else "no cut edges: everything is one program or one process"]
         for cut in self.cuts:
             lines.append(
@@ -172,6 +187,14 @@ class Plan:
         ]
 
 
+def _in_words(devices: Sequence[str]) -> str:
+    """Devices by name; many in a row as one: cuda:0..63."""
+    platform = devices[0].partition(":")[0]
+    first, last = (int(device.partition(":")[2]) for device in (devices[0], devices[-1]))
+    in_a_row = [f"{platform}:{i}" for i in range(first, last + 1)] == [*devices]
+    return f"{devices[0]}..{last}" if in_a_row and len(devices) > MOST_NAMED else ", ".join(devices)
+
+
 def with_evaluation(plan: Plan, workers: int) -> Plan:
     """The plan with so many evaluation workers, which are shown where there are several machines."""
     if not plan.hosts:
@@ -179,14 +202,6 @@ def with_evaluation(plan: Plan, workers: int) -> Plan:
     cpus = {machine.name: machine.cpus for machine in plan.machines}
     hosts = standalone_hosts(workers, cpus, Counter(plan.hosts.values()))
     return replace(plan, evaluation={f"{EVALUATOR}-{i}": host or DRIVER for i, host in enumerate(hosts)})
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
 
 
 # Building
@@ -234,6 +249,7 @@ def build_plan(
         limits=found.limits,
         in_step=found.in_step,
         reuses=reuses(name, placed, found, graph),
+        learners=learner_counts(placed, graph),
         notes=notes(distribution, placed, layout.asynchronous, found, graph, ordered, hosts),
         hosts=hosts if len(ordered) > 1 else {},
         machines=() if [machine.name for machine in ordered] == [HERE] else ordered,

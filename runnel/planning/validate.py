@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+
+import jax
 
 from runnel.algorithm import algorithm_name
 from runnel.errors import UserError
-from runnel.graph.nodes import Graph
-from runnel.ops.blocks import BLOCKS, block_count
+from runnel.graph.nodes import Graph, tree_bytes
+from runnel.ops.blocks import divisors, learners_in_words
+from runnel.planning.advisories import human_bytes, plural
 from runnel.planning.cuts import PlacedFragment, learns
 from runnel.planning.slacks import Slacks
+from runnel.replay import shared_axis
 
 
 def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
@@ -80,24 +85,16 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
     players = home["environment"]
     for fragment in fragments:
         kinds = {graph.nodes[node].kind for node in fragment.nodes}
+        if learns(fragment, graph):
+            _check_blocks(fragment, graph)
+            _check_replays(fragment, graph)
         if learns(fragment, graph) and fragment.replicas > 1:
-            blocks = block_count(graph.envs)
-            if blocks % fragment.replicas:
-                wanted = " or ".join(str(k) for k in range(2, blocks + 1) if blocks % k == 0) or "1"
-                most = max(BLOCKS)
-                raise UserError(
-                    f"{fragment.replicas} {fragment.name}s: a batch of {graph.envs} environments is cut into {blocks} "
-                    "equal parts, so that training is the same however many share them, and each learner takes as "
-                    f"many as the others; use {wanted} {fragment.name}s"
-                    + (f", or envs= a multiple of {most}" if most % fragment.replicas == 0 else ""),
-                    keywords=("envs",),
-                )
             if players is not fragment and players.replicas * players.env_splits % fragment.replicas:
                 raise UserError(
                     f"{players.replicas} {players.name} workers do not divide over {fragment.replicas} "
                     f"{fragment.name}s; use a multiple of {fragment.replicas}"
                 )
-            outside = {"replay", "map"} & {graph.nodes[n].kind for n in home if home[n] is not fragment}
+            outside = _other_kinds(fragment, home, graph)
             if outside:
                 raise UserError(
                     f"distribution {name} has {fragment.replicas} {fragment.name}s and {' and '.join(sorted(outside))} "
@@ -131,6 +128,55 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
                 f"distribution {name} spreads the nodes that learn for group '{group}' over fragments "
                 f"{' and '.join(homes)}; they change one state: put them into one"
             )
+
+
+def _check_blocks(fragment: PlacedFragment, graph: Graph) -> None:
+    """Refuses a number of learners, or of their devices, that cannot take equally many blocks."""
+    found, blocks = sum(map(len, fragment.devices)), graph.blocks(fragment.nodes)
+    if blocks % found:
+        those = "devices" if fragment.replicas == 1 else f"{fragment.name}s"
+        raise UserError(
+            f"{found} {those}: every minibatch takes an equal share of {blocks} blocks of "
+            f"{plural(graph.envs // blocks, 'environment')}, and {those} take equally many blocks; "
+            f"use {learners_in_words(divisors(blocks), found)} {those}, "
+            f"or envs= a multiple of {graph.envs_for(found, fragment.nodes)}",
+            keywords=("envs",),
+        )
+
+
+def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
+    """Refuses replays of which learners, or their devices, cannot have equal parts: each would need room for all."""
+    found, those = sum(map(len, fragment.devices)), "devices" if fragment.replicas == 1 else f"{fragment.name}s"
+    for node in (graph.nodes[name] for name in fragment.nodes):
+        if node.kind != "replay":
+            continue
+        replay, batch = node.sampling.replay, node.sampling.batch
+        state = jax.eval_shape(lambda items, replay=replay, batch=batch: replay.init(items, batch), node.inputs[0].type)
+        if shared_axis(state, found) is None:
+            below, above = replay.capacity // found * found, -(-replay.capacity // found) * found
+            raise UserError(
+                f"{found} {those}: '{node.name}' has capacity={replay.capacity}, of which {those} cannot have equal "
+                f"parts, and each would need {human_bytes(tree_bytes(state))} for the whole; "
+                f"use capacity={f'{below} or {above}' if below else above}"
+            )
+
+
+def learner_counts(fragments: Sequence[PlacedFragment], graph: Graph) -> dict[str, tuple[int, ...]]:
+    """By fragment that learns from what environments made: how many learners, or devices, could share it."""
+    home = {node: fragment for fragment in fragments for node in fragment.nodes}
+    players, found = home["environment"], dict[str, tuple[int, ...]]()
+    for fragment in fragments:
+        kinds = {graph.nodes[node].kind for node in fragment.nodes}
+        if learns(fragment, graph) and {"learn", "gradient"} & kinds and not _other_kinds(fragment, home, graph):
+            shares = fragment.compiled or players is fragment
+            most = graph.envs if shares else players.replicas * players.env_splits
+            found[fragment.name] = tuple(divisors(math.gcd(graph.blocks(fragment.nodes), most)))
+    return found
+
+
+def _other_kinds(fragment: PlacedFragment, home: Mapping[str, PlacedFragment], graph: Graph) -> set[str]:
+    """Nodes elsewhere between environments and learning: they make one value, which learners cannot share."""
+    return {"replay", "map"} & {graph.nodes[node].kind for node, other in home.items() if other is not fragment}
 
 
 def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph: Graph) -> None:

@@ -13,7 +13,6 @@ from typing import Final
 
 from runnel import distributions
 from runnel.graph.kinds import KINDS, NodeKind
-from runnel.ops.blocks import block_count
 from runnel.runtime.usage import RoleUsage, UsageReport
 
 BUSY: Final = 0.85
@@ -55,6 +54,7 @@ class RunSetting:
     flags: Mapping[str, int]  # those its distribution has: actors, inference, learners, env_splits
     roles: tuple[FragmentRole, ...]
     envs: int
+    blocks: int  # that the environments form: learners take equally many
     cpus: int
     gpus: int = 0
     free: bool = False  # workers run ahead of each other
@@ -87,14 +87,13 @@ class RunSetting:
         now = {**self.flags, **flags}
         actors, learners, inference = now.get("actors", 1), now.get("learners", 1), now.get("inference", 1)
         splits = now.get("env_splits", 1)
-        blocks = block_count(self.envs)
         outside = any({"replay", "map"} & role.kinds and not role.learns for role in self.roles)
         gradients = any("gradient" in role.kinds and not role.learns for role in self.roles)
         return (
             min(now.values(), default=1) >= 1
             and self.envs % actors == 0
             and ("env_splits" not in flags or self.envs // actors % splits == 0)
-            and blocks % learners == 0
+            and self.blocks % learners == 0
             and (learners == 1 or "actors" not in now or actors * splits % learners == 0)
             and (learners == 1 or not outside)
             and (learners <= self.gpus or not self.gpus)

@@ -13,7 +13,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from runnel.errors import UserError
-from runnel.ops.minibatches import cut, layout
+from runnel.ops.blocks import Blocks, block_count, divisors, envs_for, layout, learners_in_words
+from runnel.ops.minibatches import cut, cuts_of
 
 
 def minibatches(key, batch, count, sequences):
@@ -69,12 +70,16 @@ def test_order_is_random_and_follows_the_key():
 @pytest.mark.parametrize(
     ("steps", "columns", "count", "whole", "wanted"),
     [
-        (128, 64, 4, False, (8, True)),  # columns enough in each block
-        (128, 8, 4, False, (8, False)),  # one column in each block: single steps
-        (128, 8, 4, True, (2, True)),  # whole columns asked for: fewer blocks
-        (128, 12, 4, False, (4, False)),  # 12 does not divide by 8
+        (128, 64, 4, False, (16, True)),  # enough columns: each block gives one to each minibatch
+        (128, 256, 4, False, (64, True)),
+        (128, 8, 4, False, (8, False)),  # too few columns for a good sample: single steps
+        (128, 24, 4, False, (24, False)),
+        (128, 8, 4, True, (2, True)),  # whole columns asked for
+        (128, 60, 4, True, (15, True)),
+        (128, 66, 4, False, (66, False)),  # 66 columns do not divide by 4
         (128, 1, 4, False, (1, False)),
-        (3, 8, 4, False, (2, True)),  # 3 steps do not divide by 4, 4 columns do
+        (128, 4, 1, False, (4, True)),  # nothing to divide
+        (3, 8, 4, False, (2, False)),  # 3 steps do not divide by 4, those of 4 columns do
     ],
 )
 def test_layout(steps, columns, count, whole, wanted):
@@ -86,6 +91,57 @@ def test_impossible_sizes_say_what_to_do():
         layout(128, 6, 4, True)
     with pytest.raises(UserError, match=r"7 minibatches cannot be cut evenly from 128 steps of 8 environments; make"):
         layout(128, 8, 7, False)
+
+
+SIZES = dict(
+    steps=st.integers(1, 12), envs=st.integers(1, 48), agents=st.sampled_from([1, 2, 3]), count=st.integers(1, 6),
+    whole=st.booleans(), learners=st.integers(1, 12),
+)  # fmt: skip
+
+
+@given(**SIZES)
+def test_so_many_learners_can_share_every_multiple_of_the_environments_proposed(
+    steps, envs, agents, count, whole, learners
+):
+    def blocks(envs):
+        made, _ = layout(steps, envs * agents, count, whole)
+        return block_count(envs, [Blocks(envs * agents, count, made)])
+
+    try:
+        made, _ = layout(steps, envs * agents, count, whole)
+    except UserError:
+        return
+    least = envs_for(learners, envs, [Blocks(envs * agents, count, made)])
+    assert all(blocks(k * least) % learners == 0 for k in (1, 2, 3))
+    if blocks(envs) % learners == 0:  # whatever divides is neither too large nor too small a part of the columns
+        assert envs % learners == 0
+        assert made % learners == 0
+
+
+def test_learners_that_work_are_listed_or_those_around():
+    assert learners_in_words(divisors(1)) == "1"
+    assert learners_in_words(divisors(12)) == "1, 2, 3, 4, 6 or 12"
+    assert learners_in_words(divisors(16384), 48) == "16, 32, 64 or 128 (or another divisor of 16384)"
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_how_a_batch_was_cut_is_found_in_what_was_traced(jitted):
+    """Also where JAX does not call the function again, because it has traced it before."""
+
+    def learn(x):
+        def once(total, key):
+            parts = cut({"x": x, "sum": total * jnp.ones((1, 64))}, 4, sequences=True)
+            return total + jax.value_and_grad(lambda y: parts.take(parts.orders(key)[0])["x"].sum() * y)(2.0)[0], None
+
+        return (
+            jax.lax.scan(once, 0.0, jax.random.split(jax.random.key(0), 3))[0]
+            + minibatches(jax.random.key(0), x, 8, False).sum()
+        )
+
+    learn = jax.jit(learn) if jitted else learn
+    x = jax.ShapeDtypeStruct((16, 64), jnp.float32)
+    for _ in range(2):
+        assert set(cuts_of(jax.make_jaxpr(learn)(x))) == {Blocks(64, 4, 16), Blocks(64, 8, 8)}
 
 
 @pytest.mark.parametrize("columns", [8, 64])

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel.ops.primitives import equations
 from runnel.ops.together import branch, most
-from runnel.runtime.programs.primitives import equations
 
 ROWS = jnp.array([[1.0, 2.0], [3.0, -4.0], [5.0, 6.0]])
 

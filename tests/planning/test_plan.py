@@ -9,6 +9,7 @@ from toys import Corridor, Drift, GradientReinforce, Reinforce, Tag
 
 from runnel import distributions
 from runnel.algorithms.dqn import DQN
+from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
 from runnel.graph.flow import trace
 from runnel.planning.plan import (
@@ -91,6 +92,65 @@ def test_replicas_that_learn_all_reduce_their_gradients():
     built = plan(distributions.load("replicated")(learners=4))
     assert cuts(built) == {("replica", "replica", ("gradients",)): "all-reduce"}
     assert list(built.fragments[0].devices) == [("cuda:0",), ("cuda:1",), ("cuda:0",), ("cuda:1",)]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "envs", "counts"),
+    [
+        (PPO(), 256, (1, 2, 4, 8, 16, 32, 64)),  # 4 minibatches of whole columns
+        (PPO(), 8, (1, 2, 4, 8)),  # of single steps
+        (PPO(minibatches=2), 60, (1, 2, 3, 5, 6, 10, 15, 30)),
+        (PPO(memory="gru"), 8, (1, 2)),  # of whole columns, however few
+        (PPO(memory="gru"), 64, (1, 2, 4, 8, 16)),
+        (Reinforce(), 10, (1, 2, 5, 10)),  # no minibatches
+        (DQN(capacity=60_000), 15, (1, 3, 5, 15)),  # a replay's batches have no columns
+    ],
+)
+def test_as_many_devices_and_learners_as_blocks_divide_by_share_a_program(algorithm, envs, counts):
+    graph = trace(algorithm, Corridor.spec, envs)
+
+    def devices(count):
+        machine = Machine(cpus=8, devices=tuple(f"cuda:{i}" for i in range(count)))
+        return build_plan(distributions.load("fused")(), graph, Corridor(), machine)
+
+    def learners(count):
+        return build_plan(distributions.load("replicated")(learners=count), graph, Corridor(), MACHINE)
+
+    words = f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}"
+    assert f" on cuda:0..{counts[-1] - 1}\n" in devices(counts[-1]).text() or counts[-1] <= 4
+    built = devices(1)
+    assert built.learners == {"program": counts}
+    assert f"devices that could share it: {words}" in built.text()
+    assert json.loads(json.dumps(built.json()))["learners"] == {"program": list(counts)}
+    for count in range(1, max(counts) + 2):
+        for made, those in ((devices, "devices"), (learners, "replicas")):
+            if count in counts:
+                made(count)
+                continue
+            with pytest.raises(UserError) as caught:
+                made(count)
+            if envs % count == 0:  # else the environments themselves do not divide
+                assert f"; use {words} {those}, or envs= a multiple of " in str(caught.value)
+
+
+def test_actors_that_feed_learners_limit_their_number():
+    built = plan(distributions.load("coarse")(actors=4), PPO(), envs=256)
+    assert built.learners == {"learner": (1, 2, 4)}
+    assert "learners that could share it: 1, 2 or 4" in built.text()
+
+
+def test_learners_of_what_others_make_are_not_shared():
+    """Of a replay elsewhere, several learners could not take parts."""
+    assert plan(distributions.load("central")(actors=2), GradientReinforce()).learners == {}
+
+
+def test_a_replay_that_has_no_equal_parts_is_refused_with_the_memory_it_would_need():
+    three = Machine(cpus=8, devices=("cuda:0", "cuda:1", "cuda:2"))
+    for distribution, machine in ((distributions.load("fused")(), three), (distributions.load("replicated")(3), three)):
+        with pytest.raises(UserError) as caught:
+            plan(distribution, DQN(capacity=50_000), envs=12, machine=machine)
+        assert "'replay' has capacity=50000" in str(caught.value)
+        assert "each would need 1.3 MiB for the whole; use capacity=49998 or 50001" in str(caught.value)
 
 
 def test_environments_gives_every_group_a_fragment_of_its_own():

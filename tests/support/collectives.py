@@ -7,7 +7,6 @@ A script, because the number of host devices must be set before JAX starts:
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hlo import collectives
 
 from runnel.algorithms.a2c import A2C
 from runnel.algorithms.impala import IMPALA
@@ -28,18 +28,6 @@ from runnel.runtime.programs.carry import IterationMetrics
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.spmd import Spmd
 from runnel.runtime.programs.stage import Stage
-
-COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-\w+|reduce-scatter)(?:-start)?\(")
-ARRAY = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
-
-
-def array_bytes(text: str) -> int:
-    """The bytes of all arrays that a piece of HLO names: `f32[64,4]`."""
-    sizes = [
-        int(np.prod([int(n) for n in shape.split(",") if n])) * max(1, int(bits or 8) // 8)
-        for _, bits, shape in ARRAY.findall(text)
-    ]
-    return sum(sizes)
 
 
 def main() -> None:
@@ -55,7 +43,7 @@ def main() -> None:
             return stage.run(carry, stage.nodes, {"rollout": trajectory}, IterationMetrics(jnp.int32(0), {}, {}))
 
         text = jax.jit(learn).lower(carry, trajectory).compile().as_text()
-        crossing = [(kind, array_bytes(what)) for what, kind in COLLECTIVE.findall(text)]
+        crossing = collectives(text)
         name = f"{type(algorithm).__name__} {getattr(algorithm, 'memory', '')}"
         parameters = tree_bytes(graph.states["agent"].params)
         found[name] = {"crossing": crossing, "parameters": parameters, "memory": tree_bytes(unroll.memory)}

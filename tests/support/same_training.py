@@ -209,6 +209,8 @@ TRAININGS = {
     "MAPPO GRU, groups": (GRU_MAPPO, "toys:Tag"),
     "VDN, groups": (SMALL_VDN, "teams:Meeting"),
     "QMIX, groups": (SMALL_QMIX, "teams:Meeting"),
+    "PPO 8 blocks, JAX": (dataclasses.replace(SMALL_PPO, minibatches=5), "gymnax:CartPole-v1"),
+    "PPO GRU 8 blocks, JAX": (dataclasses.replace(GRU_PPO, minibatches=5), "gymnax:CartPole-v1"),
     "PPO frames, host": (SMALL_PPO, "CartPole-v1", {"frame_stack": 3}),
     "PPO frames, JAX": (SMALL_PPO, "gymnax:CartPole-v1", {"frame_stack": 3}),
 }
@@ -219,7 +221,7 @@ DISTRIBUTIONS = {
     **{f"coarse {n}": Coarse(n) for n in (1, 2, 4)},
     **{f"fine {n}": Fine(n) for n in (1, 2, 4)},
     **{f"fine {n}, 2 splits": Fine(n, env_splits=2) for n in (1, 2)},
-    **{f"replicated {n}": Replicated(n) for n in (1, 2, 4)},
+    **{f"replicated {n}": Replicated(n) for n in (1, 2, 4, 5, 8)},
     **{f"environments {n}": Environments(n) for n in (1, 2, 4)},
     "environments 2, 2 splits": Environments(2, env_splits=2),
     "store": Store(sync=True),

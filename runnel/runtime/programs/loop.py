@@ -70,12 +70,15 @@ class Loop:
 
     def init(self, seed: Array) -> Carry:
         """Everything as it is before the first step."""
+        return self.init_but_replays(seed)._replace(replays=self.empty_replays())
+
+    def init_but_replays(self, seed: Array) -> Carry:
         return Carry(
             seed=seed,
             iteration=jnp.zeros((), jnp.int32),
             updates={group: jnp.zeros((), jnp.int32) for group in self.groups},
             states={group: self.init_state(seed, group) for group in self.groups},
-            replays={node.name: self.empty_replay(node) for node in self.graph.of_kind("replay")},
+            replays={},
             window=ops_episodes.empty_window(self.graph.learning_groups),
             actors=ActorStates(
                 memory={group: self.initial_memory(group) for group in self.groups},
@@ -95,6 +98,9 @@ class Loop:
         one = self.graph.algorithm.for_group(group).initial_memory(self.graph.spec.groups[group])
         columns = self.columns(group)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (columns, *jnp.shape(x))), one)
+
+    def empty_replays(self) -> dict[str, ReplayState]:
+        return {node.name: self.empty_replay(node) for node in self.graph.of_kind("replay")}
 
     def empty_replay(self, node: Node) -> ReplayState:
         settings = node.sampling

@@ -30,12 +30,16 @@ class Spmd:
 
     def everywhere(self, tree: PyTree) -> PyTree:
         """Values that every learner has, as one."""
+        return self.placed(tree, jax.tree.map(lambda _: self.whole, tree))
 
-        def put(x: Any) -> Any:
+    def placed(self, tree: PyTree, shardings: PyTree) -> PyTree:
+        """Values of which every learner knows the whole, each where it is to be."""
+
+        def put(x: Any, sharding: NamedSharding) -> Any:
             here = np.asarray(x)
-            return jax.make_array_from_callback(here.shape, self.whole, lambda index: here[index])
+            return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
 
-        return jax.tree.map(put, tree)
+        return jax.tree.map(put, tree, shardings)
 
     def columns(self, trajectories: dict[str, Trajectory]) -> dict[str, Trajectory]:
         """This learner's columns as its part of all."""

@@ -8,6 +8,7 @@ A worker's part of a checkpoint is a flat dict from these names to arrays. Names
 | `updates.GROUP`, `states.GROUP.LEAF` | a learner's count of updates and its state |
 | `initial.GROUP.LEAF` | the state that a learner begins with, instead of a fresh one |
 | `replays.NODE.LEAF`, `inserted.NODE`, `credit.NODE` | a replay buffer, and what its schedule counts |
+| `part.START.NAME` | a part of an array, where learners in several processes hold parts of a replay |
 | `window.returns.GROUP`, `window.FIELD` | the newest episodes |
 | `block.NUMBER.FIELD` | one block of environments; the functions below name its fields |
 
@@ -57,6 +58,22 @@ def is_initial(name: str) -> bool:
 def replay(node: str) -> str:
     """The tree of a replay buffer."""
     return f"replays.{node}"
+
+
+_PART: Final = "part."
+
+
+def part(name: str, start: int) -> str:
+    """A part of an array that several workers hold, which begins at `start` of the axis that they share."""
+    return f"{_PART}{start}.{name}"
+
+
+def part_of(name: str) -> tuple[str, int] | None:
+    """Of which array this is a part, and where it begins; None if it is no part."""
+    if not name.startswith(_PART):
+        return None
+    _, start, whole = name.split(".", 2)
+    return whole, int(start)
 
 
 def inserted(node: str) -> str:

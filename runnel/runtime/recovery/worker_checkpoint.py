@@ -13,6 +13,7 @@ import numpy as np
 
 from runnel.ops.episodes import Running, Window
 from runnel.planning.channels import EnvBlock, Topology
+from runnel.runtime.programs import replay_shards
 from runnel.runtime.programs.acting import LocalPolicies
 from runnel.runtime.programs.carry import ActorStates, Carry, EnvStates, ReplayState
 from runnel.runtime.programs.schedule import Credit
@@ -51,10 +52,27 @@ def save_learning(carry: Carry, foreign: Iterable[str]) -> Arrays:
             saved |= leaf_arrays(names.state(group), state)
             saved[names.updates(group)] = np.asarray(carry.updates[group])
     for node, buffer in carry.replays.items():
-        saved |= leaf_arrays(names.replay(node), buffer)
+        saved |= _save_replay(node, buffer)
     if isinstance(carry.window, Window):
         saved |= _window(carry.window)
     return saved
+
+
+def _save_replay(node: str, buffer: ReplayState) -> Arrays:
+    """Leaves that are the same for every learner, and of the others the parts that this process has."""
+    saved: Arrays = {}
+    for i, leaf in enumerate(jax.tree.leaves(buffer)):
+        name = names.leaf(names.replay(node), i)
+        if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+            saved |= {names.part(name, start): part for start, part in replay_shards.parts(leaf)}
+        else:
+            saved[name] = np.asarray(leaf)
+    return saved
+
+
+def load_replays(like: Mapping[str, ReplayState], saved: Arrays) -> dict[str, ReplayState]:
+    """Replays as they were saved, on the host, or `like` where they were not."""
+    return {node: tree_of(names.replay(node), replay, saved) for node, replay in like.items()}
 
 
 def _window(window: Window) -> Arrays:
@@ -64,6 +82,7 @@ def _window(window: Window) -> Arrays:
 
 
 def load_learning(carry: Carry, saved: Arrays) -> Carry:
+    """What was saved of a learner's part; its replays are loaded apart (`load_replays`)."""
     if not saved:
         return carry
     window = carry.window
@@ -75,7 +94,6 @@ def load_learning(carry: Carry, saved: Arrays) -> Carry:
         iteration=saved[names.ITERATION],
         updates={group: saved[names.updates(group)] for group in carry.updates},
         states={group: tree_of(names.state(group), state, saved) for group, state in carry.states.items()},
-        replays={node: tree_of(names.replay(node), buffer, saved) for node, buffer in carry.replays.items()},
         window=window,
     )
     return jax.device_put(loaded)
@@ -210,6 +228,7 @@ def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[st
     """Joins the parts of all workers into what a program of one process saves. `like`: the types of the whole carry."""
     assert isinstance(like.actors, ActorStates)
     assert isinstance(like.running, Running)
+    arrays = _with_whole_replays(arrays, like.replays)
     numbers = [block.number for block in topology.blocks]
 
     def column(field: str, default: Any) -> np.ndarray:
@@ -239,7 +258,7 @@ def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[st
         iteration=arrays[names.ITERATION],
         updates={group: arrays[names.updates(group)] for group in groups},
         states={group: tree_of(names.state(group), like.states[group], arrays) for group in groups},
-        replays={node: _buffer(node, buffer, arrays) for node, buffer in like.replays.items()},
+        replays={node: tree_of(names.replay(node), buffer, arrays) for node, buffer in like.replays.items()},
         window=Window({g: arrays[names.window_returns(g)] for g in window.returns}, **rest),
         actors=ActorStates(
             {g: tree(names.memory(g), like.actors.memory[g]) for g in groups},
@@ -258,8 +277,19 @@ def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[st
     return {"carry": carry, "host": packed}
 
 
-def _buffer(node: str, like: ReplayState, arrays: Arrays) -> ReplayState:
-    return tree_of(names.replay(node), like, arrays)
+def _with_whole_replays(arrays: Arrays, replays: Mapping[str, ReplayState]) -> Arrays:
+    """The arrays, with the parts of replays' leaves joined."""
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for name, array in arrays.items():
+        if (found := names.part_of(name)) is not None:
+            parts.setdefault(found[0], {})[found[1]] = array
+    whole = {
+        name: replay_shards.together(parts[name], leaf.shape)
+        for node, replay in replays.items()
+        for i, leaf in enumerate(jax.tree.leaves(replay))
+        if (name := names.leaf(names.replay(node), i)) in parts
+    }
+    return {name: array for name, array in arrays.items() if names.part_of(name) is None} | whole
 
 
 def split(saved: dict[str, PyTree], topology: Topology, agents: dict[str, int]) -> Arrays:

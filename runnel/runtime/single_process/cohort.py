@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from runnel.ops.primitives import has_convolution
 from runnel.runtime.programs import finite, totals
 from runnel.runtime.programs.carry import Carry, IterationMetrics, ReplayState
 from runnel.runtime.programs.loop import Loop
-from runnel.runtime.programs.primitives import has_convolution
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.traced_settings import NotShared, as_settings, setting_type
 from runnel.types import Array, PyTree

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from runnel.runtime.programs import finite, totals
+from runnel.runtime.programs import finite, replay_shards, totals
 from runnel.runtime.programs.carry import Carry, IterationMetrics, StateChange
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
@@ -47,7 +47,10 @@ class CompiledProgram:
         self._shardings = self._sharding(jax.eval_shape(loop.init, self.seed))
         self._many = jax.jit(self._iterate, donate_argnums=0, out_shardings=(self._shardings, None, None, None))
         # Made on one device and then spread where there are several: partitioning an initialisation gains nothing.
-        self._init = jax.jit(loop.init, out_shardings=self._shardings if self.mesh.size == 1 else None)
+        # Replays may be larger than the memory of one device: each makes its own part.
+        self._init = jax.jit(loop.init, out_shardings=self._shardings)
+        self._init_but_replays = jax.jit(loop.init_but_replays)
+        self._replays = jax.jit(loop.empty_replays, out_shardings=self._shardings.replays)
         self.carry = self.fresh()
 
     def fresh(self) -> Carry:
@@ -55,7 +58,9 @@ class CompiledProgram:
         if self.mesh.size == 1:
             return self._init(self.seed)
         with jax.default_device(self.mesh.devices.flat[0]):
-            return jax.device_put(self._init(self.seed), self._shardings)
+            carry = self._init_but_replays(self.seed)
+        spread = jax.device_put(carry, self._shardings._replace(replays={}))
+        return spread._replace(replays=self._replays())
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
         """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
@@ -164,7 +169,7 @@ class CompiledProgram:
         return max(k for k in range(1, most + 1) if self.loop.graph.unroll % k == 0)
 
     def _sharding(self, carry: Carry) -> Carry:
-        """Columns are sharded over the devices; learners' states are replicated."""
+        """Columns and replays are sharded over the devices; learners' states are replicated."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         spread = NamedSharding(self.mesh, PartitionSpec("columns"))
 
@@ -175,8 +180,9 @@ class CompiledProgram:
             return jax.tree.map(lambda _: spread, tree)
 
         return everywhere(carry)._replace(
-            actors=columns(carry.actors), running=columns(carry.running), environments=columns(carry.environments)
-        )
+            actors=columns(carry.actors), running=columns(carry.running), environments=columns(carry.environments),
+            replays=replay_shards.shardings(carry.replays, self.mesh),
+        )  # fmt: skip
 
     def _sharded(self, trajectories: PyTree) -> PyTree:
         """Keeps every column of a trajectory on the device whose environments made it."""

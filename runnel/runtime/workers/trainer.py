@@ -14,6 +14,7 @@ import numpy as np
 from runnel.graph.nodes import Graph, Node
 from runnel.ops.episodes import Finished
 from runnel.planning.channels import sent
+from runnel.runtime.programs import replay_shards
 from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.schedule import Credit, Rounds, Segment, schedule
@@ -240,7 +241,15 @@ class Trainer:
         return {node.group for node in self.stage.nodes if node.traits.learns}
 
     def _sampled(self, rounds: Rounds, carry: Carry) -> tuple[Carry, Values]:
-        return self.stage.sample(carry, rounds.component)
+        carry, values = self.stage.sample(carry, rounds.component)
+        return self._in_place(carry), values
+
+    def _in_place(self, carry: Carry) -> Carry:
+        """Of several learners, each keeps its part of the replays."""
+        if self.spmd is None or not carry.replays:
+            return carry
+        places = replay_shards.shardings(carry.replays, self.spmd.mesh)
+        return carry._replace(replays=jax.lax.with_sharding_constraint(carry.replays, places))
 
     def _late_came(self) -> bool:
         """Whether the priorities of the oldest batch that waits for them have come."""
@@ -253,7 +262,8 @@ class Trainer:
         for node in rounds.awaits_priorities:
             values = {**values, node: self._take(self.incoming[node])[0]}
         program = self._program(
-            ("priorities", id(rounds)), lambda: lambda carry, v: self.stage.prioritise(carry, rounds.component, v)
+            ("priorities", id(rounds)),
+            lambda: lambda carry, v: self._in_place(self.stage.prioritise(carry, rounds.component, v)),
         )
         needed = {*rounds.awaits_priorities, *(replay.name for replay in rounds.component.replays)}
         self.carry = program(self.carry, {name: values[name] for name in needed})
@@ -304,7 +314,7 @@ class Trainer:
         carry, values, metrics = self.stage.run(carry, segment.nodes, values, metrics)
         for component in segment.components:
             carry, metrics = self.stage.replayed(carry, component, values, metrics)
-        return carry, {name: value for name, value in values.items() if name in wanted}, metrics
+        return self._in_place(carry), {name: value for name, value in values.items() if name in wanted}, metrics
 
     def _by_rollout(self, trajectories: dict[str, Trajectory]) -> Values:
         names = {node.group: node.name for node in self.graph.of_kind("rollout")}

@@ -11,7 +11,8 @@ import numpy as np
 from runnel.ops import episodes as ops_episodes
 from runnel.planning.channels import EnvBlock
 from runnel.planning.pace import gathers
-from runnel.runtime.programs.carry import Carry
+from runnel.runtime.programs import replay_shards
+from runnel.runtime.programs.carry import Carry, ReplayState
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.recovery import checkpoint_names as names
@@ -67,7 +68,7 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
             iteration=jnp.int32(0),
             updates={group: jnp.int32(0) for group in groups},
             states={group: loop.init_state(seed, group) for group in groups if group in learnt},
-            replays={node.name: loop.empty_replay(node) for node in stage.nodes if node.kind == "replay"},
+            replays={},
             window=ops_episodes.empty_window(a.counted_groups) if a.counted_groups else (),
             actors=(),
             running=(),
@@ -85,7 +86,23 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
     for group in groups:
         if group not in learnt:
             carry.states[group] = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), a.published_state(group))
-    return carry._replace(iteration=np.int32(iteration))
+    return carry._replace(iteration=np.int32(iteration), replays=_replays(a, stage, loop))
+
+
+def _replays(a: Assignment, stage: Stage, loop: Loop) -> dict[str, ReplayState]:
+    """The replays of the nodes here. Several learners have a part of each: no device ever needs room for the whole."""
+
+    def make() -> dict[str, ReplayState]:
+        return {node.name: loop.empty_replay(node) for node in stage.nodes if node.kind == "replay"}
+
+    if a.spmd is None:
+        return jax.device_put(worker_checkpoint.load_replays(jax.jit(make)(), a.start.saved))
+    types = jax.eval_shape(make)
+    places = replay_shards.shardings(types, a.spmd.mesh)
+    loaded = worker_checkpoint.load_replays(types, a.start.saved)
+    saved = [name for name, replay in loaded.items() if replay is not types[name]]
+    made = jax.jit(make, out_shardings=places)() if len(saved) < len(types) else {}
+    return {**made, **{name: a.spmd.placed(loaded[name], places[name]) for name in saved}}
 
 
 def _value_ports(a: Assignment) -> tuple[list[ValuePort], list[ValuePort]]:

@@ -120,6 +120,9 @@ def test_names_are_parsed_as_they_are_made() -> None:
     assert names.block_number(names.state("block.3")) is None
     assert names.replay_node(names.leaf(names.replay("replay.hunter"), 11)) == "replay.hunter"
     assert names.replay_node(names.inserted("replay")) is None
+    large = names.leaf(names.replay("replay"), 12)
+    assert names.part_of(names.part(large, 2048)) == (large, 2048)
+    assert names.part_of(large) is None
     assert names.counts_updates(names.updates("agent"))
     assert not names.counts_updates(names.state("updates."))
 

@@ -73,6 +73,21 @@ runs, plans = st.sampled_from(sorted(RUNS)), st.sampled_from(sorted(PLANS))
 seeds = st.integers(0, 2**32 - 1)
 
 
+def test_the_parts_of_a_replay_that_learners_saved_are_joined() -> None:
+    """In whichever order they arrive; each learner has saved what all of them have in common as well."""
+    this = case("host environments, replay", "coarse, 2 workers")
+    saved = random_saved(this.built, 3)
+    arrays = this.split(saved)
+    large = [name for name, array in arrays.items() if names.replay_node(name) and 256 in array.shape[:2]]
+    assert len(large) > 1
+    for name in large:
+        whole = arrays.pop(name)
+        axis = whole.shape.index(256)
+        for k in (3, 0, 2, 1):
+            arrays[names.part(name, 64 * k)] = np.take(whole, range(64 * k, 64 * (k + 1)), axis)
+    assert_same(this.join(arrays), saved)
+
+
 @settings(max_examples=30, deadline=None)
 @given(run=runs, plan=plans, seed=seeds)
 def test_join_undoes_split(run: str, plan: str, seed: int) -> None:

@@ -15,8 +15,8 @@ from runnel.algorithms.reinforce import Reinforce
 from runnel.algorithms.sac import SAC
 from runnel.algorithms.td3 import TD3
 from runnel.execution.building import build
+from runnel.ops.primitives import equations
 from runnel.runtime.programs.loop import Loop
-from runnel.runtime.programs.primitives import equations
 from runnel.runtime.single_process.cohort import CohortProgram
 
 MEMBERS = 3
