@@ -9,7 +9,6 @@ import pytest
 
 from runnel.cli import main as cli
 
-
 FIRST_LINE: Final = re.compile(r"\A(training|sweeping|resuming) .*\n")
 """What a command that trains prints before it looks at anything."""
 
