@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from commands import run_command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paths import SUPPORT
@@ -20,7 +21,6 @@ import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.algorithms.reinforce import Reinforce as OwnReinforce
 from runnel.cli import arguments
-from runnel.cli import main as cli
 from runnel.config.run_config import FORMAT, KEYS
 from runnel.deprecated import Renamed
 from runnel.distributions.coarse import Coarse
@@ -133,22 +133,12 @@ def test_a_distribution_beside_it(tmp_path):
 # On the command line
 
 
-def run(capsys, *words):
-    capsys.readouterr()
-    try:
-        status = cli.main([str(word) for word in words])
-    except SystemExit as end:
-        status = int(end.code or 0)
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
 def test_flags_override_a_file(here, capsys):
     written(here / "a.json", stop_at_return=400.0, restarts=3)
     flags = (
         "--seed 1 --steps 32 --envs 4 --set unroll=4 env.frame_stack=2 --distribution coarse --actors 2 --on-nan skip"
     )
-    status, out, err = run(capsys, "train", "--config", "a.json", *flags.split(), "--dry-run")
+    status, out, err = run_command(capsys, "train", "--config", "a.json", *flags.split(), "--dry-run")
     assert (status, err) == (0, "")
     found = json.loads(out)
     assert found["algorithm"]["settings"]["unroll"] == 4
@@ -167,12 +157,12 @@ def test_none_takes_back_what_a_file_says(here, capsys):
     }  # fmt: skip
     written(here / "a.json", **optional)
     flags = [word for name in optional for word in (arguments.FLAG_OF.get(name, f"--{name.replace('_', '-')}"), "none")]
-    status, out, err = run(capsys, "train", "--config", "a.json", *flags, "--dry-run")
+    status, out, err = run_command(capsys, "train", "--config", "a.json", *flags, "--dry-run")
     assert (status, err) == (0, "")
     assert {name: json.loads(out).get(name) for name in optional} == dict.fromkeys(optional)
-    status, out, _ = run(capsys, "train", "--config", "a.json", "--stop-at-return", "None", "--dry-run")
+    status, out, _ = run_command(capsys, "train", "--config", "a.json", "--stop-at-return", "None", "--dry-run")
     assert {name: json.loads(out).get(name) for name in optional} == {**optional, "stop_at_return": None}
-    status, _, err = run(capsys, "train", "--config", "a.json", "--steps", "none", "--dry-run")
+    status, _, err = run_command(capsys, "train", "--config", "a.json", "--steps", "none", "--dry-run")
     assert (status, "found 'none', wanted a whole number" in err) == (2, True)
 
 
@@ -180,31 +170,31 @@ def test_numbers_change_the_distribution_of_a_file(here, capsys):
     coarse = {"class": "runnel.distributions.coarse:Coarse", "settings": {"actors": 3}}
     written(here / "a.json", distribution=coarse, envs=4)
     for flags in (["--actors", "4"], ["--set", "distribution.actors=4"], ["--distribution", "coarse", "--actors", "4"]):
-        status, out, _ = run(capsys, "train", "--config", "a.json", "--dry-run", *flags)
+        status, out, _ = run_command(capsys, "train", "--config", "a.json", "--dry-run", *flags)
         assert (status, json.loads(out)["distribution"]["settings"]) == (0, {"actors": 4})
-    status, _, err = run(capsys, "train", "--config", "a.json", "--dry-run", "--learners", "4")
+    status, _, err = run_command(capsys, "train", "--config", "a.json", "--dry-run", "--learners", "4")
     assert (status, "distribution coarse has no --learners" in err) == (2, True)
 
 
 def test_a_dry_run_prints_what_config_json_would_hold_and_leaves_nothing(here, capsys):
     words = ["train", "reinforce", "CartPole-v1", "--envs", "2", "--steps", "16", "--set", "hidden=4", "unroll=8"]
-    status, out, err = run(capsys, *words, "--run-dir", "run", "--dry-run")
+    status, out, err = run_command(capsys, *words, "--run-dir", "run", "--dry-run")
     assert (status, err) == (0, "")
     assert not os.listdir()
-    assert run(capsys, *words, "--run-dir", "run", "--quiet")[0] == 0
+    assert run_command(capsys, *words, "--run-dir", "run", "--quiet")[0] == 0
     assert out == Path("run/config.json").read_text()
     Path("dry.json").write_text(out)
-    status, again, err = run(capsys, "train", "--config", "dry.json", "--dry-run")
+    status, again, err = run_command(capsys, "train", "--config", "dry.json", "--dry-run")
     assert (status, again, err) == (0, out, "")
     # A directory that holds a run is found before training begins.
-    status, _, err = run(capsys, *words, "--run-dir", "run", "--dry-run")
+    status, _, err = run_command(capsys, *words, "--run-dir", "run", "--dry-run")
     assert (status, "run already holds a run" in err) == (2, True)
 
 
 @pytest.mark.parametrize("launcher", ["ray", "mine:launch"])
 def test_a_dry_run_for_other_machines_than_this_one_is_refused(launcher, here, capsys):
     words = ["train", "reinforce", "CartPole-v1", "--distribution", "coarse", "--launcher", launcher, "--dry-run"]
-    status, out, err = run(capsys, *words)
+    status, out, err = run_command(capsys, *words)
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert f"found --dry-run and --launcher {launcher}; --dry-run plans for this machine" in err
     assert not os.listdir()
@@ -220,7 +210,7 @@ def test_a_dry_run_for_other_machines_than_this_one_is_refused(launcher, here, c
     ],
 )
 def test_a_dry_run_finds_mistakes(words, message, here, capsys):
-    status, out, err = run(capsys, "train", *words.split(), "--dry-run")
+    status, out, err = run_command(capsys, "train", *words.split(), "--dry-run")
     assert (status, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) <= 2
@@ -230,7 +220,7 @@ def test_a_dry_run_finds_mistakes(words, message, here, capsys):
 def test_a_dry_run_makes_no_key(here, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     words = ["train", "toys:Reinforce", "toys:Corridor", "--dry-run"]
-    status, out, _ = run(capsys, *words)
+    status, out, _ = run_command(capsys, *words)
     assert (status, "signature" in json.loads(out)["code"]) == (0, False)
     assert not (tmp_path / "state").exists()
     asked = dict(envs=2, steps=16, quiet=True)
@@ -241,7 +231,7 @@ def test_a_dry_run_makes_no_key(here, tmp_path, monkeypatch, capsys):
 def test_names_may_stand_anywhere(here, capsys):
     written(here / "a.json")
     for words in ("dqn --config a.json Acrobot-v1", "--config a.json dqn Acrobot-v1", "dqn Acrobot-v1 --config a.json"):
-        status, out, _ = run(capsys, "train", *words.split(), "--dry-run", "--quiet")
+        status, out, _ = run_command(capsys, "train", *words.split(), "--dry-run", "--quiet")
         found = json.loads(out)
         assert status == 0
         assert (found["algorithm"]["class"], found["environment"]["name"]) == (
@@ -280,7 +270,7 @@ def test_names_may_stand_anywhere(here, capsys):
 )  # fmt: skip
 def test_a_file_that_is_no_configuration_is_refused_in_a_line(content, words, here, capsys):
     (here / "a.json").write_bytes(content.encode("latin-1"))
-    status, out, err = run(capsys, "train", "--config", "a.json", "--run-dir", "run")
+    status, out, err = run_command(capsys, "train", "--config", "a.json", "--run-dir", "run")
     assert (status, out) == (2, "")
     assert words in err
     assert len(err.splitlines()) <= 2
@@ -321,7 +311,7 @@ def test_what_is_no_plain_file_is_refused(hazard, words, here, capsys):
             path.mkdir()
             if "link" in hazard:
                 (path / "config.json").symlink_to(outside)
-    status, out, err = run(capsys, "train", "--config", "a.json")
+    status, out, err = run_command(capsys, "train", "--config", "a.json")
     assert (status, out) == (2, "")
     assert words in err
     assert len(err.splitlines()) <= 2
@@ -377,7 +367,7 @@ NAMED = [
 @pytest.mark.parametrize("changes", NAMED)
 def test_code_that_a_file_names_is_not_executed_unasked(changes, evil, here, capsys):
     written(here / "a.json", **changes)
-    status, out, err = run(capsys, "train", "--config", "a.json", "--run-dir", "run")
+    status, out, err = run_command(capsys, "train", "--config", "a.json", "--run-dir", "run")
     assert (status, out) == (2, "")
     assert "a.json names code that would be executed, and it is not signed" in err
     assert not evil.exists()
@@ -391,7 +381,9 @@ def test_a_script_in_a_run_directory_is_never_executed(here, capsys, tmp_path):
     script.write_text(EVIL.format(mark=str(mark)))
     named = {"algorithm": {"class": f"{script}:Evil", "settings": {}}}
     for file in (written(Path("run/config.json"), **named), written(Path("run/other.json"), **named), Path("run")):
-        status, _, err = run(capsys, "train", "--config", file, "--trust", f"{script}:Evil", "--run-dir", "again")
+        status, _, err = run_command(
+            capsys, "train", "--config", file, "--trust", f"{script}:Evil", "--run-dir", "again"
+        )
         assert status == 2
         assert "lies in the run's own directory: a run is data, and nothing in it is executed" in err
     assert not mark.exists()
@@ -399,10 +391,10 @@ def test_a_script_in_a_run_directory_is_never_executed(here, capsys, tmp_path):
 
 def test_code_is_trusted_by_name(evil, here, capsys):
     written(here / "a.json", **NAMED[0])
-    status, _, err = run(capsys, "train", "--config", "a.json", "--dry-run", "--trust", "evil_module:Other")
+    status, _, err = run_command(capsys, "train", "--config", "a.json", "--dry-run", "--trust", "evil_module:Other")
     assert (status, evil.exists()) == (2, False)
     assert "--trust evil_module:Other: a.json does not name it; what needs trust there: evil_module:Evil" in err
-    status, out, _ = run(capsys, "train", "--config", "a.json", "--dry-run", "--trust", "evil_module:Evil")
+    status, out, _ = run_command(capsys, "train", "--config", "a.json", "--dry-run", "--trust", "evil_module:Evil")
     assert (status, evil.exists()) == (0, True)
     assert json.loads(out)["algorithm"]["class"] == "evil_module:Evil"
 
@@ -410,15 +402,15 @@ def test_code_is_trusted_by_name(evil, here, capsys):
 def test_what_the_user_names_needs_no_trust_and_its_settings_do(evil, here, capsys):
     """Named on the command line it would be imported without a file, too."""
     written(here / "a.json", **NAMED[0])
-    assert run(capsys, "train", "evil_module:Evil", "--config", "a.json", "--dry-run")[0] == 0
+    assert run_command(capsys, "train", "evil_module:Evil", "--config", "a.json", "--dry-run")[0] == 0
     written(here / "a.json", **NAMED[3])
-    status, _, err = run(capsys, "train", "ppo", "--config", "a.json", "--dry-run")
+    status, _, err = run_command(capsys, "train", "ppo", "--config", "a.json", "--dry-run")
     assert (status, "names code that would be executed" in err) == (2, True)
 
 
 def test_code_of_a_part_that_is_replaced_is_not_asked_about(evil, here, capsys):
     written(here / "a.json", **NAMED[0])
-    assert run(capsys, "train", "ppo", "--config", "a.json", "--dry-run", "--quiet")[0] == 0
+    assert run_command(capsys, "train", "ppo", "--config", "a.json", "--dry-run", "--quiet")[0] == 0
     assert not evil.exists()
 
 
@@ -426,13 +418,13 @@ def test_a_run_of_ones_own_code_is_trained_again_from_its_configuration(here, ca
     (here / "mine_again.py").write_text("import toys\nclass Mine(toys.Reinforce): pass\n")
     importlib.invalidate_caches()
     words = ["--envs", "2", "--steps", "16", "--quiet"]
-    assert run(capsys, "train", "mine_again:Mine", "toys:Corridor", "--run-dir", "run", *words)[0] == 0
-    assert run(capsys, "train", "--config", "run", "--run-dir", "again", "--quiet")[0] == 0
+    assert run_command(capsys, "train", "mine_again:Mine", "toys:Corridor", "--run-dir", "run", *words)[0] == 0
+    assert run_command(capsys, "train", "--config", "run", "--run-dir", "again", "--quiet")[0] == 0
     # Moved elsewhere and changed, it counts as a stranger's.
     changed = json.loads(Path("run/config.json").read_text())
     changed["algorithm"]["settings"]["unroll"] = 4
     Path("changed.json").write_text(json.dumps(changed))
-    status, _, err = run(capsys, "train", "--config", "changed.json", "--dry-run")
+    status, _, err = run_command(capsys, "train", "--config", "changed.json", "--dry-run")
     assert status == 2
     assert "changed.json names code that would be executed, and it was changed after it was signed" in err
 
@@ -440,10 +432,10 @@ def test_a_run_of_ones_own_code_is_trained_again_from_its_configuration(here, ca
 def test_a_file_publishes_nothing_unasked(here, capsys, monkeypatch):
     monkeypatch.setattr("runnel.execution.training.check_wandb", lambda: None)
     written(here / "a.json", wandb=True)
-    status, _, err = run(capsys, "train", "--config", "a.json", "--dry-run")
+    status, _, err = run_command(capsys, "train", "--config", "a.json", "--dry-run")
     assert (status, "it would be shown at Weights & Biases, with your account" in err) == (2, True)
     for flags, shown in ((["--no-wandb"], False), (["--wandb"], True), (["--trust", "wandb"], True)):
-        status, out, _ = run(capsys, "train", "--config", "a.json", "--dry-run", *flags)
+        status, out, _ = run_command(capsys, "train", "--config", "a.json", "--dry-run", *flags)
         assert (status, json.loads(out)["wandb"]) == (0, shown)
 
 
