@@ -38,11 +38,11 @@ def measured(*cases: tuple[str, int, str], timeout_s: float = 280) -> dict[str, 
 
 
 def check(found: dict, counts: str) -> None:
-    counts = [int(count) for count in counts.split(",")]
-    assert list(found["distances"]) == [str(count) for count in counts]
+    every = [int(count) for count in counts.split(",")]
+    assert list(found["distances"]) == [str(count) for count in every]
     assert {count: gap for count, gap in found["distances"].items() if not gap <= 1e-8} == {}
     assert found["moved"] > 1e-4
-    assert [held * count for held, count in zip(found["held"], counts, strict=True)] == [found["held"][0]] * len(counts)
+    assert [held * count for held, count in zip(found["held"], every, strict=True)] == [found["held"][0]] * len(every)
     gathered = sum(size for kind, size in found["crossing"] if kind != "all-reduce")
     reduced = sum(size for kind, size in found["crossing"] if kind == "all-reduce")
     # Returns and lengths of episodes come together, for the mean of the newest; items for a replay, and batches of it.
