@@ -19,7 +19,7 @@ from runnel.errors import UserError, nearest
 from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph
 from runnel.planning.advisories import notes, plural
-from runnel.planning.cuts import CutEdge, Pattern, PlacedFragment, cut_edges, learns
+from runnel.planning.cuts import cut_edges, learns
 from runnel.planning.distribution import (
     REST,
     Barrier,
@@ -31,6 +31,7 @@ from runnel.planning.distribution import (
     Synchronisation,
 )
 from runnel.planning.machine import DRIVER, HERE, Machine, in_order
+from runnel.planning.placed import CutEdge, Pattern, PlacedFragment, human_bytes
 from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
 from runnel.planning.slacks import matches, slacks
 from runnel.planning.validate import check_learning, check_needs, check_parts, check_synchronisation, check_unrolling
@@ -177,14 +178,6 @@ def with_evaluation(plan: Plan, workers: int) -> Plan:
     cpus = {machine.name: machine.cpus for machine in plan.machines}
     hosts = standalone_hosts(workers, cpus, Counter(plan.hosts.values()))
     return replace(plan, evaluation={f"{EVALUATOR}-{i}": host or DRIVER for i, host in enumerate(hosts)})
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
 
 
 # Building
