@@ -17,6 +17,7 @@ from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.member_backend import Standing, WaitingMember
 from runnel.planning.machine import Machine
+from runnel.recording import requests
 from runnel.recording.metrics import last_metrics
 from runnel.system import startup
 
@@ -96,6 +97,11 @@ class MemberProcesses:
         self._stopped = number
         for _, process in self._running.values():
             _signal(process, number)
+
+    def ask_for_checkpoint(self) -> None:
+        for member, _ in self._running.values():
+            with contextlib.suppress(OSError):
+                requests.ask(member.directory, requests.CHECKPOINT)
 
     def abort(self) -> None:
         for _, process in self._running.values():
