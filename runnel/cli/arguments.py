@@ -360,6 +360,14 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("--metric", metavar="NAME", help="of metrics.jsonl: env/is_success (mean_return)")
     plot.add_argument("--payoffs", action="store_true", help="of one run: what its policies score against each other")
 
+    dash = command("dash", "show runs in a browser while they train")
+    dash.add_argument(
+        "run_dirs", type=Path, nargs="*", default=[Path("runs")], metavar="RUN_DIR",
+        help="runs, or directories of them (runs/)",
+    )  # fmt: skip
+    dash.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1: this machine)")
+    dash.add_argument("--port", type=_whole(0, 65535), default=8265, metavar="N", help="0: any that is free (8265)")
+
     bench = command("bench", "run benchmarks of a source checkout, or name them")
     bench.add_argument("names", nargs="*", metavar="NAME")
 

@@ -427,6 +427,18 @@ def _plot(args: argparse.Namespace) -> int:
     return 0
 
 
+def _dash(args: argparse.Namespace) -> int:
+    from runnel.dash.server import serve
+
+    def say(address: str) -> None:
+        shown = ", ".join(map(str, args.run_dirs))
+        print(printable(f"{shown} at {address}"), flush=True)
+        print("the token in it allows checkpoints and stops; end with Ctrl-C", flush=True)
+
+    serve(args.run_dirs, args.host, args.port, say)
+    return 0
+
+
 def _bench(args: argparse.Namespace) -> int:
     import ast
     import subprocess
@@ -487,6 +499,7 @@ COMMANDS = {
     "export": _export,
     "plan": _plan,
     "plot": _plot,
+    "dash": _dash,
     "bench": _bench,
     "list": _list,
 }

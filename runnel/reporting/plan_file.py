@@ -62,17 +62,13 @@ def read(run_dir: Path | str) -> RecordedPlan | None:
         fragments = tuple(map(_fragment, _listed(found["fragments"], MOST_PARTS)))
         cuts = tuple(map(_cut, _listed(found["cuts"], MOST_PARTS)))
         names = [fragment.name for fragment in fragments]
-        if (
-            not names
-            or len({*names}) < len(names)
-            or not {end for c in cuts for end in (c.source, c.target)} <= {*names}
-        ):
-            return None
-        if sum(fragment.replicas for fragment in fragments) > MOST_WORKERS:
+        ends = {end for cut in cuts for end in (cut.source, cut.target)}
+        proper = names and len({*names}) == len(names) and ends <= {*names}
+        if not proper or sum(fragment.replicas for fragment in fragments) > MOST_WORKERS:
             return None
         return RecordedPlan(
-            *(_text(found[name]) for name in ("algorithm", "environment", "distribution")),
-            *(_count(found[name]) for name in ("envs", "steps_per_iteration")),
+            _text(found["algorithm"]), _text(found["environment"]), _text(found["distribution"]),
+            _count(found["envs"]), _count(found["steps_per_iteration"]),
             fragments, cuts, tuple(map(_text, _listed(found["notes"], MOST_PARTS))),
             {_text(name): _text(host) for name, host in dict(found["hosts"]).items()},
         )  # fmt: skip

@@ -61,9 +61,7 @@ def ended_view(run_dir: Path) -> dict[str, Any]:
         if series.seen == before:
             break
     points = max(40, min(POINTS, MOST_NUMBERS // max(1, len(series.columns))))
-    view = run_view(run_dir, series, points=points)
-    ended = view["result"].get("status")
-    return {**view, "status": ended} if ended else view
+    return run_view(run_dir, series, points=points, ended=True)
 
 
 def html(view: Mapping[str, Any]) -> str:

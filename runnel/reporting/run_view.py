@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -49,15 +50,23 @@ def always_anew(part: str, files: Sequence[str], make: Callable[[], Any]) -> Any
 
 
 def run_view(
-    run_dir: Path, series: Series | None = None, *, keep: Keep = always_anew, points: int = POINTS
+    run_dir: Path,
+    series: Series | None = None,
+    *,
+    keep: Keep = always_anew,
+    points: int = POINTS,
+    ended: bool = False,
 ) -> dict[str, Any]:
-    """All there is to show of a run, or of a directory of several. `series`: what was read of its metrics before."""
+    """All there is to show of a run, or of a directory of several.
+
+    `series`: what was read of its metrics before. `ended`: it is as its result says, though its lock is still held.
+    """
     view: dict[str, Any] = {"problems": [], "name": text(run_dir.absolute().name), "directory": text(str(run_dir))}
     parts = _Parts(view, run_dir, keep)
     several = members_file.holds_members(run_dir)
     view["kind"] = group_view.kind(run_dir) if several else "run"
     parts.add("result", ["result.json"], lambda: result(run_dir), {})
-    parts.add("status", None, lambda: status(run_dir, view["result"]), "unknown")
+    parts.add("status", None, lambda: status(run_dir, view["result"], ended), "unknown")
     parts.add("about", ["config.json"], lambda: {} if several else about(run_dir), {})
     parts.add("starts", [provenance.FILE], lambda: plain(provenance.read(run_dir)), [])
     parts.add("events", [events.FILE, events.OLDER], lambda: recent_events(run_dir), [])
@@ -66,18 +75,26 @@ def run_view(
     if several:
         group_view.add(parts.add, run_dir, view["result"])
         view["command"] = _first_command(view["starts"])
+        view["result"] = _without(view["result"], "runs")
         return view
     series = series or Series(run_dir)
     parts.add("curves", None, lambda: curves(series, points), {"steps": [], "columns": {}, "returns": []})
     view["now"] = {name: plain(value) for name, value in list(series.last.items())[:300] if name != "curve"}
     parts.add("usage", None, lambda: usage(run_dir, view), {"workers": [], "streams": [], "bottleneck": None})
+    view["result"] = _without(view["result"], "workers", "streams")
     parts.add("plan", None, lambda: drawn(run_dir, view), None)
     parts.add("evaluations", [evaluation_log.FILE], lambda: evaluations(run_dir), [])
     parts.add("payoffs", [group_view.MATCHES], lambda: group_view.payoffs(run_dir, MOST_LOG_BYTES), [])
-    config = parts.add("config", ["config.json"], lambda: read_json(run_dir, "config.json", 1 << 17), None)
+    config = parts.add("config", ["config.json"], lambda: plain(read_json(run_dir, "config.json", 1 << 17), 12), None)
     view["command"] = _first_command(view["starts"]) or again(run_dir)
     view["again"] = again(run_dir) if isinstance(config, dict) else ""
     return view
+
+
+UNREADABLE: Final = (
+    OSError, UserError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What reading a file may raise that no run has written."""
 
 
 class _Parts:
@@ -92,16 +109,7 @@ class _Parts:
             found = make() if files is None else self._keep(name, files, make)
         except FileNotFoundError:
             found = otherwise
-        except (
-            OSError,
-            UserError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as e:
+        except UNREADABLE as e:
             found = otherwise
             if len(self._view["problems"]) < 20:
                 self._view["problems"].append(text(f"{name}: {one_line(e)}"))
@@ -109,16 +117,20 @@ class _Parts:
         return found
 
 
+def _without(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name not in names}
+
+
 def result(run_dir: Path) -> dict[str, Any]:
     found = read_json(run_dir, "result.json")
     return plain(found) if isinstance(found, dict) else {}
 
 
-def status(run_dir: Path, ended: Mapping[str, Any]) -> str:
+def status(run_dir: Path, result: Mapping[str, Any], ended: bool = False) -> str:
     """`running`, how it ended, or `gone` where a process was killed before it could say."""
-    if not _surely_ended(run_dir) and run_lock.in_use(run_dir):
+    if not ended and not _surely_ended(run_dir) and run_lock.in_use(run_dir):
         return "running"
-    found = ended.get("status")
+    found = result.get("status")
     return found if found in ("finished", "interrupted", "failed") else "gone"
 
 
@@ -126,14 +138,8 @@ def _surely_ended(run_dir: Path) -> bool:
     """Whether nobody has taken the directory since its result was written: then its lock is left alone."""
     with contextlib.suppress(OSError), run_directory.directory(run_dir) as here:
         written, taken = (os.stat(name, dir_fd=here, follow_symlinks=False) for name in ("result.json", run_lock.FILE))
-        return written.st_mtime_ns > taken.st_mtime_ns and written.st_mtime + 60 < _now()
+        return written.st_mtime_ns > taken.st_mtime_ns and written.st_mtime + 60 < time.time()
     return False
-
-
-def _now() -> float:
-    import time
-
-    return time.time()
 
 
 def about(run_dir: Path) -> dict[str, Any]:
@@ -164,8 +170,8 @@ def usage(run_dir: Path, view: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(found, dict) and found.get("workers"):
             ended = plain(found)
     return {
-        "workers": [each for each in _dicts(ended.get("workers"))][:MOST_WORKERS],
-        "streams": [each for each in _dicts(ended.get("streams"))][:MOST_WORKERS],
+        "workers": _dicts(ended.get("workers"))[:MOST_WORKERS],
+        "streams": _dicts(ended.get("streams"))[:MOST_WORKERS],
         "bottleneck": ended["bottleneck"] if isinstance(ended.get("bottleneck"), str) else None,
     }
 
