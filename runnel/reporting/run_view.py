@@ -79,7 +79,7 @@ def run_view(
         return view
     series = series or Series(run_dir)
     parts.add("curves", None, lambda: curves(series, points), {"steps": [], "columns": {}, "returns": []})
-    view["now"] = {name: plain(value) for name, value in list(series.last.items())[:300] if name != "curve"}
+    view["now"] = {text(name): plain(value) for name, value in list(series.last.items())[:300] if name != "curve"}
     parts.add("usage", None, lambda: usage(run_dir, view), {"workers": [], "streams": [], "bottleneck": None})
     view["result"] = _without(view["result"], "workers", "streams")
     parts.add("plan", None, lambda: drawn(run_dir, view), None)

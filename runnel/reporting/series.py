@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from runnel.errors import printable
 from runnel.recording import run_directory
 from runnel.recording.metrics import FILE, MOST_BYTES
 
@@ -108,7 +109,7 @@ class Series:
     def json(self, most: int) -> dict[str, Any]:
         """Columns of at most so many rows, the newest among them; None where a row has no number."""
         places = spread(len(self.steps), most)
-        columns = {name: [short(column[i]) for i in places] for name, column in self.columns.items()}
+        columns = {printable(name): [short(column[i]) for i in places] for name, column in self.columns.items()}
         columns = {name: column for name, column in columns.items() if any(value is not None for value in column)}
         return {"steps": [self.steps[i] for i in places], "columns": columns, "returns": self.returns.json(most)}
 

@@ -100,14 +100,23 @@ class Browser:
 
     def key(self, name: str, text: str = "") -> None:
         more = {"text": text} if text else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=name, code=name, windowsVirtualKeyCode=KEYS.get(name, 0), **more)
+        self.call(
+            "Input.dispatchKeyEvent",
+            type="keyDown",
+            key=name,
+            code=name,
+            windowsVirtualKeyCode=KEYS.get(name, 0),
+            **more,
+        )
         self.call("Input.dispatchKeyEvent", type="keyUp", key=name, code=name)
 
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
 
     def size(self, width: int, height: int, dark: bool = False) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 700)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 700
+        )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
 

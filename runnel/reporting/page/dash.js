@@ -15,7 +15,7 @@ let timer = 0;
 function chosen() {
   const [name, ...rest] = location.hash.slice(1).split("/");
   const ids = rest.map(decodeURIComponent);
-  if (name === "run" && ids[0]) return runPage(ids[0]);
+  if (name === "run" && ids[0]) return runPage(ids.join("/"));
   if (name === "compare" && ids.length) return comparePage(ids);
   return listPage();
 }

@@ -45,6 +45,7 @@ export function isNumber(value) {
 export function short(value) {
   if (!isNumber(value)) return "–";
   const size = Math.abs(value);
+  if (size >= 1e15) return value.toExponential(1);
   if (size >= 1e9) return `${trim(value / 1e9)}G`;
   if (size >= 1e6) return `${trim(value / 1e6)}M`;
   if (size >= 1e4) return `${trim(value / 1e3)}k`;

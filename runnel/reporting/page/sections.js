@@ -6,7 +6,8 @@ import { timeline } from "./timeline.js";
 // Each section is a function of the view: what it returns depends on nothing else, so it is drawn anew only where
 // its part of the view has changed.
 
-const FIRST = ["mean_return", "steps_per_second", "staleness_mean", "learn/loss"];
+const FIRST = ["mean_return", "eval/return", "steps_per_second", "staleness_mean"];
+const OF_TIME = new Set(["env_steps", "iterations", "wall_seconds", "eval/env_steps", "updates", "episodes"]);
 
 export function header(view) {
   const about = view.about ?? {};
@@ -45,8 +46,10 @@ export function summary(view) {
 }
 
 export function metricNames(view) {
-  const names = Object.keys(view.curves?.columns ?? {}).filter((name) => !["env_steps", "iterations", "wall_seconds"].includes(name));
-  const order = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
+  const columns = view.curves?.columns ?? {};
+  const names = Object.keys(columns).filter((name) => !OF_TIME.has(name));
+  const still = (name) => new Set(columns[name].filter(isNumber)).size < 2; // such as restarts, where there were none
+  const order = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : name.includes("loss") ? 10 : 20) + (still(name) ? 100 : 0);
   return names.sort((a, b) => order(a) - order(b) || a.localeCompare(b));
 }
 
@@ -210,8 +213,8 @@ export function settingsOf(view) {
   const about = view.about ?? {};
   const rows = Object.entries({ ...(about.asked ?? {}), ...(about.settings ?? {}) });
   if (!rows.length) return null;
-  const columns = [{ name: "setting", cell: (row) => row[0] }, { name: "value", cell: (row) => h("code", {}, row[1]) }];
-  return card("Settings", table(columns, rows));
+  const pair = ([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("code", {}, value)));
+  return card("Settings", h("dl", { class: "pairs" }, rows.map(pair)));
 }
 
 export function reproduce(view) {
