@@ -6,37 +6,29 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from runnel.dash.discovery import MOST_LOOKED_AT, holds_run, runs_below, signature
+from runnel.dash.summary import FILES, summary
 from runnel.errors import UserError
-from runnel.recording import members_file, requests, run_directory, run_lock, stacks
-from runnel.recording.metrics import FILE as METRICS
+from runnel.recording import members_file, requests, run_directory, run_lock
 from runnel.recording.sweep_file import WINNER
 from runnel.reporting import group_view
 from runnel.reporting.curves import read_curve
-from runnel.reporting.run_view import UNREADABLE, about, plain, result, run_view, status, text
-from runnel.reporting.series import Series, glance, number, short, spread
-
-MOST_DEEP: Final = 3
-"""Directories below a given one in which runs are looked for."""
+from runnel.reporting.run_view import UNREADABLE, about, run_view, status, text
+from runnel.reporting.series import Series, short, spread
 
 MOST_RUNS: Final = 2000
-MOST_LOOKED_AT: Final = 20_000
-"""Directories in all: a directory of something else may have any number."""
-
 MOST_OPEN: Final = 32
 """So many runs' curves are kept in memory, those that were looked at last."""
 
 MOST_KEPT: Final = 4 * MOST_RUNS
-SPARK: Final = 40
 MOST_COMPARED: Final = 40
 COMPARED_POINTS: Final = 300
 LOG_BYTES: Final = 1 << 16
 MOST_VIDEO_BYTES: Final = 1 << 28
-
-OF_A_GLANCE: Final = ("config.json", "result.json", METRICS, run_lock.FILE, members_file.FILE)
 
 
 class NoSuchRun(UserError):
@@ -58,7 +50,7 @@ class Runs:
         """All runs, by their names: the number of the directory that was given, and the way from there."""
         found, looked = [], [MOST_LOOKED_AT]
         for place, root in enumerate(self.roots):
-            for way in _below(root, "", looked):
+            for way in runs_below(root, "", looked):
                 if len(found) >= MOST_RUNS:
                     return found
                 found.append((f"{place}/{way}" if way else str(place), root / way if way else root))
@@ -72,7 +64,7 @@ class Runs:
         root = self.roots[int(place)]
         try:
             with run_directory.directory(root, way) as here:
-                if not _holds_run(here):
+                if not holds_run(here):
                     raise NoSuchRun(f"there is no run {text(name)[:80]}")
         except OSError:
             raise NoSuchRun(f"there is no run {text(name)[:80]}") from None
@@ -95,11 +87,11 @@ class Runs:
         found = []
         for name, directory in self.find():
             try:
-                summary = self._keep(name, "summary", directory, OF_A_GLANCE, lambda d=directory: _summary(d))
-                now = status(directory, {"status": summary["status"]})
+                known = self._keep(name, "summary", directory, FILES, lambda d=directory: summary(d))
+                now = status(directory, {"status": known["status"]})
             except UNREADABLE:
-                summary, now = {"name": text(directory.name), "kind": "run", "curve": []}, "unknown"
-            found.append({**summary, "id": name, "status": now})
+                known, now = {"name": text(directory.name), "kind": "run", "curve": []}, "unknown"
+            found.append({**known, "id": name, "status": now})
         return found
 
     def view(self, name: str) -> dict[str, Any]:
@@ -207,103 +199,22 @@ class Runs:
 
     def _keep(self, name: str, part: str, directory: Path, files: Sequence[str], make: Callable[[], Any]) -> Any:
         """What `make` returns, or what it returned while the files were the same."""
-        key, signature = (name, part), _signature(directory, files)
+        key, now = (name, part), signature(directory, files)
         with self._lock:
             known = self._kept.pop(key, None)
-            if known is not None and known[0] == signature:
+            if known is not None and known[0] == now:
                 self._kept[key] = known
                 return known[1]
         made = make()
         with self._lock:
-            self._kept[key] = (signature, made)
+            self._kept[key] = (now, made)
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return made
 
 
-def _below(root: Path, way: str, looked: list[int]) -> Iterator[str]:
-    """The ways to all runs below a directory, in order; what is inside a run is not looked at."""
-    looked[0] -= 1
-    try:
-        with run_directory.directory(root, way) as here:
-            if _holds_run(here):
-                yield way
-                return
-            if looked[0] < 0 or way.count("/") + bool(way) >= MOST_DEEP:
-                return
-            with os.scandir(here) as entries:
-                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
-    for name in sorted(names):
-        if name.isprintable() and not name.startswith("."):
-            yield from _below(root, f"{way}/{name}" if way else name, looked)
-
-
-def _holds_run(here: int) -> bool:
-    for name in ("config.json", members_file.FILE, "sweep.json"):
-        with contextlib.suppress(OSError):
-            os.stat(name, dir_fd=here, follow_symlinks=False)
-            return True
-    return False
-
-
 def _is_listed(directory: Path, name: str) -> bool:
     return any(member.directory == name for member in members_file.read(directory))
-
-
-def _signature(directory: Path, files: Sequence[str]) -> tuple[Any, ...]:
-    """What changes where one of the files does."""
-    found: list[Any] = []
-    try:
-        with run_directory.directory(directory) as here:
-            for name in files:
-                try:
-                    seen = os.stat(name, dir_fd=here, follow_symlinks=False)
-                    found.append((seen.st_ino, seen.st_size, seen.st_mtime_ns))
-                except OSError:
-                    found.append(None)
-    except OSError:
-        return ()
-    return tuple(found)
-
-
-def _summary(directory: Path) -> dict[str, Any]:
-    """A run in a few words: what it is of, how far it is, and its learning curve."""
-    several = members_file.holds_members(directory)
-    first, members = directory, 0
-    if several:
-        listed = members_file.read(directory)
-        members, first = len(listed), directory / listed[0].directory
-    ended: dict[str, Any] = {}
-    with contextlib.suppress(*UNREADABLE):
-        ended = result(directory)
-    of = about(first)
-    recorded = directory / stacks.name_of(0) if several and run_directory.exists(directory, stacks.FILE) else first
-    seen = glance(recorded)
-    now = {**seen.last, **ended} if ended else seen.last
-    reached = ended.get("iqm_return") if several else now.get("mean_return")
-    changed = max((os.stat(directory / name).st_mtime for name in _there(directory)), default=0.0)
-    return {
-        "name": text(directory.name),
-        "kind": group_view.kind(directory) if several else "run",
-        "members": members,
-        **{key: of[key] for key in ("algorithm", "environment", "distribution")},
-        "status": plain(ended.get("status")),
-        "env_steps": number(now.get("env_steps")),
-        "return": number(reached),
-        "steps_per_second": number(now.get("steps_per_second")),
-        "changed": changed,
-        "curve": [[point[0], short(point[1])] for point in seen.returns[:: max(1, len(seen.returns) // SPARK)]],
-    }
-
-
-def _there(directory: Path) -> list[str]:
-    return [
-        name
-        for name in ("config.json", "result.json", METRICS, members_file.FILE)
-        if run_directory.exists(directory, name)
-    ]
 
 
 def _band(directory: Path, metric: str) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from made_runs import add_matches, make_hostile, make_members, make_run
 from runnel.reporting import report
 
 pytest.importorskip("websockets")
-import browser as chromium  # noqa: E402
-from dash_server import DashServer, dash_server  # noqa: E402
+import browser as chromium
+from dash_server import DashServer, dash_server
 
 pytestmark = pytest.mark.skipif(chromium.path() is None, reason="there is no Chromium on this machine")
 
@@ -60,6 +60,11 @@ def open_run(page: chromium.Browser, server: DashServer, name: str) -> None:
     page.wait(f"document.querySelector('h1').textContent.startsWith({json.dumps(name.rpartition('/')[2])})")
 
 
+def choose(page: chromium.Browser, option: str) -> None:
+    page.value(f"document.querySelector('select').value = {json.dumps(option)}, 0")
+    page.value("document.querySelector('select').dispatchEvent(new Event('change'))")
+
+
 def text(page: chromium.Browser) -> str:
     return page.value("document.body.innerText")
 
@@ -77,9 +82,7 @@ def test_runs_are_found_opened_by_keyboard_and_shown(page, server):
     seen = text(page)
     for words in ("Bottleneck: act", "killed by signal 9", "agent:1", "0.70", "Evaluations", "learning_rate"):
         assert words in seen
-    page.value(
-        "document.querySelector('select').value = 'actor-1.log'; document.querySelector('select').dispatchEvent(new Event('change'))"
-    )
+    choose(page, "actor-1.log")
     page.wait("document.querySelector('.log').textContent.includes('last line')")
     page.value("document.querySelector('.chart').focus()")
     page.key("ArrowLeft")
@@ -105,9 +108,7 @@ def test_runs_are_compared(page, server):
     page.click(".bar .button")
     page.wait("document.querySelectorAll('.legend li').length === 2")
     assert "0.01" in text(page)
-    page.value(
-        "document.querySelector('select').value = 'learn/value_loss'; document.querySelector('select').dispatchEvent(new Event('change'))"
-    )
+    choose(page, "learn/value_loss")
     page.wait("document.querySelector('.axis.name').textContent === 'learn/value_loss'")
 
 
@@ -137,9 +138,7 @@ def test_nothing_of_a_hostile_run_is_executed(page, server, roots):
     page.wait("document.querySelector('.plan text')")
     for chip in range(page.value("document.querySelectorAll('.chip').length")):
         page.value(f"document.querySelectorAll('.chip')[{chip}].click()")
-    page.value(
-        "const l = document.querySelector('select[aria-label]'); l.selectedIndex = 1; l.dispatchEvent(new Event('change'))"
-    )
+    choose(page, "actor-1.log")
     page.wait("document.querySelector('.log').textContent.includes('<script>window.hacked=2</script>')")
     assert page.value("[window.hacked, document.querySelectorAll('main img[src=x], main script').length]") == [None, 0]
     assert "<img src=x onerror" in text(page)

@@ -37,9 +37,15 @@ def test_all_members_of_a_program_are_saved_and_end(tmp_path):
     directory = tmp_path / "runs"
     thread = _asking(directory, [directory / "member-0", directory / "member-1"])
     found = runnel.train_members(
-        Reinforce, "gymnax:CartPole-v1", seeds=2, steps=10**9, envs=4, run_dir=directory, quiet=True,
+        Reinforce,
+        "gymnax:CartPole-v1",
+        seeds=2,
+        steps=10**9,
+        envs=4,
+        run_dir=directory,
+        quiet=True,
         checkpoint_every_s=100_000,
-    )  # fmt: skip
+    )
     thread.join()
     assert (found.result["status"], [run["status"] for run in found.result["runs"]]) == (
         "interrupted",

@@ -69,7 +69,8 @@ def test_memory_stays_bounded_and_both_ends_are_kept(tmp_path):
 @pytest.mark.parametrize(
     "line",
     [
-        b"[" * 100_000, b'{"env_steps": 1e400, "x": 1}', b'{"env_steps": NaN}', b'{"env_steps": true}', b"7", b"\xff\xfe",
+        b"[" * 100_000, b'{"env_steps": 1e400, "x": 1}', b'{"env_steps": NaN}', b'{"env_steps": true}',
+        b"7", b"\xff\xfe",
         b'{"env_steps": ' + b"9" * 5000 + b"}", b'{"env_steps": {"a": 1}}',
     ],
 )  # fmt: skip

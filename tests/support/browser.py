@@ -18,8 +18,9 @@ from websockets.sync.client import ClientConnection, connect
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 FLAGS: Final = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--mute-audio", "--remote-debugging-port=0",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
+    "--mute-audio", "--remote-debugging-port=0",
 )  # fmt: skip
 START_S: Final = 60.0
 WAIT_S: Final = 45.0
@@ -91,8 +92,12 @@ class Browser:
     def click(self, selector: str) -> None:
         """Clicks with the mouse in the middle of an element."""
         self.wait(f"document.querySelector({json.dumps(selector)})")
-        script = f"""(() => {{ const one = document.querySelector({json.dumps(selector)}); one.scrollIntoView({{block: "center"}});
-            const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"""
+        script = f"""(() => {{
+            const one = document.querySelector({json.dumps(selector)});
+            one.scrollIntoView({{block: "center"}});
+            const box = one.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()"""
         x, y = self.value(script)
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
