@@ -27,7 +27,7 @@ def record(run_dir: Path, devices: Mapping[str, Any]) -> None:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": command(),
         "versions": versions(),
-        "machine": {"system": platform.platform(), "cpus": os.cpu_count(), **devices},
+        "machine": {"system": _system(), "cpus": os.cpu_count(), **devices},
     }]  # fmt: skip
     kept = [starts[0], *starts[1:][-MOST_STARTS:]]
     write_json_atomically(run_dir / FILE, {"starts": kept})
@@ -55,3 +55,9 @@ def versions() -> dict[str, str]:
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
     known = {name: version for name, version in found.items() if isinstance(version, str)}
     return {"runnel": __version__, "python": platform.python_version(), **known}
+
+
+def _system() -> str:
+    """`Linux 6.1.0 x86_64`. `platform.platform()` would start a process to find out more."""
+    found = os.uname()
+    return f"{found.sysname} {found.release} {found.machine}"

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from html import escape
@@ -41,9 +42,21 @@ def write(run_dir: Path) -> None:
         if members_file.holds_members(run_dir):
             for member in members_file.read(run_dir)[:MOST_MEMBERS]:
                 path = run_dir / member.directory
-                if run_directory.exists(path, "result.json") and not run_directory.exists(path, FILE):
+                if _is_due(path):
                     _write_one(path)
         _write_one(run_dir)
+
+
+def _is_due(run_dir: Path) -> bool:
+    """Whether a member has ended since its report was written: some write their own."""
+    try:
+        ended = os.stat(run_dir / "result.json", follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return False
+    try:
+        return os.stat(run_dir / FILE, follow_symlinks=False).st_mtime_ns < ended
+    except OSError:
+        return True
 
 
 def _write_one(run_dir: Path) -> None:
