@@ -5,10 +5,12 @@ It needs Chromium and the `dash` extra, and takes some minutes.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 RUNS = {
     "ppo": "ppo CartPole-v1 --steps 100000 --seed 1 --eval-every 20000",
     "ppo-fast": "ppo CartPole-v1 --steps 100000 --seed 1 --set learning_rate=5e-3",
-    "seeds": "ppo gymnax:CartPole-v1 --steps 200000 --seeds 6",
+    "seeds": "ppo gymnax:CartPole-v1 --steps 100000 --seeds 6",
 }
 """Runs that have ended, beside the one that is watched."""
 
@@ -34,8 +36,10 @@ def main() -> int:
         root.mkdir()
         for run, command in RUNS.items():
             _train(root / run, command).wait()
-        watched = _train(root / "decoupled", WATCHED)
-        with dash_server(root) as server, chromium.browser(Path(name)) as page:
+        with contextlib.ExitStack() as stack:
+            watched = stack.enter_context(_training(root / "decoupled", WATCHED))
+            server = stack.enter_context(dash_server(root))
+            page = stack.enter_context(chromium.browser(Path(name)))
             page.size(1180, 470)
             page.open(server.address)
             page.wait(f"document.querySelectorAll('tbody tr').length === {len(RUNS) + 1}", 120)
@@ -58,9 +62,18 @@ def main() -> int:
             page.wait("document.querySelector('.chart .line')")
             time.sleep(1)
             page.screenshot(IMAGES / "report.png")
-        runnel = [sys.executable, "-m", "runnel"]
-        subprocess.run([*runnel, "plot", root / "seeds", "--out", IMAGES / "seeds.png"], check=True)
     return 0
+
+
+@contextlib.contextmanager
+def _training(run_dir: Path, command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A run that is over when the block is."""
+    process = _train(run_dir, command)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _train(run_dir: Path, command: str) -> subprocess.Popen[bytes]:

@@ -28,7 +28,7 @@ MOST_KEPT: Final = 4 * MOST_RUNS
 MOST_COMPARED: Final = 40
 COMPARED_POINTS: Final = 300
 LOG_BYTES: Final = 1 << 16
-MOST_VIDEO_BYTES: Final = 1 << 28
+MOST_VIDEO_BYTES: Final = 1 << 26
 
 
 class NoSuchRun(UserError):

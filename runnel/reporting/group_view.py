@@ -10,14 +10,26 @@ from typing import Any, Final
 import numpy as np
 
 from runnel.errors import printable
-from runnel.recording import match_log, members_file, population_file, stack_logs, stacks, sweep_file
+from runnel.recording import (
+    match_log,
+    members_file,
+    population_file,
+    run_directory,
+    stack_logs,
+    stacks,
+    sweep_file,
+)  # fmt: skip
 from runnel.recording.members_file import Member
+from runnel.recording.metrics import FILE as METRICS
 from runnel.reporting.bands import by_settings
 from runnel.reporting.payoff_report import evenly_spaced, read_payoffs
 from runnel.reporting.series import glance, short, spread
 from runnel.reporting.statistics import interquartile_means
 
 MATCHES: Final = match_log.FILE
+MOST_LOG_BYTES: Final = 1 << 26
+"""Longer records, of evaluations, matches or stacked members, are not shown."""
+
 MOST_MEMBERS: Final = 1000
 MOST_BANDS: Final = 12
 MOST_IN_BAND: Final = 64
@@ -41,7 +53,9 @@ def add(add: Add, directory: Path, result: Mapping[str, Any]) -> None:
     """Adds the parts of a directory of several runs to a view."""
     listed = members_file.read(directory)
     add("members", None, lambda: members(listed, result), [])
-    add("bands", None, lambda: bands(directory, listed), [])
+    recorded = [f"{stacks.name_of(k)}/{stack_logs.RETURNS}" for k in range(len(stacks.read(directory, len(listed))))]
+    curves = recorded or [f"{member.directory}/{METRICS}" for member in listed[: MOST_BANDS * MOST_IN_BAND]]
+    add("bands", curves, lambda: bands(directory, listed), [])
     add("lineage", [population_file.FILE, population_file.LINEAGE], lambda: lineage(directory, len(listed)), None)
 
 
@@ -102,6 +116,8 @@ def _stacked(directory: Path, listed: Sequence[Member]) -> dict[str, tuple[np.nd
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     recorded = stacks.read(directory, len(listed))
     for stack in range(len(recorded)):
+        with run_directory.open_to_read(directory, f"{stacks.name_of(stack)}/{stack_logs.RETURNS}", MOST_LOG_BYTES):
+            pass
         read = stack_logs.read_curves(directory / stacks.name_of(stack), stack_logs.RETURNS)
         found |= {listed[number].directory: points for number, points in read.items() if 0 <= number < len(listed)}
     return found if recorded else None
@@ -124,11 +140,9 @@ def lineage(directory: Path, count: int) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def payoffs(run_dir: Path, most_bytes: int) -> list[dict[str, Any]]:
+def payoffs(run_dir: Path) -> list[dict[str, Any]]:
     """Scores of policies against each other, by role, with ratings."""
-    from runnel.recording import run_directory
-
-    with run_directory.open_to_read(run_dir, MATCHES, most_bytes):
+    with run_directory.open_to_read(run_dir, MATCHES, MOST_LOG_BYTES):
         pass
     if not match_log.payoffs_of(match_log.read_matches(run_dir)).results:
         return []

@@ -34,9 +34,6 @@ MOST_FILES: Final = 500
 LONGEST: Final = 2000
 """Letters of a text."""
 
-MOST_LOG_BYTES: Final = 1 << 26
-"""Longer records of evaluations or matches are not shown."""
-
 VIDEOS: Final = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 
 Keep = Callable[[str, Sequence[str], Callable[[], Any]], Any]
@@ -84,7 +81,7 @@ def run_view(
     view["result"] = _without(view["result"], "workers", "streams")
     parts.add("plan", None, lambda: drawn(run_dir, view), None)
     parts.add("evaluations", [evaluation_log.FILE], lambda: evaluations(run_dir), [])
-    parts.add("payoffs", [group_view.MATCHES], lambda: group_view.payoffs(run_dir, MOST_LOG_BYTES), [])
+    parts.add("payoffs", [group_view.MATCHES], lambda: group_view.payoffs(run_dir), [])
     config = parts.add("config", ["config.json"], lambda: plain(read_json(run_dir, "config.json", 1 << 17), 12), None)
     view["command"] = _first_command(view["starts"]) or again(run_dir)
     view["again"] = again(run_dir) if isinstance(config, dict) else ""
@@ -231,7 +228,7 @@ def evaluations(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _check_size(run_dir: Path, name: str) -> None:
-    with run_directory.open_to_read(run_dir, name, MOST_LOG_BYTES):
+    with run_directory.open_to_read(run_dir, name, group_view.MOST_LOG_BYTES):
         pass
 
 

@@ -146,7 +146,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     try:
         port = _wait(lambda: _port(profile / "profile" / "DevToolsActivePort"))
         address = _wait(lambda: _page(port))
-        with connect(address, max_size=None, proxy=None) as socket:
+        with connect(address, max_size=None, proxy=None, ping_interval=None) as socket:
             yield Browser(socket)
     finally:
         with contextlib.suppress(ProcessLookupError):

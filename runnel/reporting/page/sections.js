@@ -34,6 +34,7 @@ export function summary(view) {
     ["time", duration(now.wall_seconds)],
     ["updates", short(now.updates)],
     ["episodes", short(now.episodes)],
+    ["staleness", now.staleness_max > 0 ? `${short(now.staleness_mean)}, highest ${short(now.staleness_max)}` : "–"],
     ["restarts", short(now.restarts)],
     ["members finished", isNumber(now.members) ? `${now.finished} of ${now.members}` : "–"],
   ].filter(([name, value]) => value !== "–" && !(name === "restarts" && value === "0"));
