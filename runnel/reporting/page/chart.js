@@ -61,7 +61,9 @@ function drawn(drawing, series, width, height, { yName = "", xName = "steps", ze
   }
   for (const value of ticks(xs, Math.max(2, Math.floor(width / 110)))) {
     if (value >= xs[0] && value <= xs[1]) {
-      drawing.append(svg("text", { x: px(value), y: bottom + 16, "text-anchor": "middle", class: "axis" }, short(value)));
+      const anchor = px(value) > right - 20 ? "end" : "middle";
+      const x = anchor === "end" ? right : px(value);
+      drawing.append(svg("text", { x, y: bottom + 16, "text-anchor": anchor, class: "axis" }, short(value)));
     }
   }
   drawing.append(svg("text", { x: right, y: height - 4, "text-anchor": "end", class: "axis" }, xName));

@@ -5,7 +5,7 @@ const SHOWN = 4;
 
 // Curves with what is chosen of them: metrics and smoothing. `update` draws them anew where they have changed.
 export function metricPanel(view) {
-  const state = { chosen: null, weight: 0, drawn: "" };
+  const state = { chosen: [], touched: false, weight: 0, drawn: "" };
   const charts = h("div", {});
   const chips = h("div", { class: "chips", role: "group", "aria-label": "metrics" });
   const weight = h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, "aria-label": "smoothing" });
@@ -16,12 +16,12 @@ export function metricPanel(view) {
   const draw = () => charts.replaceChildren(curves(view(), state.chosen, state.weight));
   const update = () => {
     const names = metricNames(view());
-    state.chosen ??= names.length ? names.slice(0, SHOWN) : null;
+    if (!state.touched) state.chosen = names.slice(0, SHOWN); // more are known as a run goes on
     const now = JSON.stringify([names, view().curves]);
-    if (now === state.drawn || !state.chosen) return;
+    if (now === state.drawn) return;
     state.drawn = now;
     const known = [...chips.children].map((chip) => chip.dataset.name);
-    if (JSON.stringify(known) !== JSON.stringify(names)) chips.replaceChildren(...names.map(chip));
+    if (!state.touched || JSON.stringify(known) !== JSON.stringify(names)) chips.replaceChildren(...names.map(chip));
     draw();
   };
   const chip = (name) => {
@@ -29,6 +29,7 @@ export function metricPanel(view) {
     button.dataset.name = name;
     button.addEventListener("click", () => {
       const on = state.chosen.includes(name);
+      state.touched = true;
       state.chosen = on ? state.chosen.filter((other) => other !== name) : [...state.chosen, name];
       button.setAttribute("aria-pressed", String(!on));
       draw();
