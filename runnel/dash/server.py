@@ -21,6 +21,7 @@ from runnel.reporting.report import PAGE
 from runnel.reporting.run_view import VIDEOS
 
 TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+NEEDED: Final = "`runnel dash` needs Starlette and uvicorn: pip install 'runnel[dash]'"
 MOST_BODY_BYTES: Final = 4096
 CONNECTIONS: Final = 100
 
@@ -34,7 +35,7 @@ def make_app(runs: Runs, guard: Guard) -> Any:
         from starlette.responses import PlainTextResponse, Response
         from starlette.routing import Route
     except ImportError:
-        raise UserError("`runnel dash` needs Starlette and uvicorn: pip install 'runnel[dash]'") from None
+        raise UserError(NEEDED) from None
 
     def static(name: str) -> Callable[[Request], Any]:
         content, kind = (PAGE / name).read_bytes(), TYPES[Path(name).suffix]
@@ -134,10 +135,12 @@ def serve(roots: Sequence[Path], host: str, port: int, say: Callable[[str], None
     for root in roots:
         if not root.is_dir():
             raise UserError(f"{root} is no directory; expected one that holds runs, or a run")
+    try:
+        import uvicorn
+    except ImportError:
+        raise UserError(NEEDED) from None
     guard = Guard(host, secrets.token_urlsafe(24))
     app = make_app(Runs(roots), guard)
-    import uvicorn
-
     listening = _listen(host, port)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off", ws="none", http="h11",

@@ -8,6 +8,7 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
+from commands import run_command
 from dash_server import DashServer, dash_server
 from made_runs import add_matches, make_hostile, make_members, make_run
 
@@ -160,6 +161,15 @@ def test_off_loopback_reading_needs_the_token_too():
     assert Guard("::1", "secret").refusal("GET", "/api/runs", {"host": "[::1]:80"}) is None
     for header in ("", "[::1", "a:b", "user@localhost", "localhost:80:80"):
         assert Guard("127.0.0.1", "secret").refusal("GET", "/", {"host": header})[0] == 421
+
+
+def test_what_cannot_be_served_is_refused_in_words(capsys, tmp_path, server):
+    ended = run_command(capsys, "dash", tmp_path / "nothing")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "is no directory; expected one that holds runs" in ended.err
+    ended = run_command(capsys, "dash", tmp_path, "--port", server.port)
+    assert (ended.status, ended.out) == (2, "")
+    assert f"cannot listen on 127.0.0.1, port {server.port}: Address already in use; choose another --port" in ended.err
 
 
 def test_the_server_needs_no_jax():

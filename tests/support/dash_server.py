@@ -63,4 +63,5 @@ def dash_server(*run_dirs: Path, flags: tuple[str, ...] = ()) -> Iterator[DashSe
         yield DashServer(found[0], int(found[1]), found[2])
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
+    assert process.returncode == 0

@@ -20,8 +20,9 @@ export function metricPanel(view) {
     const now = JSON.stringify([names, view().curves]);
     if (now === state.drawn) return;
     state.drawn = now;
-    const known = [...chips.children].map((chip) => chip.dataset.name);
-    if (!state.touched || JSON.stringify(known) !== JSON.stringify(names)) chips.replaceChildren(...names.map(chip));
+    const known = [...chips.children].map((one) => [one.dataset.name, one.getAttribute("aria-pressed") === "true"]);
+    const wanted = names.map((name) => [name, state.chosen.includes(name)]);
+    if (JSON.stringify(known) !== JSON.stringify(wanted)) chips.replaceChildren(...names.map(chip)); // else focus stays
     draw();
   };
   const chip = (name) => {
