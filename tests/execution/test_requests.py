@@ -62,6 +62,19 @@ def test_all_members_of_a_program_are_saved_and_end(tmp_path):
     assert again.result["status"] == "finished"
 
 
+@pytest.mark.slow
+def test_members_with_processes_of_their_own_are_saved_and_end(tmp_path):
+    thread = _asking(tmp_path, [tmp_path / "member-0"])
+    found = runnel.train_members(
+        "ppo", "CartPole-v1", "inline", seeds=2, steps=10**9, envs=4, run_dir=tmp_path, quiet=True,
+        checkpoint_every_s=100_000,
+    )  # fmt: skip
+    thread.join()
+    assert found.result["status"] == "interrupted"
+    assert found.result["runs"][0]["status"] == "interrupted"
+    assert len(Checkpoints(tmp_path / "member-0").all()) == 2
+
+
 def test_what_was_asked_before_a_run_began_is_dropped(tmp_path):
     for what in requests.ALL:
         requests.ask(tmp_path, what)
