@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup train test test-slow lint format docs bench constraints wheel clean
+.PHONY: setup train test test-slow lint format docs bench browser constraints wheel clean
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -28,8 +28,15 @@ COMPILE_LESS := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-test: lint docs
+test: lint docs browser
 	$(COMPILE_LESS) $(BIN)/pytest -n $(JOBS)
+
+# What shows that the live page works. Elsewhere those tests are skipped, and pytest says so.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing chromium, for tests of the live page" && \
+	(apt-get update && apt-get install -y --no-install-recommends chromium) >/dev/null 2>&1; } || \
+	echo "there is no Chromium, and it cannot be installed here: tests of the live page are skipped"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow --timeout 3600

@@ -51,6 +51,10 @@ EXAMPLES: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
         ("runnel plot runs/a runs/b --out curves.png", "two curves in one picture"),
         ("runnel plot runs/a --out success.svg --metric env/is_success", "another number"),
     ),
+    "dash": (
+        ("runnel dash", "the runs under runs/"),
+        ("runnel dash runs/ppo runs/dqn --port 0", "two of them, at any port that is free"),
+    ),
     "list": (
         ("runnel list", "algorithms, distributions and families of environments"),
         ("runnel list ppo", "the settings of PPO, with their defaults"),

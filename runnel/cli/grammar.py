@@ -193,6 +193,15 @@ def _add_showing_commands(command: AddCommand) -> None:
     plot.add_argument("--metric", metavar="NAME", help="of metrics.jsonl: env/is_success (mean_return)")
     plot.add_argument("--payoffs", action="store_true", help="of one run: what its policies score against each other")
 
+    about = "show runs in a browser while they train"
+    dash = command("dash", about, usage="runnel dash [RUN_DIR ...] [flags]")
+    dash.add_argument(
+        "run_dirs", type=Path, nargs="*", default=[Path("runs")], metavar="RUN_DIR",
+        help="runs, or directories of them (runs/)",
+    )  # fmt: skip
+    dash.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1: this machine)")
+    dash.add_argument("--port", type=whole(0, 65535), default=8265, metavar="N", help="0: any that is free (8265)")
+
     about = "name algorithms, distributions and environments"
     listing = command("list", about, usage="runnel list [NAME] [--json]")
     what = "an algorithm, distribution or environment, to see its settings, or a family's prefix, to see its names"

@@ -20,7 +20,7 @@ from runnel.cli.console import complain
 from runnel.cli.doctor import doctor_command
 from runnel.cli.pages import help_command, link
 from runnel.cli.policy_commands import eval_command, export_command, policies_command, versus_command
-from runnel.cli.showing_commands import bench_command, list_command, plan_command, plot_command
+from runnel.cli.showing_commands import bench_command, dash_command, list_command, plan_command, plot_command
 from runnel.cli.training_commands import resume_command, sweep_command, train_command
 from runnel.deprecated import Renamed
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, printable
@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "export": export_command,
     "plan": plan_command,
     "plot": plot_command,
+    "dash": dash_command,
     "bench": bench_command,
     "list": list_command,
     "doctor": doctor_command,

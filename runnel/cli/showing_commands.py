@@ -1,4 +1,4 @@
-"""The commands that show something: `plan`, `plot`, `bench` and `list`."""
+"""The commands that show something: `plan`, `plot`, `dash`, `bench` and `list`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,18 @@ def plot_command(args: argparse.Namespace) -> int:
     print(plot(args.run_dirs, args.out, **flags_given(args, "metric"), note=note))
     for line in comparisons(args.run_dirs):
         print(printable(line))
+    return 0
+
+
+def dash_command(args: argparse.Namespace) -> int:
+    from runnel.dash.server import serve
+
+    def say(address: str) -> None:
+        shown = ", ".join(map(str, args.run_dirs))
+        print(printable(f"{shown} at {address}"), flush=True)
+        print("the token in it allows checkpoints and stops; end with Ctrl-C", flush=True)
+
+    serve(args.run_dirs, args.host, args.port, say)
     return 0
 
 

@@ -239,6 +239,10 @@ class FusedMembers:
         for running in self._running:
             running.session.end.stop(number)
 
+    def ask_for_checkpoint(self) -> None:
+        for running in self._running:
+            running.session.state.checkpoint_asked = True
+
     def abort(self) -> None:
         """Nothing is left to end: threads end with the process."""
 

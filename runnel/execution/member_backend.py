@@ -54,6 +54,10 @@ class MemberBackend(Protocol):
         """A signal asks all to end, with checkpoints; called in its handler."""
         ...
 
+    def ask_for_checkpoint(self) -> None:
+        """Members that train write a checkpoint soon."""
+        ...
+
     def abort(self) -> None:
         """Ends all at once."""
         ...

@@ -22,11 +22,11 @@ from runnel.execution.member_processes import MemberProcesses
 from runnel.execution.member_run import member_config
 from runnel.execution.run import may_be_done, read_result
 from runnel.execution.stacked_members import StackedMembers
-from runnel.recording import members_file, stacks
+from runnel.recording import members_file, requests, stacks
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import write_json_atomically
 from runnel.recording.members_file import Member
-from runnel.reporting import metrics_server
+from runnel.reporting import metrics_server, report
 from runnel.reporting.live_view import LiveView, forgiving, members_summary
 from runnel.reporting.statistics import members_statistics
 from runnel.system import startup
@@ -57,14 +57,15 @@ class MemberGroup:
         self, directory: Path, quiet: bool, began: float, launcher: str, address: str | None,
         steps: int | None = None, trust: Collection[str] = (), objects: Mapping[str, Any] | None = None,
         only: Collection[int] | None = None, programs: SharedPrograms | None = None, stacked: bool = False,
-        title: str = "", batch: Collection[int] | None = None,
+        title: str = "", batch: Collection[int] | None = None, asked_in: Path | None = None,
     ):  # fmt: skip
         """`objects`: algorithm or environment, where no other process can import them. `only`: the members to train,
         where the others stay as they are. `batch`: the members that programs have places for, where they are not all;
         those of them that do not train have ended. `programs`: those that other groups have compiled. `stacked`: the
         members are recorded together, as they are already in a directory that has stacks. `title`: what is shown above
-        their progress."""
+        their progress. `asked_in`: where requests are left, if it is another directory."""
         self.directory, self.quiet, self.began, self.steps = directory, quiet, began, steps
+        self._requests = requests.Waiting(asked_in or directory)
         self.members = members_file.read(directory)
         self._shown = [index for index in range(len(self.members)) if only is None or index in only]
         self._before, self._title = members_file.read_result(directory), title
@@ -115,6 +116,7 @@ class MemberGroup:
         self.asked = self.asked or asked()
         result = self.result()
         write_json_atomically(self.directory / "result.json", result)
+        report.write(self.directory)
         return self._ended_with(result)
 
     def train(self, view: LiveView | None = None, asked: Callable[[], str] = lambda: "") -> None:
@@ -143,12 +145,20 @@ class MemberGroup:
                     for text in backend.news():
                         view.event(text)
                     self._show(view)
+                    self._take_requests()
                     time.sleep(SHOW_S)
             except Interrupted:
                 backend.abort()
                 raise
             self._show(view)
             del stopping
+
+    def _take_requests(self) -> None:
+        asked = self._requests.taken()
+        if requests.CHECKPOINT in asked:
+            self._backend.ask_for_checkpoint()
+        if requests.STOP in asked and not self.asked:
+            self._stop(signal.SIGINT)  # as Ctrl-C does
 
     def result(self) -> dict[str, Any]:
         """What all members have reached."""

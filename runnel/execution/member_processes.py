@@ -18,6 +18,7 @@ from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.machine_pool import check_workers
 from runnel.execution.member_backend import Standing, WaitingMember
 from runnel.planning.machine import Machine
+from runnel.recording import requests
 from runnel.recording.metrics import last_metrics
 from runnel.system import startup
 
@@ -98,6 +99,11 @@ class MemberProcesses:
         self._stopped = number
         for _, process in self._running.values():
             _signal(process, number)
+
+    def ask_for_checkpoint(self) -> None:
+        for member, _ in self._running.values():
+            with contextlib.suppress(OSError):
+                requests.ask(member.directory, requests.CHECKPOINT)
 
     def abort(self) -> None:
         for _, process in self._running.values():

@@ -26,6 +26,7 @@ from runnel.recording import members_file, population_file
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import write_json_atomically
 from runnel.recording.population_file import PopulationConfig, Round
+from runnel.reporting import report
 from runnel.reporting.live_view import LiveView, forgiving, members_summary
 from runnel.system import startup
 from runnel.system.signals import StopRequest
@@ -87,9 +88,11 @@ class PopulationRounds:
         except Exception:
             with contextlib.suppress(UserError, OSError):  # such as a full disk, which may be what was raised
                 write_json_atomically(self.directory / "result.json", self._result(over=False))
+                report.write(self.directory)
             raise
         result = self._result(over)
         write_json_atomically(self.directory / "result.json", result)
+        report.write(self.directory)
         return self._ended_with(result)
 
     def _ended_with(self, result: dict[str, Any]) -> Members:

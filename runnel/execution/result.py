@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runnel.environment import is_traceable
 from runnel.execution.building import BuiltRun
@@ -16,6 +16,9 @@ from runnel.reporting.bottleneck import FragmentRole, RunSetting, bottleneck
 from runnel.runtime.single_process.program import Program
 from runnel.runtime.usage import UsageReport
 from runnel.system.platform import has_worker_processes
+
+if TYPE_CHECKING:
+    from runnel.execution.session_state import SessionState
 
 
 def outcome(
@@ -36,6 +39,23 @@ def outcome(
         **({"machines": [asdict(machine) for machine in machines]} if len(machines) > 1 else {}),
         **({"network": _network(traffic, built)} if traffic else {}),
     }
+
+
+def usage_now(lately: UsageReport, state: SessionState) -> dict[str, Any]:
+    """What usage.json has: workers and streams over the last seconds, and what holds the run up."""
+    setting = setting_of(state.built, state.pool.machines)
+    known = lately.workers and all(worker.busy is not None for worker in lately.workers)
+    return {
+        "env_steps": state.counters.env_steps,
+        "workers": [worker.json() for worker in lately.workers],
+        "streams": [stream.json() for stream in lately.streams],
+        "bottleneck": bottleneck(lately, setting, state.counters.restart_reasons) if known else None,
+    }
+
+
+def devices(machines: Sequence[Machine]) -> dict[str, Any]:
+    """What a run has of the machines it runs on, as provenance.json has it."""
+    return {"machines": [asdict(machine) for machine in machines]}
 
 
 def _network(traffic: Mapping[str, Any], built: BuiltRun) -> dict[str, Any]:

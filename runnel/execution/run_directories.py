@@ -12,7 +12,7 @@ from pathlib import Path
 from runnel.algorithm import algorithm_name
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun
-from runnel.recording import members_file, run_directory, run_lock, sweep_file
+from runnel.recording import members_file, requests, run_directory, run_lock, sweep_file
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import as_user_error, check_layout
 
@@ -80,6 +80,7 @@ def alone(directory: Path) -> Iterator[list[str]]:
     check_layout(directory)
     notes: list[str] = []
     with run_lock.hold(directory, notes.append):
+        requests.clear(directory)
         yield notes
 
 

@@ -20,24 +20,26 @@ from typing import Any, NamedTuple
 from runnel.algorithm import algorithm_name
 from runnel.config import serialization
 from runnel.config.jax_config import keep_off_devices
-from runnel.errors import HostLost, RunFailed, StateLost, WorkerFailed
+from runnel.errors import HostLost, RunFailed, StateLost, UserError, WorkerFailed
 from runnel.execution.building import BuiltRun
 from runnel.execution.callbacks import Callbacks
 from runnel.execution.evaluation_task import MakeEvaluator, make_evaluator_of
 from runnel.execution.machine_pool import MachinePool, SingleMachine, replanned
 from runnel.execution.refused_updates import RefusedUpdates
+from runnel.execution.result import devices, usage_now
 from runnel.execution.run import Run
 from runnel.execution.run_stats import RunStats
 from runnel.execution.session_checkpoints import SessionCheckpoints
 from runnel.execution.session_end import SessionEnd
 from runnel.execution.session_evaluation import SessionEvaluation
 from runnel.execution.session_state import SessionState
-from runnel.recording import run_directory
+from runnel.recording import provenance, run_directory
 from runnel.recording.files import as_user_error, write_json_atomically
 from runnel.recording.metrics import MetricsLog
 from runnel.recording.named_sinks import made
 from runnel.recording.sinks import Sink
-from runnel.reporting import metrics_server
+from runnel.recording.usage_file import UsageFile
+from runnel.reporting import metrics_server, plan_file, report
 from runnel.reporting.live_view import LiveView, forgiving, summary
 from runnel.runtime.programs.snapshots import SnapshotSchedule
 from runnel.runtime.single_process.program import Program, make_program
@@ -97,11 +99,13 @@ class Session:
         self.checkpoints = SessionCheckpoints(self.state, self.evaluation, None if shared is None else shared.held)
         self.refused = RefusedUpdates(self.state, self.checkpoints)
         self.end = SessionEnd(self.state)
+        self._usage = UsageFile(run_dir)
         self._schedule = SnapshotSchedule(self.state.run_config.snapshot_periods)
 
     def run(self) -> Run:
         state = self.state
         with self.end.stopping, self.end.at_once(), contextlib.ExitStack() as stack:
+            stack.callback(self._report)
             stack.callback(state.events.close)
             try:
                 with self.end.at_once():
@@ -123,6 +127,11 @@ class Session:
         # A shared program goes on with its other members: what this one had is theirs to drop since it was closed.
         carry = state.program.carry if state.program is not None and self._shared is None else None
         return Run(result, state.run_dir, carry.states if carry is not None else {}, state.built)
+
+    def _report(self) -> None:
+        """Last of all: metrics and events are complete by now."""
+        if self.state.ended and self._shared is None:  # of members of one program, their group writes them
+            report.write(self.state.run_dir)
 
     def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         state = self.state
@@ -172,8 +181,11 @@ class Session:
         state = self.state
         state.begun = True
         write_json_atomically(state.run_dir / "config.json", state.config)
+        provenance.record(state.run_dir, devices(state.pool.machines))
+        plan_file.write(state.run_dir, state.built.plan)
         with as_user_error(state.run_dir / "result.json"):
-            run_directory.remove(state.run_dir, "result.json")
+            for name in ("result.json", report.FILE):
+                run_directory.remove(state.run_dir, name)
         kept = state.counters.env_steps if state.resumed else None
         wandb = state.config if state.run_config.wandb else None
         if self._shared is None:
@@ -258,6 +270,8 @@ class Session:
         self._close()
         self.state.program = None
         self.state.built = replanned(self._requested, self._first_cpus, self.state.pool.machines)
+        with contextlib.suppress(UserError):  # it is only shown
+            plan_file.write(self.state.run_dir, self.state.built.plan)
         self.state.program = self._program()
 
     def _grow(self, log: MetricsLog, view: LiveView) -> None:
@@ -283,7 +297,7 @@ class Session:
             self._exchange_opponents(program)  # workers may have come to a decision while they paused to be saved
             left = math.ceil((self._next_stop(wanted) - state.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if state.stats.startup_s is not None else (0.0, 1)
-            progress = program.run(left, seconds, target, lambda: state.interrupted)
+            progress = program.run(left, seconds, target, self.end.asked_to_end)
             state.stats.add(progress, state.built.graph.steps_per_iteration)
             reached = progress.reached
             if state.stats.startup_s is None and progress.updates:
@@ -299,12 +313,16 @@ class Session:
             self._show(record, lately, view)
             if state.stats.startup_s is not None:
                 startup.end()
+                if self._shared is None:
+                    self._usage.write(lambda lately=lately: usage_now(lately, state))
             self.refused.handle(progress.broken, program, log, view)
             if progress.updates and state.callbacks.is_due():
                 self.evaluation.call("on_update", lambda program=program: self.evaluation.snapshot_now(program))
             self._report_rejections()
             grows = state.pool.grows() and not state.built.plan.synchronous
-            if grows or time.monotonic() - saved_at > state.run_config.checkpoint_every_s:
+            due = time.monotonic() - saved_at > state.run_config.checkpoint_every_s
+            if grows or due or state.checkpoint_asked:
+                state.checkpoint_asked = False
                 self.checkpoints.save(program, view)
                 if state.rest is not None:
                     self.refused.handle(state.rest.broken, program, log, view)

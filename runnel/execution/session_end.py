@@ -10,17 +10,21 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from runnel.errors import RunFailed, UserError, printable
 from runnel.execution.hang_watch import HangWatch
 from runnel.execution.result import outcome
 from runnel.execution.session_state import SessionState
+from runnel.recording import requests
 from runnel.recording.files import one_line, write_json_atomically
+from runnel.reporting import report
 from runnel.reporting.live_view import forgiving
 from runnel.runtime.single_process.program import Program
 from runnel.system import startup
 from runnel.system.signals import Interrupted, StopRequest, Stuck
+
+REQUEST: Final = "a request to stop"
 
 
 class SessionEnd:
@@ -39,6 +43,18 @@ class SessionEnd:
         self.state.interrupted, self.state.asked = True, signal.Signals(number).name
         if self.state.program is not None:
             self.state.program.hurry()
+
+    def asked_to_end(self) -> bool:
+        """Whether a signal or a request has asked for the end. Any thread may call it; requests are taken here."""
+        asked = self.state.requests.taken()
+        if requests.CHECKPOINT in asked:
+            self.state.checkpoint_asked = True
+        if requests.STOP in asked and not self.state.interrupted:
+            self.stopping.asked = self.stopping.asked or REQUEST
+            self.state.interrupted, self.state.asked = True, REQUEST
+            if self.state.program is not None:
+                self.state.program.hurry()
+        return self.state.interrupted
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
@@ -72,6 +88,7 @@ class SessionEnd:
 
     def _look(self) -> None:
         """Called in another thread, several times a second."""
+        self.asked_to_end()
         if self.stopping.asked:
             self.announce()
         if self.watch is not None:
@@ -87,6 +104,7 @@ class SessionEnd:
         self.state.reason = self.state.reason or reason
         if self.state.begun or not self.state.resumed:
             self._write_bad_result("interrupted" if self.stopping.asked else "failed", None)
+            report.write(self.state.run_dir)
         self._say_how_to_go_on(self.state.reason)
 
     def leave_stuck(self, stuck: Stuck) -> dict[str, Any]:
@@ -161,4 +179,5 @@ class SessionEnd:
         if state.reason is not None:
             result["reason"] = state.reason
         write_json_atomically(state.run_dir / "result.json", result)
+        state.ended = True
         return result

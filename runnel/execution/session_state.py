@@ -20,6 +20,7 @@ from runnel.execution.policy_recorder import PolicyRecorder
 from runnel.execution.run_stats import RunCounters, RunStats
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import EventLog
+from runnel.recording.requests import Waiting
 from runnel.reporting.live_view import forgiving
 from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.single_process.program import Program
@@ -47,15 +48,19 @@ class SessionState:
     newest_checkpoint: Path | None = None  # of this session
     newest_metrics: Mapping[str, Any] = field(default_factory=dict)  # the line that metrics.jsonl was given last
     says: Callable[[str], None] | None = None  # shows a line, once there is a view
+    checkpoint_asked: bool = False  # by a request
+    ended: bool = False  # its result is written
     run_config: RunConfig = field(init=False)
     checkpoints: Checkpoints = field(init=False)
     events: EventLog = field(init=False)
     policies: PolicyRecorder = field(init=False)
+    requests: Waiting = field(init=False)
     opponents: Opponents = field(init=False)
 
     def __post_init__(self) -> None:
         self.run_config = run_config.from_json(self.config)
         self.checkpoints, self.events = Checkpoints(self.run_dir), EventLog(self.run_dir)
+        self.requests = Waiting(self.run_dir)
         self.policies = PolicyRecorder(
             self.run_dir, self.config, self.run_config, self.built, self.report_event, lambda: self.interrupted,
             self.pool.standalone, self.make_evaluator,

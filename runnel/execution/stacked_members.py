@@ -170,6 +170,12 @@ class StackedMembers:
         if self._running is not None:
             self._running.stopped = True
 
+    def ask_for_checkpoint(self) -> None:
+        if self._alone is not None:
+            self._alone.ask_for_checkpoint()
+        if self._running is not None:
+            self._running.checkpoint_asked = True
+
     def abort(self) -> None:
         """Nothing is left to end: threads end with the process."""
 

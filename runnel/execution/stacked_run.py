@@ -69,7 +69,7 @@ class StackedRun:
         self._iterations_per_call, self._iteration = 1, 0
         self._began, self._wall_before, self._rate = time.monotonic(), 0.0, Rate()
         self._startup_s: float | None = None
-        self._loaded = self.stopped = False
+        self._loaded = self.stopped = self.checkpoint_asked = False
         self.notes: list[str] = []
         self.left_out: list[tuple[WaitingMember, BuiltRun]] = []  # those that have checkpoints of their own
 
@@ -116,7 +116,8 @@ class StackedRun:
             self._record(log, returns)
             self._evaluate_if_due(before)
             self._compact()
-            if time.monotonic() - saved_at > self._asked.checkpoint_every_s:
+            if self.checkpoint_asked or time.monotonic() - saved_at > self._asked.checkpoint_every_s:
+                self.checkpoint_asked = False
                 self._save()
                 saved_at = time.monotonic()
         self._rate.stop(self._steps)

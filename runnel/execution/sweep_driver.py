@@ -28,6 +28,7 @@ from runnel.planning.plan import plural
 from runnel.recording import members_file, run_directory, sweep_file
 from runnel.recording.files import as_user_error, write_json_atomically
 from runnel.recording.sweep_file import SweepSpec
+from runnel.reporting import report
 from runnel.reporting.live_view import forgiving
 from runnel.reporting.sweep_report import PICTURE, draw, sweep_summary
 from runnel.system.signals import StopRequest
@@ -90,6 +91,8 @@ class SweepDriver:
             write_json_atomically(self._directory / "result.json", result)
         if number is not None and (changed or not run_directory.exists(self._directory, PICTURE)):
             draw(self._spec.space, result["trials"], self._directory)
+        if changed:
+            report.write(self._directory)
         if not self._quiet and sys.stdout is not None:
             print(sweep_summary(result, self._directory), file=forgiving(sys.stdout), flush=True)
         return Sweep(result, self._directory, winner)
@@ -204,7 +207,13 @@ class SweepDriver:
             self._trained |= before.get("finished") != len(made)
             title = f"the best settings on {plural(len(made), 'unseen seed')}"
             group = MemberGroup(
-                directory, self._quiet, time.monotonic(), programs=self._programs, title=title, **self._where
+                directory,
+                self._quiet,
+                time.monotonic(),
+                programs=self._programs,
+                title=title,
+                asked_in=self._directory,
+                **self._where,
             )
             members = group.run(lambda: self._asked)
             self._asked = self._asked or group.asked

@@ -7,51 +7,10 @@ plan shows the cut edges, and `channels.py` opens exactly their channels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from runnel.deprecated import accepts_old_fields
 from runnel.graph.nodes import Edge, Graph, tree_bytes
+from runnel.planning.placed import ChannelKind, CutEdge, Pattern, PlacedFragment
 from runnel.planning.slacks import EXCHANGED, Slacks, described, group_of
-
-Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
-
-ChannelKind = Literal["request", "reply", "unroll", "value", "store", "collective"]
-"""What carries a cut edge: streams of four kinds, a parameter store, or collectives that JAX runs itself."""
-
-
-@accepts_old_fields
-@dataclass(frozen=True)
-class PlacedFragment:
-    """A fragment with its nodes found and its replicas placed."""
-
-    name: str
-    nodes: tuple[str, ...]
-    replicas: int
-    devices: tuple[tuple[str, ...], ...]  # of each replica
-    compiled: bool
-    environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it steps, from and to
-    env_splits: int = 1  # blocks that each replica's environments form
-
-    def workers(self) -> list[str]:
-        """Their names."""
-        return [f"{self.name}-{i}" for i in range(self.replicas)] if self.replicas > 1 else [self.name]
-
-
-@dataclass(frozen=True)
-class CutEdge:
-    """Edges from one node to the nodes of another fragment that travel together, or gradients between replicas."""
-
-    source: str
-    target: str
-    what: tuple[str, ...]
-    pattern: Pattern
-    synchronisation: str
-    bytes_per_iteration: int
-    channel: ChannelKind
-    group: str = ""
-    node: str = ""  # whose values it carries
-    slack: int | None = 0  # by how many updates the source may run ahead; None: the target never waits
 
 
 def learns(fragment: PlacedFragment, graph: Graph) -> bool:

@@ -19,8 +19,8 @@ from runnel.errors import UserError, nearest
 from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph
 from runnel.ops.blocks import learners_in_words
-from runnel.planning.advisories import human_bytes, notes, plural
-from runnel.planning.cuts import CutEdge, Pattern, PlacedFragment, cut_edges, learns
+from runnel.planning.advisories import notes, plural
+from runnel.planning.cuts import cut_edges, learns
 from runnel.planning.distribution import (
     REST,
     Barrier,
@@ -32,6 +32,7 @@ from runnel.planning.distribution import (
     Synchronisation,
 )
 from runnel.planning.machine import DRIVER, HERE, Machine, in_order
+from runnel.planning.placed import CutEdge, Pattern, PlacedFragment, human_bytes
 from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
 from runnel.planning.reuse import reuses
 from runnel.planning.slacks import matches, slacks

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape
 
-if TYPE_CHECKING:
-    from runnel.planning.cuts import CutEdge, PlacedFragment
-    from runnel.planning.plan import Plan
+from runnel.planning.placed import CutEdge, DrawnPlan, PlacedFragment, PlanUsage, human_bytes
+from runnel.planning.shapes import Shape, arrow, rect, text_width, write
 
 MARGIN: Final = 28
 PAD: Final = 16
@@ -24,7 +23,6 @@ LINE: Final = 17
 CHIP: Final = 26
 SHADOW: Final = 6
 LOOP: Final = 26
-FONT: Final = 13
 WRAP: Final = 30
 """Characters of an edge's contents on a line."""
 MANNER_WRAP: Final = 44
@@ -45,13 +43,40 @@ COLOURS: Final = {
 }
 
 
+STRIP: Final = 8
+MOST_STRIPS: Final = 32
+"""Of more workers a box shows the mean alone."""
+TRACK, BUSY = "#d9dde2", "#0f8a7e"
+
+
+class Picture(NamedTuple):
+    """A plan, drawn."""
+
+    title: str
+    width: float
+    height: float
+    shapes: list[Shape]
+
+    def json(self) -> dict[str, Any]:
+        size = {"width": round(self.width), "height": round(self.height)}
+        return {"title": self.title, **size, "shapes": [shape.json() for shape in self.shapes]}
+
+
+@dataclass(frozen=True)
+class _Edge(CutEdge):
+    """A cut edge, and what was measured of it."""
+
+    measured: str = ""
+
+
 @dataclass
 class _Box:
     """A fragment and where it stands."""
 
     fragment: PlacedFragment
-    loops: list[CutEdge]
+    loops: list[_Edge]
     hosts: list[str]  # of its workers; empty where there is one machine
+    busy: list[float]  # of its workers, as far as it was measured
     x: float = 0
     y: float = 0
     width: float = 0
@@ -79,7 +104,12 @@ class _Box:
             facts.append(_count(end - first, "environment") + (" each" if fragment.replicas > 1 else ""))
             if fragment.env_splits > 1:
                 facts.append(f"in {fragment.env_splits} splits")
-        return [*facts, *self.places]
+        return [*facts, *self.places, *([_busy(self.busy)] if self.busy else [])]
+
+    @property
+    def strip(self) -> float:
+        """Room for the strip of busy shares."""
+        return STRIP + 6 if 0 < len(self.busy) <= MOST_STRIPS else 0
 
     @property
     def places(self) -> list[str]:
@@ -94,22 +124,44 @@ class _Box:
         return [*shown[: HOSTS - 1], f"{sum(rest)} at {len(rest)} other machines"]
 
     def least_size(self) -> tuple[float, float]:
-        words = [_width(text) for text in (*self.facts, *self.fragment.nodes)]
-        width = max(150, _width(self.title, 16, bold=True), *words) + 2 * PAD
-        return width, PAD + 22 + LINE * len(self.facts) + 10 + (CHIP + 6) * len(self.fragment.nodes) + PAD - 6
+        words = [text_width(text) for text in (*self.facts, *self.fragment.nodes)]
+        width = max(150, text_width(self.title, 16, bold=True), *words) + 2 * PAD
+        return width, PAD + 22 + LINE * len(self.facts) + self.strip + 10 + (CHIP + 6) * len(
+            self.fragment.nodes
+        ) + PAD - 6
 
     def above(self) -> float:
         """Room for its loops and the replicas behind it."""
         return self.shadow + sum(LOOP + _label_height(cut) for cut in self.loops)
 
 
-def svg(plan: Plan) -> str:
+def svg(plan: DrawnPlan) -> str:
     """The picture, as the text of an SVG file."""
-    columns = _columns(plan)
+    title, width, height, shapes = picture(plan)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+            f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif" role="img">',
+            f"<title>{escape(title)}</title>",
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            'orient="auto"><path d="M0,0.5 L8,4 L0,7.5 z" fill="#444444"/></marker></defs>',
+            '<rect width="100%" height="100%" fill="#ffffff"/>',
+            *(shape.svg() for shape in shapes),
+            "</svg>\n",
+        ]
+    )
+
+
+def picture(plan: DrawnPlan, usage: PlanUsage = PlanUsage()) -> Picture:  # noqa: B008 - it is frozen
+    """The picture, as data. `usage`: what is known of busy workers and of edges is drawn on it."""
+    edges = [
+        _Edge(**vars(cut), measured=usage.edges.get((cut.source, cut.target, cut.channel), "")) for cut in plan.cuts
+    ]
+    columns = _columns(plan, edges, usage.busy)
     boxes = {box.fragment.name: box for column in columns for box in column}
     place = {box.fragment.name: number for number, column in enumerate(columns) for box in column}
-    across = [cut for cut in plan.cuts if abs(place[cut.source] - place[cut.target]) == 1]
-    below = [cut for cut in plan.cuts if abs(place[cut.source] - place[cut.target]) > 1]
+    across = [cut for cut in edges if abs(place[cut.source] - place[cut.target]) == 1]
+    below = [cut for cut in edges if abs(place[cut.source] - place[cut.target]) > 1]
 
     heading = f"{plan.algorithm} on {plan.environment}, {plan.distribution}"
     counts = [_count(plan.envs, "environment"), f"{plan.steps_per_iteration:,} steps an iteration"]
@@ -122,7 +174,7 @@ def svg(plan: Plan) -> str:
     remarks += [(note, NOTE) for note in plan.notes]
 
     _place(columns, across, top=MARGIN + 56 + LINE * len(remarks))
-    shapes: list[str] = []
+    shapes: list[Shape] = []
     for box in boxes.values():
         shapes += _draw_box(box)
     labels = _across(boxes, place, across, shapes)
@@ -131,41 +183,29 @@ def svg(plan: Plan) -> str:
         labels += _loops(box, shapes)
 
     texts = [
-        _text(MARGIN, MARGIN + 12, heading, 17, bold=True),
-        _text(MARGIN, MARGIN + 34, subtitle, colour="#555555"),
-        *(_text(MARGIN, MARGIN + 34 + LINE * i, text, 12, colour=ink) for i, (text, ink) in enumerate(remarks, 1)),
+        write(MARGIN, MARGIN + 12, heading, 17, bold=True),
+        write(MARGIN, MARGIN + 34, subtitle, colour="#555555"),
+        *(write(MARGIN, MARGIN + 34 + LINE * i, remark, 12, colour=ink) for i, (remark, ink) in enumerate(remarks, 1)),
     ]
     right = [box.x + box.width + box.shadow for box in boxes.values()] + [label.right for label in labels]
-    right += [MARGIN + _width(heading, 17, bold=True), MARGIN + _width(subtitle)]
-    right += [MARGIN + _width(text, 12) for text, _ in remarks]
+    right += [MARGIN + text_width(heading, 17, bold=True), MARGIN + text_width(subtitle)]
+    right += [MARGIN + text_width(remark, 12) for remark, _ in remarks]
     bottom = [box.y + box.height for box in boxes.values()] + [label.bottom for label in labels]
-    width, height = max(right) + MARGIN, max(bottom) + MARGIN
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif" role="img">',
-            f"<title>{escape(heading)}</title>",
-            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-            'orient="auto"><path d="M0,0.5 L8,4 L0,7.5 z" fill="#444444"/></marker></defs>',
-            '<rect width="100%" height="100%" fill="#ffffff"/>',
-            *texts,
-            *shapes,
-            *(line for label in labels for line in label.draw()),
-            "</svg>\n",
-        ]
-    )
+    written = [shape for label in labels for shape in label.draw()]
+    return Picture(heading, max(right) + MARGIN, max(bottom) + MARGIN, [*texts, *shapes, *written])
 
 
 # Placing
 
 
-def _columns(plan: Plan) -> list[list[_Box]]:
+def _columns(plan: DrawnPlan, edges: Sequence[_Edge], busy: Mapping[str, float]) -> list[list[_Box]]:
     """Fragments from left to right; one that exchanges nothing with the last column stands in it."""
     linked = {frozenset((cut.source, cut.target)) for cut in plan.cuts}
     columns: list[list[_Box]] = []
     for fragment in plan.fragments:
         hosts = [plan.host(name) for name in fragment.workers()] if plan.hosts else []
-        box = _Box(fragment, [cut for cut in plan.cuts if cut.source == cut.target == fragment.name], hosts)
+        loops = [cut for cut in edges if cut.source == cut.target == fragment.name]
+        box = _Box(fragment, loops, hosts, [busy[name] for name in fragment.workers() if name in busy])
         alone = len(columns) < 2 or any(
             frozenset((fragment.name, other.fragment.name)) in linked for other in columns[-1]
         )
@@ -176,11 +216,11 @@ def _columns(plan: Plan) -> list[list[_Box]]:
     return columns
 
 
-def _place(columns: Sequence[Sequence[_Box]], across: Sequence[CutEdge], top: float) -> None:
+def _place(columns: Sequence[Sequence[_Box]], across: Sequence[_Edge], top: float) -> None:
     """Gives every box its place and size."""
     number = {box.fragment.name: i for i, column in enumerate(columns) for box in column}
 
-    def touching(name: str, gap: int) -> list[CutEdge]:
+    def touching(name: str, gap: int) -> list[_Edge]:
         """The edges of a fragment in the gap to the right of column `gap`."""
         return [
             c for c in across if name in (c.source, c.target) and {number[c.source], number[c.target]} == {gap, gap + 1}
@@ -217,7 +257,7 @@ def _place(columns: Sequence[Sequence[_Box]], across: Sequence[CutEdge], top: fl
 class _Label:
     """What an edge carries, how, and how much."""
 
-    cut: CutEdge
+    cut: _Edge
     x: float  # its middle
     y: float  # the top of its first line
 
@@ -229,40 +269,51 @@ class _Label:
     def bottom(self) -> float:
         return self.y + _label_height(self.cut)
 
-    def draw(self) -> Iterable[str]:
+    def draw(self) -> Iterable[Shape]:
         width, height = _label_width(self.cut), _label_height(self.cut) - 4
-        yield _rect(self.x - width / 2, self.y, width, height, 0, "#ffffff", "none")
+        yield rect(self.x - width / 2, self.y, width, height, 0, "#ffffff", "none")
         for i, line in enumerate(_contents(self.cut)):
-            yield _text(self.x, self.y + LINE * i + 12, line, bold=True, anchor="middle")
+            yield write(self.x, self.y + LINE * i + 12, line, bold=True, anchor="middle")
         y = self.y + LINE * len(_contents(self.cut)) + 11
         for i, line in enumerate(_manner(self.cut)):
-            yield _text(self.x, y + 15 * i, line, 11, anchor="middle", colour="#555555")
+            yield write(self.x, y + 15 * i, line, 11, anchor="middle", colour="#555555")
 
 
-def _draw_box(box: _Box) -> list[str]:
+def _draw_box(box: _Box) -> list[Shape]:
     fragment, shapes = box.fragment, []
     for behind in range(min(2, fragment.replicas - 1), 0, -1):
         offset = SHADOW * behind
-        shapes.append(_rect(box.x + offset, box.y - offset, box.width, box.height, 10, "#f4f5f7", "#9aa1ab"))
-    shapes.append(_rect(box.x, box.y, box.width, box.height, 10, "#fafbfc", "#5b6470"))
+        shapes.append(rect(box.x + offset, box.y - offset, box.width, box.height, 10, "#f4f5f7", "#9aa1ab"))
+    shapes.append(rect(box.x, box.y, box.width, box.height, 10, "#fafbfc", "#5b6470"))
     x, y = box.x + PAD, box.y + PAD + 14
-    shapes.append(_text(x, y, box.title, 16, bold=True))
+    shapes.append(write(x, y, box.title, 16, bold=True))
     for fact in box.facts:
         y += LINE
-        shapes.append(_text(x, y, fact, 12, colour="#555555"))
-    y += 14
+        shapes.append(write(x, y, fact, 12, colour="#555555"))
+    if box.strip:
+        shapes += _strip(box.busy, x, y + 7, box.width - 2 * PAD)
+    y += 14 + box.strip
     for node in fragment.nodes:
         fill, ink = COLOURS.get(node.rpartition("/")[2].rstrip("0123456789"), COLOURS["map"])
-        shapes.append(_rect(x, y, box.width - 2 * PAD, CHIP, 6, fill, ink))
-        shapes.append(_text(box.x + box.width / 2, y + 17.5, node, anchor="middle", colour=ink))
+        shapes.append(rect(x, y, box.width - 2 * PAD, CHIP, 6, fill, ink))
+        shapes.append(write(box.x + box.width / 2, y + 17.5, node, anchor="middle", colour=ink))
         y += CHIP + 6
     return shapes
 
 
-def _across(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[CutEdge], shapes: list[str]) -> list[_Label]:
+def _strip(busy: Sequence[float], x: float, y: float, width: float) -> Iterable[Shape]:
+    """The busy share of each worker, side by side."""
+    each = width / len(busy)
+    gap = 2 if len(busy) > 1 else 0
+    for i, share in enumerate(busy):
+        yield rect(x + i * each, y, each - gap, STRIP, 2, TRACK, "none")
+        yield rect(x + i * each, y, (each - gap) * share, STRIP, 2, BUSY, "none")
+
+
+def _across(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[_Edge], shapes: list[Shape]) -> list[_Label]:
     """Edges between neighbours: straight arrows, one under the other."""
     labels = []
-    between: dict[tuple[str, str], list[CutEdge]] = {}
+    between: dict[tuple[str, str], list[_Edge]] = {}
     for cut in cuts:
         left, right = sorted((cut.source, cut.target), key=lambda name: place[name])
         between.setdefault((left, right), []).append(cut)
@@ -280,12 +331,12 @@ def _across(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[CutEdg
             reach = min(max(y - 7, left.y + 8), left.y + left.height - left.shadow - 4)
             start, end = (left.x + left.width + left.shadow + 3, reach), (right.x - 4, y - 7)
             forward = cut.source == left_name
-            shapes.append(_arrow([start, end] if forward else [end, start]))
+            shapes.append(arrow([start, end] if forward else [end, start]))
             labels.append(_Label(cut, (start[0] + end[0]) / 2, y - height + 2))
     return labels
 
 
-def _below(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[CutEdge], shapes: list[str]) -> list[_Label]:
+def _below(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[_Edge], shapes: list[Shape]) -> list[_Label]:
     """Edges that pass over a column: down, along a lane of their own, and up again."""
     labels = []
     ends = {}  # of each edge: the two places on the lower rims of boxes
@@ -297,7 +348,7 @@ def _below(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[CutEdge
     for cut in sorted(cuts, key=lambda cut: abs(place[cut.source] - place[cut.target])):
         lane += _label_height(cut) + 8
         (x1, y1), (x2, y2) = ends[cut.source, cut], ends[cut.target, cut]
-        shapes.append(_arrow([(x1, y1 + 2), (x1, lane), (x2, lane), (x2, y2 + 3)]))
+        shapes.append(arrow([(x1, y1 + 2), (x1, lane), (x2, lane), (x2, y2 + 3)]))
         # Beside the other edges' ways down, where there is room beside them.
         half = _label_width(cut) / 2
         others = [x for (_, other), (x, _) in ends.items() if other is not cut]
@@ -308,13 +359,13 @@ def _below(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[CutEdge
     return labels
 
 
-def _loops(box: _Box, shapes: list[str]) -> list[_Label]:
+def _loops(box: _Box, shapes: list[Shape]) -> list[_Label]:
     """Edges between the replicas of a fragment: over its box."""
     labels = []
     y = box.y - box.shadow
     for cut in box.loops:
         left, right = box.x + box.width * 0.3, box.x + box.width * 0.7
-        shapes.append(_arrow([(left, y - 2), (left, y - LOOP + 6), (right, y - LOOP + 6), (right, y - 4)]))
+        shapes.append(arrow([(left, y - 2), (left, y - LOOP + 6), (right, y - LOOP + 6), (right, y - 4)]))
         middle = max(box.x + box.width / 2, MARGIN + _label_width(cut) / 2)
         labels.append(_Label(cut, middle, y - LOOP - _label_height(cut) + 4))
         y -= LOOP + _label_height(cut)
@@ -324,57 +375,30 @@ def _loops(box: _Box, shapes: list[str]) -> list[_Label]:
 # Words and strokes
 
 
-def _contents(cut: CutEdge) -> list[str]:
+def _contents(cut: _Edge) -> list[str]:
     return textwrap.wrap(", ".join(cut.what), WRAP, break_long_words=False)
 
 
-def _manner(cut: CutEdge) -> list[str]:
-    from runnel.planning.plan import human_bytes
-
+def _manner(cut: _Edge) -> list[str]:
     how = textwrap.wrap(f"{cut.pattern}, {cut.synchronisation}", MANNER_WRAP, break_long_words=False)
-    return [*how, f"{human_bytes(cut.bytes_per_iteration)} an iteration"]
+    measured = textwrap.wrap(cut.measured, MANNER_WRAP)
+    return [*how, f"{human_bytes(cut.bytes_per_iteration)} an iteration", *measured]
 
 
-def _label_width(cut: CutEdge) -> float:
-    words = [_width(line, bold=True) for line in _contents(cut)] + [_width(line, 11) for line in _manner(cut)]
+def _label_width(cut: _Edge) -> float:
+    words = [text_width(line, bold=True) for line in _contents(cut)] + [text_width(line, 11) for line in _manner(cut)]
     return max(words) + 8
 
 
-def _label_height(cut: CutEdge) -> float:
+def _label_height(cut: _Edge) -> float:
     return LINE * len(_contents(cut)) + 15 * len(_manner(cut)) + 4
+
+
+def _busy(shares: Sequence[float]) -> str:
+    """`busy 93%`, or from the least to the most busy worker."""
+    low, high = f"{min(shares):.0%}", f"{max(shares):.0%}"
+    return f"busy {low}" if low == high else f"busy {low} to {high}"
 
 
 def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _width(text: str, size: float = FONT, bold: bool = False) -> float:
-    """An upper estimate of the width in Helvetica."""
-    return len(text) * size * (0.6 if bold else 0.55)
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    size: float = FONT,
-    *,
-    bold: bool = False,
-    anchor: str = "start",
-    colour: str = "#1d2127",
-) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text {place} font-size="{size}"{weight} fill="{colour}">{escape(text)}</text>'
-
-
-def _rect(x: float, y: float, width: float, height: float, radius: float, fill: str, stroke: str) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius}" '
-        f'fill="{fill}" stroke="{stroke}"/>'
-    )
-
-
-def _arrow(points: Sequence[tuple[float, float]]) -> str:
-    path = " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<path d="M{path}" fill="none" stroke="#444444" stroke-width="1.4" marker-end="url(#head)"/>'

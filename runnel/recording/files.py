@@ -115,6 +115,10 @@ WRITTEN: Final = (
     "events.jsonl",
     "events.older.jsonl",
     "evaluations.jsonl",
+    "plan.json",
+    "provenance.json",
+    "usage.json",
+    "report.html",
     ".wandb-id",
     ".lock",
 )

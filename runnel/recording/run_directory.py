@@ -106,8 +106,8 @@ def truncate(root: Path | str, name: str, size: int) -> None:
         os.close(fd)
 
 
-def replace(root: Path | str, name: str, content: bytes) -> None:
-    """Puts a file in the place of another in one step that survives a loss of power."""
+def replace(root: Path | str, name: str, content: bytes, durable: bool = True) -> None:
+    """Puts a file in the place of another in one step. `durable`: one that survives a loss of power."""
     *above, last = _parts(name)
     temporary = f".{last}.{os.getpid()}"
     with directory(root, "/".join(above)) as fd:
@@ -118,7 +118,8 @@ def replace(root: Path | str, name: str, content: bytes) -> None:
             with os.fdopen(new, "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.rename(temporary, last, src_dir_fd=fd, dst_dir_fd=fd)
         finally:
             with contextlib.suppress(OSError):

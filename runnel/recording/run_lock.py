@@ -29,6 +29,9 @@ FILE: Final = ".lock"
 WITHOUT: Final = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """How file systems say that they have no locks."""
 
+LOOKS, LOOK_S = 5, 0.02
+"""How often, and after how long, a lock is tried again that somebody may only look at."""
+
 _held: set[int] = set()
 """The descriptors of this process's locks. A fork closes them: `flock` lasts until every process has closed its own."""
 
@@ -65,6 +68,18 @@ def check_free(run_dir: Path) -> None:
         pass  # there is none, or it is no plain file: `hold` will raise
 
 
+def in_use(run_dir: Path | str) -> bool:
+    """Whether a run holds the directory now. It is locked for an instant to find out; `hold` waits that out."""
+    try:
+        with run_directory.open_to_read(run_dir, FILE, 4096) as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # there is none, or no plain file, or the file system has no locks
+    return False
+
+
 def _used(run_dir: Path, fd: int) -> UserError:
     return UserError(
         f"{run_dir} is in use by another run{_holder(fd)}; wait for its end or stop it, or choose another directory",
@@ -74,7 +89,7 @@ def _used(run_dir: Path, fd: int) -> UserError:
 
 def _take(fd: int, folder: int, run_dir: Path, note: Callable[[str], None]) -> None:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(fd)
         _lock_folder(folder)
     except BlockingIOError:
         raise _used(run_dir, fd) from None
@@ -86,6 +101,16 @@ def _take(fd: int, folder: int, run_dir: Path, note: Callable[[str], None]) -> N
     with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
         os.ftruncate(fd, 0)
         os.write(fd, json.dumps(here).encode())
+
+
+def _lock(fd: int) -> None:
+    """Raises BlockingIOError where another run has it; not for the instant that `in_use` looks at it."""
+    for _ in range(LOOKS):
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOOK_S)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _lock_folder(fd: int) -> None:

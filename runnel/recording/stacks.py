@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from runnel.errors import UserError
 from runnel.recording import run_directory
-from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.checkpoint_directory import REPLAY, STATE, Unreadable
 from runnel.recording.files import read_json, write_json_atomically
+
+if TYPE_CHECKING:
+    from runnel.recording.checkpoint import Checkpoints
 
 FILE: Final = "stacks.json"
 NAME: Final = re.compile(r"stack-[0-9]{1,4}")
@@ -72,6 +74,8 @@ class StackCounters(NamedTuple):
 
 def unstack(directory: Path, member: int, member_dir: Path) -> None:
     """Gives a member the newest checkpoint of its stack, unless it has one that is as new."""
+    from runnel.recording.checkpoint import Checkpoints  # which imports JAX: those who list members need none
+
     for path in sorted(directory.iterdir()):
         if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue

@@ -70,14 +70,14 @@ def read_curve(run_dir: Path | str, metric: str = RETURN) -> Curve:
     if not points:
         raise NoCurve(f"{run_dir} has no curve yet: no episode has ended; let it train for longer")
     env_steps, values = np.array(points, np.float64).T
-    return Curve(run_dir, *_configuration(run_dir), env_steps, values)
+    return Curve(run_dir, *configuration(run_dir), env_steps, values)
 
 
 def curve_of(run_dir: Path, points: tuple[np.ndarray, np.ndarray] | None, metric: str = RETURN) -> Curve:
     """The curve of a run whose points are kept elsewhere: environment steps and values."""
     if points is None:
         raise NoCurve(f"{run_dir} has no {metric} yet; let it train for longer")
-    return Curve(run_dir, *_configuration(run_dir), *points)
+    return Curve(run_dir, *configuration(run_dir), *points)
 
 
 def _evaluations(run_dir: Path) -> Iterator[dict[str, Any]]:
@@ -96,7 +96,7 @@ def _point(point: list[Any], run_dir: Path) -> tuple[float, float]:
     return float(point[0]), float(point[1])
 
 
-def _configuration(run_dir: Path) -> tuple[tuple[str, ...], dict[str, str], str]:
+def configuration(run_dir: Path) -> tuple[tuple[str, ...], dict[str, str], str]:
     """What a run is called by: names, settings and seed."""
     try:
         config = read_json(run_dir, "config.json")
@@ -116,7 +116,7 @@ def _configuration(run_dir: Path) -> tuple[tuple[str, ...], dict[str, str], str]
 
 def read_names(run_dir: Path) -> tuple[str, ...]:
     """The names of a run's algorithm, environment and distribution."""
-    return _configuration(run_dir)[0]
+    return configuration(run_dir)[0]
 
 
 def _settings(described: Any) -> dict[str, Any]:

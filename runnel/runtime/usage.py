@@ -34,6 +34,7 @@ class WorkerUsage:
             **({"host": self.host} if self.host else {}),
             "busy": None if self.busy is None else round(self.busy, 4),
             **{name: count for name, count in counted.items() if count is not None},
+            **({} if self.per_second is None else {"per_second": round(self.per_second, 2)}),
             "waits": {cause: round(seconds, 3) for cause, seconds in waits},
             **({"phases": {name: round(seconds, 3) for name, seconds in self.phases.items()}} if self.phases else {}),
         }

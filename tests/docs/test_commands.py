@@ -9,7 +9,7 @@ from paths import ROOT
 from runnel.cli import arguments
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMES = "train|sweep|resume|eval|versus|policies|export|plan|plot|bench|list|doctor|help|completion"
+NAMES = "train|sweep|resume|eval|versus|policies|export|plan|plot|dash|bench|list|doctor|help|completion"
 COMMAND = re.compile(rf"^(?:\$ )?(?:[A-Z_]+=\S+ )*runnel ((?:{NAMES})\b(?!:).*)$")
 
 

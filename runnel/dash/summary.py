@@ -1,0 +1,56 @@
+"""A run in a few words, as the list of runs shows it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from runnel.recording import members_file, run_directory, run_lock, stacks
+from runnel.recording.metrics import FILE as METRICS
+from runnel.reporting import group_view
+from runnel.reporting.run_view import UNREADABLE, about, plain, result, text
+from runnel.reporting.series import glance, number, short
+
+SPARK: Final = 40
+FIRST: Final = tuple(f"{name}/{METRICS}" for name in ("member-0", "member-00", "member-000", "stack-0"))
+FILES: Final = ("config.json", "result.json", METRICS, members_file.FILE, run_lock.FILE, *FIRST)
+"""What it is made of."""
+
+
+def summary(directory: Path) -> dict[str, Any]:
+    """A run in a few words: what it is of, how far it is, and its learning curve."""
+    several = members_file.holds_members(directory)
+    first, members = directory, 0
+    if several:
+        listed = members_file.read(directory)
+        members, first = len(listed), directory / listed[0].directory
+    ended: dict[str, Any] = {}
+    with contextlib.suppress(*UNREADABLE):
+        ended = result(directory)
+    of = about(first)
+    recorded = directory / stacks.name_of(0) if several and run_directory.exists(directory, stacks.FILE) else first
+    seen = glance(recorded)
+    now = {**seen.last, **ended} if ended else seen.last
+    reached = ended.get("iqm_return") if several else now.get("mean_return")
+    changed = max(
+        (os.stat(directory / name, follow_symlinks=False).st_mtime for name in _files(directory)), default=0.0
+    )
+    return {
+        "name": text(directory.name),
+        "kind": group_view.kind(directory) if several else "run",
+        "members": members,
+        **{key: of[key] for key in ("algorithm", "environment", "distribution")},
+        "status": plain(ended.get("status")),
+        "env_steps": number(now.get("env_steps")),
+        "return": number(reached),
+        "steps_per_second": number(now.get("steps_per_second")),
+        "changed": changed,
+        "curve": [[point[0], short(point[1])] for point in seen.returns[:: max(1, len(seen.returns) // SPARK)]],
+    }
+
+
+def _files(directory: Path) -> list[str]:
+    names = ("config.json", "result.json", METRICS, members_file.FILE)
+    return [name for name in names if run_directory.exists(directory, name)]

@@ -1,0 +1,127 @@
+import { ask, blob, get as fetched, hasToken } from "./api.js";
+import { card, h } from "./elements.js";
+import { metricPanel } from "./panel.js";
+import * as s from "./sections.js";
+
+// One run, or a directory of several. A part of the page is drawn anew where its part of the view has changed.
+export function runPage(id) {
+  let view = null;
+  let panel = null;
+  const link = (directory) => `#run/${encodeURIComponent(`${id}/${directory}`)}`;
+  const slots = [
+    slot((v) => [v.name, v.status, v.about, v.result, v.problems], s.header),
+    slot((v) => [v.status, v.asked], (v) => controls(id, v)),
+    slot((v) => [v.now, v.result, v.status, v.usage?.bottleneck], s.summary),
+    slot((v) => v.bands, (v) => v.bands?.length > 0 && card("Curves", s.bandCurves(v))),
+    slot((v) => v.kind, (v) => v.kind === "run" && (panel = metricPanel(() => view))),
+    slot((v) => v.lineage, s.lineageOf),
+    slot((v) => v.result.trials, s.trials),
+    slot((v) => v.members, (v) => s.memberTable(v, link)),
+    slot((v) => v.plan, s.plan),
+    slot((v) => v.usage, s.workers),
+    slot((v) => v.evaluations, s.evaluationResults),
+    slot((v) => v.payoffs, s.payoffMatrices),
+    slot((v) => v.videos, (v) => films(id, v.videos)),
+    slot((v) => v.events, s.faults),
+    slot((v) => v.logs, (v) => logs(id, v.logs)),
+    slot((v) => v.about, s.settingsOf),
+    slot((v) => [v.starts, v.config], s.reproduce),
+  ];
+  const parent = id.includes("/member-") || id.endsWith("/winner") ? `#run/${encodeURIComponent(id.slice(0, id.lastIndexOf("/")))}` : "#";
+  return {
+    element: h("div", {}, h("nav", {}, h("a", { href: parent }, parent === "#" ? "all runs" : "all members")), slots.map((one) => one.element)),
+    async refresh(get) {
+      view = await get("/api/run", { id });
+      document.title = `${view.name} - Runnel`;
+      for (const one of slots) one.update(view);
+      panel?.update();
+    },
+  };
+}
+
+function slot(part, make) {
+  const element = h("div", {});
+  let drawn = null;
+  return {
+    element,
+    update(view) {
+      const now = JSON.stringify(part(view) ?? null);
+      if (now === drawn) return;
+      drawn = now;
+      element.replaceChildren(make(view) || "");
+    },
+  };
+}
+
+function controls(id, view) {
+  if (view.status !== "running" || !view.top) return null;
+  const said = h("span", { class: "dim", role: "status" });
+  const button = (name, what, properties = {}) => {
+    const element = h("button", { type: "button", class: "button", ...properties }, name);
+    element.addEventListener("click", async () => {
+      if (what === "stop" && !element.dataset.sure) {
+        element.dataset.sure = "yes";
+        element.textContent = "Stop: sure?";
+        setTimeout(() => {
+          delete element.dataset.sure;
+          element.textContent = name;
+        }, 4000);
+        return;
+      }
+      try {
+        await ask(id, what);
+        said.textContent = what === "stop" ? "asked to stop, with a checkpoint" : "asked for a checkpoint";
+      } catch (problem) {
+        said.textContent = problem.message;
+      }
+    });
+    return element;
+  };
+  const why = hasToken() ? null : h("span", { class: "dim" }, "to control it, open the address that the command printed");
+  const off = { disabled: !hasToken() };
+  return h("div", { class: "bar controls" }, button("Checkpoint", "checkpoint", off), button("Stop", "stop", { ...off, class: "button danger" }), why, said);
+}
+
+function logs(id, names) {
+  if (!names.length) return null;
+  const text = h("pre", { class: "log", tabindex: "0", "aria-label": "log" });
+  const which = h("select", { "aria-label": "worker's log" }, h("option", { value: "" }, "choose a log"), names.map((name) => h("option", { value: name }, name)));
+  const load = async () => {
+    if (!which.value) return text.replaceChildren();
+    try {
+      const found = await fetched("/api/log", { id, name: which.value });
+      if (text.textContent === found.text) return;
+      text.textContent = found.text;
+      text.scrollTop = text.scrollHeight;
+    } catch (problem) {
+      text.textContent = problem.message;
+    }
+  };
+  which.addEventListener("change", load);
+  const timer = setInterval(() => {
+    if (!text.isConnected) return clearInterval(timer);
+    if (!document.hidden && which.value) load();
+  }, 3000);
+  return card("Logs", which, text);
+}
+
+function films(id, names) {
+  if (!names.length) return null;
+  const box = h("div", { class: "films" });
+  const show = async (name) => {
+    try {
+      const found = await blob("/api/video", { id, name });
+      const source = URL.createObjectURL(found);
+      const tag = found.type === "image/gif" ? h("img", { src: source, alt: name }) : h("video", { src: source, controls: true, muted: true });
+      box.replaceChildren(h("figure", {}, tag, h("figcaption", {}, name)));
+    } catch (problem) {
+      box.textContent = problem.message;
+    }
+  };
+  const buttons = names.slice(0, 50).map((name) => {
+    const button = h("button", { type: "button", class: "chip" }, name);
+    button.addEventListener("click", () => show(name));
+    return button;
+  });
+  return card("Videos", h("div", { class: "chips" }, buttons), box);
+}

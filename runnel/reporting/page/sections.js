@@ -1,0 +1,234 @@
+import { card, duration, h, isNumber, percent, pill, short, table, whole } from "./elements.js";
+import { chart, smoothed } from "./chart.js";
+import { planPicture } from "./plan.js";
+import { timeline } from "./timeline.js";
+
+// Each section is a function of the view: what it returns depends on nothing else, so it is drawn anew only where
+// its part of the view has changed.
+
+const FIRST = ["mean_return", "eval/return", "steps_per_second", "staleness_mean"];
+const OF_TIME = new Set(["env_steps", "iterations", "wall_seconds", "eval/env_steps", "updates", "episodes"]);
+
+export function header(view) {
+  const about = view.about ?? {};
+  const from = view.kind === "run" ? about : view.result;
+  const what = [from.algorithm, from.environment, from.distribution].filter(Boolean);
+  const names = { members: "several seeds", population: "population", sweep: "sweep" };
+  return h(
+    "div",
+    { class: "title" },
+    h("h1", {}, view.name, " ", pill(view.status)),
+    h("p", { class: "dim" }, [names[view.kind], ...what, about.seed && `seed ${about.seed}`].filter(Boolean).join(" · ")),
+    view.result.reason && h("p", { class: "notice bad" }, view.result.reason),
+    view.problems.length > 0 && h("p", { class: "notice" }, "cannot be read: ", view.problems.join("; ")),
+  );
+}
+
+export function summary(view) {
+  const now = view.status === "running" ? { ...view.result, ...view.now } : { ...view.now, ...view.result };
+  const steps = view.about?.steps;
+  const tiles = [
+    ["environment steps", isNumber(steps) && steps > 0 ? `${short(now.env_steps)} of ${short(steps)}` : short(now.env_steps)],
+    ["mean return", short(now.iqm_return ?? now.mean_return)],
+    ["steps per second", short(now.steps_per_second)],
+    ["time", duration(now.wall_seconds)],
+    ["updates", short(now.updates)],
+    ["episodes", short(now.episodes)],
+    ["staleness", now.staleness_max > 0 ? `${short(now.staleness_mean)}, highest ${short(now.staleness_max)}` : "–"],
+    ["restarts", short(now.restarts)],
+    ["members finished", isNumber(now.members) ? `${now.finished} of ${now.members}` : "–"],
+  ].filter(([name, value]) => value !== "–" && !(name === "restarts" && value === "0"));
+  const parts = [h("dl", { class: "tiles" }, tiles.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))))];
+  if (isNumber(steps) && isNumber(now.env_steps) && view.status === "running") {
+    parts.push(h("progress", { max: steps, value: Math.min(steps, now.env_steps), "aria-label": "environment steps" }));
+  }
+  if (view.usage?.bottleneck) parts.push(h("p", { class: "notice tip-line" }, h("b", {}, "Bottleneck: "), view.usage.bottleneck));
+  return card("", parts);
+}
+
+export function metricNames(view) {
+  const columns = view.curves?.columns ?? {};
+  const names = Object.keys(columns).filter((name) => !OF_TIME.has(name));
+  const still = (name) => new Set(columns[name].filter(isNumber)).size < 2; // such as restarts, where there were none
+  const order = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : name.includes("loss") ? 10 : 20) + (still(name) ? 100 : 0);
+  return names.sort((a, b) => order(a) - order(b) || a.localeCompare(b));
+}
+
+export function curveOf(view, metric) {
+  const { steps, columns, returns } = view.curves;
+  if (metric === "mean_return" && returns.length) return { name: metric, x: returns.map((p) => p[0]), y: returns.map((p) => p[1]) };
+  return { name: metric, x: steps, y: columns[metric] ?? [] };
+}
+
+export function withSmoothing(series, weight) {
+  if (!weight) return series;
+  return series.flatMap((one, number) => {
+    const colour = one.colour ?? number;
+    return [{ ...one, colour, faint: true, low: null, high: null }, { ...one, colour, y: smoothed(one.y, weight) }];
+  });
+}
+
+export function curves(view, chosen, weight) {
+  const charts = chosen.map((metric) =>
+    h("figure", {}, chart(withSmoothing([curveOf(view, metric)], weight), { yName: metric, height: 210 })),
+  );
+  return h("div", { class: "charts" }, charts);
+}
+
+export function bandCurves(view) {
+  const series = view.bands.map((band) => ({ name: `${band.name} (${band.members})`, x: band.steps, y: band.values, low: band.low, high: band.high }));
+  return [
+    chart(series, { yName: "mean return", height: 280 }),
+    legend(series),
+    h("p", { class: "dim" }, "Line: interquartile mean over members. Band: their quartiles."),
+  ];
+}
+
+export function legend(series) {
+  return h("ul", { class: "legend" }, series.map((one, i) => h("li", {}, h("span", { class: `swatch c${(one.colour ?? i) % 8}` }), one.name)));
+}
+
+export function plan(view) {
+  return view.plan && card("Plan", planPicture(view.plan));
+}
+
+export function workers(view) {
+  const rows = view.usage?.workers ?? [];
+  if (!rows.length) return null;
+  const waits = (row) => Object.entries(row.waits ?? {}).map(([cause, seconds]) => `${cause} ${duration(seconds)}`).join(", ");
+  const phases = (row) => Object.entries(row.phases ?? {}).map(([name, seconds]) => `${name} ${duration(seconds)}`).join(", ");
+  const counted = (row) => (isNumber(row.env_steps) ? `${whole(row.env_steps)} steps` : isNumber(row.updates) ? `${whole(row.updates)} updates` : "");
+  const columns = [
+    { name: "worker", cell: (row) => [row.name, row.host && h("span", { class: "dim" }, ` ${row.host}`)] },
+    { name: "busy", cell: (row) => meter(row.busy) },
+    { name: "counted", cell: counted },
+    { name: "waited for, or spent", cell: (row) => waits(row) || phases(row) },
+  ];
+  return card("Workers", table(columns, rows), streams(view));
+}
+
+function streams(view) {
+  const rows = view.usage?.streams ?? [];
+  if (!rows.length) return null;
+  const carries = { unroll: "unrolls", request: "observations", reply: "actions", value: "values" };
+  const columns = [
+    { name: "stream", cell: (row) => `${row.source} → ${row.target}` },
+    { name: "carries", cell: (row) => carries[row.kind] ?? row.kind },
+    { name: "filled", cell: (row) => meter(row.fill) },
+    { name: "messages/s", numeric: true, cell: (row) => short(row.messages_per_second) },
+    { name: "MB/s", numeric: true, cell: (row) => short(row.megabytes_per_second) },
+  ];
+  return [h("h3", {}, "Streams"), table(columns, rows)];
+}
+
+function meter(share) {
+  if (!isNumber(share)) return "–";
+  return h("span", { class: "meter" }, h("meter", { min: 0, max: 1, value: share }), " ", percent(share));
+}
+
+export function faults(view) {
+  return view.events.length > 0 && card("Faults and events", timeline(view.events));
+}
+
+export function evaluationResults(view) {
+  const found = view.evaluations ?? [];
+  if (!found.length) return null;
+  const x = found.map((one) => one.env_steps);
+  const series = {
+    name: "evaluation", x, y: found.map((one) => one.mean_return),
+    low: found.map((one) => one.return_interval[0]), high: found.map((one) => one.return_interval[1]), colour: 1,
+  };
+  const last = found.at(-1);
+  const words = `Newest: ${short(last.mean_return)} over ${last.episodes} episodes, after ${whole(last.env_steps)} steps. Band: 95% interval.`;
+  return card("Evaluations", chart([series], { yName: "mean return", height: 210 }), h("p", { class: "dim" }, words));
+}
+
+export function payoffMatrices(view) {
+  const found = view.payoffs ?? [];
+  return found.length > 0 && card("Policies against each other", found.map(payoffTable));
+}
+
+function payoffTable({ role, players, opponents, scores, ratings, games }) {
+  const cell = (score, count) =>
+    h("td", { class: isNumber(score) ? `score s${Math.round(10 * Math.min(1, Math.max(0, score)))}` : "", title: `${count} games` }, isNumber(score) ? score.toFixed(2) : "");
+  const head = h("tr", {}, h("th", {}, "score of, against"), opponents.map((name) => h("th", { scope: "col" }, name)), h("th", {}, "rating"));
+  const rows = players.map((name, i) =>
+    h("tr", {}, h("th", { scope: "row" }, name), scores[i].map((score, j) => cell(score, games[i][j])), h("td", { class: "numeric" }, short(ratings[i]))),
+  );
+  return [role && h("h3", {}, role), h("div", { class: "scroll" }, h("table", { class: "payoffs" }, h("thead", {}, head), h("tbody", {}, rows)))];
+}
+
+export function lineageOf(view) {
+  const found = view.lineage;
+  if (!found || !found.rounds.length) return null;
+  const members = found.first.length;
+  const names = [...new Set(found.first.flatMap((one) => Object.keys(one)))].slice(0, 4);
+  const charts = names.map((name) => {
+    const series = Array.from({ length: Math.min(members, 32) }, (_, m) => ({
+      name: `member ${m}`,
+      x: [0, ...found.rounds.map((round) => round.env_steps)],
+      y: [found.first[m][name], ...found.rounds.map((round) => round.settings[m]?.[name])],
+    }));
+    return h("figure", {}, chart(series, { yName: name, height: 190 }));
+  });
+  const columns = [
+    { name: "round", numeric: true, cell: (row) => row.round },
+    { name: "steps", numeric: true, cell: (row) => whole(row.env_steps) },
+    { name: "copies", cell: (row) => row.parents.map((parent, m) => (parent === m ? "" : `${m} from ${parent}`)).filter(Boolean).join(", ") || "none" },
+  ];
+  return card("Lineage", h("div", { class: "charts" }, charts), table(columns, [...found.rounds].reverse().slice(0, 40)));
+}
+
+export function trials(view) {
+  const found = Array.isArray(view.result.trials) ? view.result.trials.filter((one) => one && typeof one === "object") : [];
+  if (!found.length) return null;
+  const columns = [
+    { name: "trial", numeric: true, cell: (row) => row.trial },
+    { name: "status", cell: (row) => row.status },
+    { name: "objective", numeric: true, cell: (row) => short(row.objective) },
+    { name: "settings", cell: (row) => pairs(row.settings) },
+  ];
+  const ranked = [...found].sort((a, b) => (b.objective ?? -Infinity) - (a.objective ?? -Infinity));
+  return card("Trials, the best first", table(columns, ranked.slice(0, 200)));
+}
+
+function pairs(settings) {
+  return Object.entries(settings ?? {}).map(([name, value]) => `${name}=${typeof value === "number" ? short(value) : value}`).join(", ");
+}
+
+export function memberTable(view, link) {
+  const found = view.members ?? [];
+  if (!found.length) return null;
+  const columns = [
+    { name: "member", cell: (row) => (link ? h("a", { href: link(row.directory) }, row.directory) : row.directory) },
+    { name: "seed", numeric: true, cell: (row) => row.seed },
+    { name: "status", cell: (row) => row.status ?? "" },
+    { name: "steps", numeric: true, cell: (row) => whole(row.env_steps) },
+    { name: "return", numeric: true, cell: (row) => short(row.return) },
+    { name: "settings", cell: (row) => pairs(row.settings) },
+  ];
+  return card("Members", table(columns, found));
+}
+
+export function settingsOf(view) {
+  const about = view.about ?? {};
+  const rows = Object.entries({ ...(about.asked ?? {}), ...(about.settings ?? {}) });
+  if (!rows.length) return null;
+  const pair = ([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("code", {}, value)));
+  return card("Settings", h("dl", { class: "pairs" }, rows.map(pair)));
+}
+
+export function reproduce(view) {
+  const start = view.starts[0] ?? {};
+  const versions = Object.entries(start.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
+  const lines = [view.command, view.again && view.again !== view.command ? `${view.again}   # every setting as recorded` : ""].filter(Boolean);
+  const machine = start.machine ?? {};
+  return card(
+    "Train it again",
+    lines.length > 0 && h("pre", { tabindex: "0" }, lines.join("\n")),
+    view.config && h("details", {}, h("summary", {}, "config.json"), h("pre", { tabindex: "0" }, JSON.stringify(view.config, null, 2))),
+    versions && h("p", { class: "dim" }, versions),
+    machine.system && h("p", { class: "dim" }, `${machine.system}, ${machine.cpus} CPUs; started ${start.time}`),
+    h("p", { class: "dim" }, view.directory),
+  );
+}

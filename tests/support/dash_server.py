@@ -1,0 +1,67 @@
+"""`runnel dash` as a process of its own, and requests to it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class DashServer(NamedTuple):
+    """Where it listens."""
+
+    address: str  # with the token
+    port: int
+    token: str
+
+    def ask(self, path: str, method: str = "GET", body: Any = None, host: str = "", **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.putrequest(method, path, skip_host=True)
+            content = b"" if body is None else json.dumps(body).encode()
+            named = {"Host": host or f"127.0.0.1:{self.port}", "Content-Length": str(len(content))}
+            for name, value in {**named, **{n.replace("_", "-"): v for n, v in headers.items()}}.items():
+                connection.putheader(name, value)
+            connection.endheaders(content)
+            answer = connection.getresponse()
+            return Answer(answer.status, {n.lower(): v for n, v in answer.getheaders()}, answer.read())
+
+    def request(self, run: str, what: str, **headers: str) -> Answer:
+        """Asks a run for something, with the token."""
+        return self.ask(
+            "/api/request", "POST", {"id": run, "what": what}, Authorization=f"Bearer {self.token}", **headers
+        )
+
+
+@contextlib.contextmanager
+def dash_server(*run_dirs: Path, flags: tuple[str, ...] = ()) -> Iterator[DashServer]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runnel", "dash", *map(str, run_dirs), "--port", "0", *flags],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://\S*:(\d+)/#token=(\S+)", line)
+        assert found is not None, line
+        yield DashServer(found[0], int(found[1]), found[2])
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
