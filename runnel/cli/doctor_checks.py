@@ -9,6 +9,7 @@ import contextlib
 import glob
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -201,7 +202,8 @@ def free_bytes() -> int | None:
         platform = "cpu"
 
     with contextlib.suppress(OSError, KeyError):
-        return free_memory(Cpu)
+        found = free_memory(Cpu)
+        return int(found) if math.isfinite(found) else None
     return None
 
 

@@ -200,7 +200,7 @@ def _add_showing_commands(command: AddCommand) -> None:
         help="runs, or directories of them (runs/)",
     )  # fmt: skip
     dash.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1: this machine)")
-    dash.add_argument("--port", type=whole(0, 65535), default=8265, metavar="N", help="0: any that is free (8265)")
+    dash.add_argument("--port", type=whole(0, 65535), default=8642, metavar="N", help="0: any that is free (8642)")
 
     about = "name algorithms, distributions and environments"
     listing = command("list", about, usage="runnel list [NAME] [--json]")

@@ -32,7 +32,7 @@ class MlflowSink:
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
-        import mlflow
+        import mlflow  # pyright: ignore[reportMissingImports]: an extra that `dev` leaves out
 
         self._entities, self._client = mlflow.entities, mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "runnel")

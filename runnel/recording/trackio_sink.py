@@ -22,7 +22,7 @@ class TrackioSink:
     """A run at Trackio, whose steps are environment steps. A resumed run goes on in the same one."""
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
-        import trackio
+        import trackio  # pyright: ignore[reportMissingImports]: an extra that `dev` leaves out
 
         # Two directories may have one name. The hash of the path keeps their runs apart, and finds one that is resumed.
         place = run_dir.resolve()

@@ -150,7 +150,7 @@ def test_a_hostile_run_is_shown_as_far_as_it_can_be(server: DashServer):
 
 def test_off_loopback_reading_needs_the_token_too():
     guard = Guard("0.0.0.0", "secret")
-    host = {"host": "192.0.2.7:8265"}
+    host = {"host": "192.0.2.7:8642"}
     assert guard.refusal("GET", "/", host) is None
     assert guard.refusal("GET", "/page/dash.js", host) is None
     assert guard.refusal("GET", "/api/runs", host)[0] == 401
