@@ -1,8 +1,6 @@
 """What the documentation shows works."""
 
-import contextlib
 import importlib.util
-import re
 import sys
 from pathlib import Path
 
@@ -10,8 +8,6 @@ import pytest
 from paths import EXAMPLES, ROOT
 
 import runnel
-from runnel.cli import main as cli
-from runnel.planning.machine import Machine
 
 
 @pytest.mark.parametrize("distribution", ["inline", "fused"])
@@ -73,24 +69,6 @@ def test_the_environments_of_the_documentation_report_metrics_and_scores(tmp_pat
     assert 0 < corridor.result["env"]["is_success"] <= 1
     for module in ("reinforce", "shaped", "corridor"):
         sys.modules.pop(module, None)
-
-
-SHOWN = [
-    (page.name, command, shown)
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    for command, shown in re.findall(r"^\$ runnel ([^\n]*)\n(.*?)(?=^\$|^```)", page.read_text(), re.M | re.S)
-    if shown and (command.startswith("plan ") or shown.startswith("runnel "))
-]
-
-
-@pytest.mark.parametrize(("page", "command", "shown"), SHOWN)
-def test_plans_and_errors_of_the_documentation_are_as_shown(page, command, shown, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.setattr(Machine, "here", lambda: Machine(64, ("cpu:0",)))
-    with contextlib.suppress(SystemExit):
-        cli.main(command.split())
-    printed = capsys.readouterr()
-    assert (printed.out or printed.err).strip() == shown.strip()
 
 
 def test_the_pictures_of_plans_are_what_runnel_plan_draws():
