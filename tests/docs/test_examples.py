@@ -77,8 +77,8 @@ def test_the_pictures_of_plans_are_what_runnel_plan_draws():
     for picture in tool.PICTURES:
         shown = (ROOT / "docs" / "images" / picture).read_text()
         assert tool.drawn(picture) == shown, f"{picture} is stale: run `python tools/plan_pictures.py`"
-    sys.modules.pop("staged", None)
-    sys.modules.pop("q_learning", None)
+    for module in ("staged", "q_learning", "reinforce", "tag"):
+        sys.modules.pop(module, None)
 
 
 def test_pages_show_the_examples_as_they_are(tmp_path):
