@@ -18,6 +18,7 @@ A comment before a block, invisible on the page, says what else there is to know
 | `<!-- prints -->` | the block is what the block before it prints, with `...` for what differs from run to run |
 | `<!-- run with: FLAGS -->` | the block's training commands get these flags too, so that they end sooner |
 | `<!-- needs: MODULE -->` | the block runs only where this module is installed |
+| `<!-- own process -->` | each command of the block is a process, as a run that hangs must be |
 | `<!-- without runnel -->` | the block runs in a process of its own that cannot import Runnel |
 | `<!-- not run: REASON -->` | the block cannot be run by a test, and why |
 
@@ -51,7 +52,7 @@ from runnel.planning.machine import Machine
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
 LANGUAGES = ("python", "sh", "console", "text")
-SAID = ("the file", "first", "prints", "run with", "needs", "without runnel", "not run")
+SAID = ("the file", "first", "prints", "run with", "needs", "own process", "without runnel", "not run")
 TRAINING = ("train", "sweep", "resume")
 
 BLOCK = re.compile(
@@ -92,7 +93,7 @@ class Block:
         """Whether it is a session that starts no training: plans, and commands that are refused."""
         return (
             self.runs and self.language == "console" and "needs" not in self.said
-            and all(command.startswith("runnel plan ") or _refusal(shown) for command, shown in self.steps)
+            and all(command.startswith("runnel plan ") or _refused(shown) for command, shown in self.steps)
         )  # fmt: skip
 
 
@@ -159,8 +160,11 @@ class Reader:
             return
         self.printed = ""
         for command, shown in block.steps:
-            status, printed = self._run(command, block.said.get("run with", ""), quiet=not shown)
-            assert status == (2 if _refusal(shown) else 0), f"{block}: '{command}' ended with {status}:\n{printed}"
+            if "own process" in block.said:
+                status, printed = self._process(["bash", "-euo", "pipefail", "-c", command])
+            else:
+                status, printed = self._run(command, block.said.get("run with", ""), quiet=not shown)
+            assert (status != 0) == _fails(shown), f"{block}: '{command}' ended with {status}:\n{printed}"
             if shown:
                 assert_printed(shown, printed, str(block))
             self.printed += printed
@@ -224,6 +228,11 @@ def assert_printed(shown: str, printed: str, where: str) -> None:
     assert same, f"{where} shows:\n{shown}\nand this is printed:\n{printed}"
 
 
-def _refusal(shown: str) -> bool:
-    """Whether what is shown is an error of a user."""
+def _refused(shown: str) -> bool:
+    """Whether what is shown is an error of a user, before anything has started."""
     return re.match(r"runnel \w+: ", shown) is not None
+
+
+def _fails(shown: str) -> bool:
+    """Whether what is shown has the error of a command in it."""
+    return re.search(r"^runnel \w+: ", shown, re.M) is not None
