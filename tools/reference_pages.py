@@ -1,7 +1,7 @@
 """Writes the reference pages while the documentation is built, from the code itself: so they are never stale.
 
-MkDocs calls `on_page_markdown` for every page. Where a page says `<!-- generated: algorithms -->`, what the code has takes
-its place: `algorithms`, `distributions`, `environments` or `python`.
+MkDocs calls `on_page_markdown` for every page. Where a page says `<!-- generated: algorithms -->`, what the code has
+takes its place: `algorithms`, `distributions`, `environments` or `python`.
 """
 
 from __future__ import annotations

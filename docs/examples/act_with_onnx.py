@@ -1,4 +1,4 @@
-"""A program without Runnel and without JAX that acts with an exported policy: `python act_with_onnx.py cartpole-onnx`."""
+"""A program without Runnel or JAX that acts with an exported policy: `python act_with_onnx.py cartpole-onnx`."""
 
 import json
 import sys

@@ -40,6 +40,8 @@ wait "$job" || status=$?
 if [[ -n $told ]]; then
     status=0
     wait "$job" || status=$?
-    scontrol requeue "$SLURM_JOB_ID" # the same job again, which finds the run directory
+    if ((status == 0)); then
+        scontrol requeue "$SLURM_JOB_ID" # the same job again, which finds the run directory
+    fi
 fi
 exit "$status"

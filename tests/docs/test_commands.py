@@ -14,8 +14,7 @@ NAMES = "|".join(("train", "sweep", "resume", "eval", "versus", "policies", "exp
 def shown(page):
     """The arguments of `runnel`, of code blocks and between backticks."""
     yield from commands(page)
-    for line in re.findall(rf"`runnel ((?:{NAMES}) \w[^`\n]+)`", page.read_text()):  # not a command's or a flag's name
-        yield line
+    yield from re.findall(rf"`runnel ((?:{NAMES}) \w[^`\n]+)`", page.read_text())  # not a command's or a flag's name
 
 
 SHOWN = sorted({(page.name, command) for page in PAGES for command in shown(page)})

@@ -85,7 +85,9 @@ def test_pages_show_the_examples_as_they_are(tmp_path):
     embed = _tool("embed")
     pages = {page: page.read_text() for page in (ROOT / "docs").glob("*.md")}
     shown = [block["file"] for text in pages.values() for block in embed.BLOCK.finditer(text)]
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {Path(name).name for name in shown}
+    assert {path.name for path in EXAMPLES.glob("*.[ps][yh]")} == {Path(name).name for name in shown}
+    for notebook in EXAMPLES.glob("*.ipynb"):
+        assert any(f"(examples/{notebook.name})" in text for text in pages.values()), f"no page links to {notebook}"
     for page, text in pages.items():
         assert embed.embedded(text, ROOT / "docs") == text, f"{page.name} is stale: run `make format`"
         assert "--8<--" not in text

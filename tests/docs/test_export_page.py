@@ -1,4 +1,4 @@
-"""The page about exports: its loop keeps a memory, and its table has what tests export. `test_pages.py` runs its blocks."""
+"""The page about exports: its programs act alike, its loop keeps a memory, its table has what tests export."""
 
 import importlib.util
 import re

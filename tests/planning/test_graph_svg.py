@@ -1,4 +1,4 @@
-"""Graphs as pictures: complete, the same under every distribution but for colours and cuts, and no two texts in one place."""
+"""Graphs as pictures: complete, alike under every distribution but for colours and cuts, no texts in one place."""
 
 import re
 from itertools import combinations
@@ -47,7 +47,8 @@ def test_nodes_have_the_colour_of_their_fragment_and_cut_edges_are_dashed(distri
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert all(edge.what in texts for edge in built.graph.edges)
     assert [text for text in texts if "\N{MULTIPLICATION SIGN}" in str(text)] == [
-        f"{fragment.name} \N{MULTIPLICATION SIGN} {fragment.replicas}: process loop" for fragment in built.plan.fragments
+        f"{fragment.name} \N{MULTIPLICATION SIGN} {fragment.replicas}: process loop"
+        for fragment in built.plan.fragments
     ]
 
 
@@ -56,7 +57,9 @@ def test_an_arrow_begins_and_ends_at_the_boxes_of_its_edge():
     nodes = boxes(root)
 
     def at(x, y):
-        (name,) = [n for n, (_, bx, by, w, h) in nodes.items() if bx - 4 <= x <= bx + w + 4 and by - 4 <= y <= by + h + 4]
+        (name,) = [
+            n for n, (_, bx, by, w, h) in nodes.items() if bx - 4 <= x <= bx + w + 4 and by - 4 <= y <= by + h + 4
+        ]
         return name
 
     ends = []

@@ -56,7 +56,8 @@ SAID = ("the file", "first", "prints", "run with", "needs", "own process", "with
 TRAINING = ("train", "sweep", "resume")
 
 BLOCK = re.compile(
-    r"(?P<said>(?:^ *<!-- [^\n]* -->\n+)*)^(?P<indent> *)```(?P<language>\w*)(?P<rest>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
+    r"(?P<said>(?:^ *<!-- [^\n]* -->\n+)*)"
+    r"^(?P<indent> *)```(?P<language>\w*)(?P<rest>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
     re.M | re.S,
 )
 
