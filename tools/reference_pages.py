@@ -152,7 +152,8 @@ def _text(value: Any) -> str:
 
 
 def _code(words: Iterable[str]) -> str:
-    return ", ".join(f"`{_cell(word)}`" for word in words)
+    """Words as code. A bar would end the cell of a table: `gru | lstm` becomes two words."""
+    return ", ".join(" or ".join(f"`{part}`" for part in word.split(" | ")) for word in words)
 
 
 def _cell(text: str) -> str:

@@ -36,6 +36,7 @@ def test_every_algorithm_with_every_setting():
     (row,) = re.findall(r"^\| `learning_rate` .*$", found["ppo"], re.M)
     assert f"`{settings.default_text(PPO().learning_rate)}`" in row
     assert re.search(r"^\| `CartPole-v1` \| .*`unroll=128`", found["ppo"], re.M)
+    assert "| `optimiser` | `rmsprop` or `adam` | `rmsprop` |" in found["a2c"]
     assert all(line.replace(r"\|", "").count("|") in (3, 5) for line in found["ppo"].splitlines() if line[:1] == "|")
 
 
