@@ -52,7 +52,7 @@ def test_every_block_has_a_language_and_every_exception_a_reason(page):
         assert block.language in LANGUAGES, f"{block}: found '{block.language}', wanted one of {', '.join(LANGUAGES)}"
         assert len(block.said.get("not run", "a reason")) > 5, f"{block}: say why it is not run"
         if block.language == "python":
-            compile(block.text, str(block), "exec")
+            compile(block.text, str(block), "exec", dont_inherit=True)
     fences = re.findall(r"^ *```", page.read_text(), re.M)
     assert page.suffix != ".md" or len(fences) == 2 * len(blocks(page)), f"{page.name}: a block was not understood"
 
@@ -66,7 +66,6 @@ def test_what_a_page_shows_wrongly_is_found(reader, tmp_path):
 
     def read(text):
         page.write_text(text)
-        reader.names.clear()
         for block in blocks(page):
             reader.do(block)
 

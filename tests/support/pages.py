@@ -38,6 +38,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +140,9 @@ class Reader:
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory = directory
-        self.names: dict[str, Any] = {"__name__": "__page__"}
+        main = types.ModuleType("__main__")  # of a session: it has no file
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        self.names: dict[str, Any] = vars(main)
         self.printed = ""
         self._patch = monkeypatch
 
@@ -172,7 +175,7 @@ class Reader:
 
     def _execute(self, block: Block) -> str:
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            exec(compile(block.text, str(block), "exec"), self.names)
+            exec(compile(block.text, str(block), "exec", dont_inherit=True), self.names)
         return out.getvalue()
 
     def _alone(self, text: str) -> str:
