@@ -109,3 +109,15 @@ def test_every_page_is_in_the_navigation():
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\n\n")[0]
     pages = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
     assert sorted(re.findall(r": ([\w-]+\.md)$", nav, re.M)) == pages
+
+
+KNOBS = (ROOT / "docs" / "performance-knobs.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "only"), sorted(set(re.findall(r"`(benchmarks/\w+\.py)(?: --only ([\w ]+))?`", KNOBS)))
+)
+def test_a_knob_is_measured_by_the_script_that_its_row_names(script, only):
+    text = (ROOT / script).read_text()
+    for name in only.split():
+        assert re.search(rf'^    "{name}": \(', text, re.M), f"{script} does not know --only {name}"

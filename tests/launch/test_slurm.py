@@ -1,14 +1,18 @@
 """The Slurm script, dry: stand-ins for Slurm, Ray and runnel write down what they are called with."""
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import EXAMPLES, ROOT
 
 SCRIPT = ROOT / "tools" / "slurm.sh"
+JOB = EXAMPLES / "slurm_job.sh"
 
 # Every stand-in writes a line; NODE is the machine that it runs on.
 SAY = 'echo "${NODE:-n1}: $(basename "$0") $*" >> "$CALLS"\n'
@@ -60,13 +64,13 @@ def slurm(tmp_path):
     started.touch()
     processes = []
 
-    def start(*words, **environ):
+    def start(*words, script=SCRIPT, **environ):
         env = {
             "PATH": f"{folder}:{os.environ['PATH']}", "CALLS": str(calls), "STARTED": str(started), "NODE": "n1",
             "SLURM_JOB_ID": "40123", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_CPUS_ON_NODE": "32", **environ,
         }  # fmt: skip
         process = subprocess.Popen(
-            ["bash", SCRIPT, *words], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ["bash", script, *words], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         processes.append(process)
         return process
@@ -146,3 +150,81 @@ def test_without_a_command_or_a_job(slurm):
     process = slurm("train", SLURM_JOB_ID="")
     assert "found no Slurm job: start this with sbatch" in process.communicate(timeout=60)[1]
     assert process.returncode == 1
+
+
+@pytest.fixture
+def job(slurm, tmp_path):
+    """Starts the job of the documentation, whose virtual environment changes nothing."""
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "activate").touch()
+    run_dir = tmp_path / "run"
+
+    def start(*words, **environ):
+        places = {"RUNNEL": str(ROOT), "RUNNEL_VENV": str(tmp_path / "venv"), "RUN_DIR": str(run_dir)}
+        return slurm(*words, script=JOB, **places, **environ)
+
+    start.calls, start.run_dir = slurm.calls, run_dir
+    return start
+
+
+def _runs(calls):
+    return [call.removeprefix("n1: runnel ") for call in calls if call.startswith("n1: runnel ")]
+
+
+def test_the_job_of_the_documentation_trains_then_resumes(job):
+    assert subprocess.run(["bash", "-n", JOB], check=False).returncode == 0
+    process = job("--steps", "5000", STATUS="3")
+    process.communicate(timeout=60)
+    assert process.returncode == 3
+    (first,) = _runs(job.calls())
+    assert first.startswith(
+        f"train ppo HalfCheetah-v5 --distribution coarse --actors 28 --envs 112 --run-dir {job.run_dir}"
+    )
+    assert " --steps 5000 --launcher ray --address " in first
+    job.run_dir.mkdir()
+    (job.run_dir / "config.json").touch()
+    process = job()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert _runs(job.calls())[1].startswith(f"resume {job.run_dir} --launcher ray")
+    assert not any("requeue" in call for call in job.calls())
+
+
+def test_the_job_of_the_documentation_is_queued_again_when_its_time_is_up(job):
+    process = job(WORK="600")
+    deadline = time.monotonic() + 60.0
+    while not _runs(job.calls()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    calls = job.calls()
+    assert "n1: scontrol requeue 40123" in calls
+    assert calls.index("n1: stopped") < calls.index("n1: scontrol requeue 40123")  # after its checkpoint
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_job_of_the_documentation_trains_and_resumes_on_this_machine(tmp_path):
+    """Ray and runnel are real, on one node; Slurm's own commands are stand-ins."""
+    pytest.importorskip("ray")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    stubs = {"scontrol": "echo n1\n", "hostname": "echo 127.0.0.1\n", "srun": STUBS["srun"].replace(SAY, "")}
+    for name, text in stubs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}")
+        (folder / name).chmod(0o755)
+    run_dir = tmp_path / "run"
+    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {
+        **os.environ, "PATH": path, "SLURM_JOB_ID": str(40000 + os.getpid() % 9999), "SLURM_JOB_NODELIST": "n1",
+        "SLURM_CPUS_ON_NODE": "4", "RUNNEL": str(ROOT), "RUNNEL_VENV": str(tmp_path), "RUN_DIR": str(run_dir),
+    }  # fmt: skip
+    (folder / "activate").touch()
+    small = ["--actors", "1", "--envs", "8", "--set", "unroll=32", "--steps", "512", "--quiet"]
+    for words, steps in ((small, 512), ([], 512)):
+        done = subprocess.run(["bash", JOB, *words], env=env, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads((run_dir / "result.json").read_text())
+        assert (result["status"], result["env_steps"]) == ("finished", steps)
