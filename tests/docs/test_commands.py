@@ -9,9 +9,9 @@ from pages import PAGES, commands
 from runnel.cli import arguments
 
 NAMES = "|".join(
-    ("train", "sweep", "resume", "eval", "versus", "policies", "export", "plan", "plot", "dash", "bench", "list", "doctor",
-     "help", "completion")
-)  # fmt: skip
+    "train sweep resume eval versus policies export plan plot dash bench list doctor help completion".split()
+)
+PLACEHOLDER = re.compile(r"\b(ALGORITHM|RUN_DIR|NAME|PORT|SECTION)\b|\.\.\.|\w\|\w")
 
 
 def shown(page):
@@ -23,7 +23,7 @@ def shown(page):
 SHOWN = sorted({(page.name, command) for page in PAGES for command in shown(page)})
 COMPLETE = [
     (page, command) for page, command in SHOWN
-    if re.match(rf"({NAMES})\b(?!:)", command) and not re.search(r"\b(ALGORITHM|RUN_DIR|NAME|PORT|SECTION)\b|\.\.\.|\w\|\w", command)
+    if re.match(rf"({NAMES})\b(?!:)", command) and not PLACEHOLDER.search(command)
 ]  # fmt: skip
 REFUSED = "--learning-rate"  # shown with the error that answers it
 
