@@ -567,7 +567,7 @@ def test_a_script_without_a_guard_trains_in_processes(itself, tmp_path):
         ("ppo", HOST, Fine(16), 8, "envs=8 does not divide over 16 environment workers; use envs=16"),
         ("ppo", HOST, Central(2), 8, "distribution central needs `gradient` and `apply`, which PPO does not have"),
         ("ppo", HOST, Fused(), 8, "is a host environment and cannot be compiled"),
-        ("ppo", HOST, Replicated(3), 48, "3 replicas: every minibatch takes an equal share of 16 blocks of 3 env"),
+        ("ppo", HOST, Replicated(2), 18, "2 replicas: every minibatch takes an equal share of 9 blocks of 2 environ"),
         ("impala", HOST, Async(2, learners=3), 24, "2 actor workers do not divide over 3 learners"),
         ("impala", HOST, Async(3, learners=2), 24, "3 actor workers do not divide over 2 learners"),
         ("impala", HOST, Decoupled(actors=2, inference=3), 24, "3 inference workers serve 2 environment workers"),
