@@ -7,10 +7,9 @@ import pytest
 from pages import PAGES, commands
 
 from runnel.cli import arguments
+from runnel.cli.main import COMMANDS
 
-NAMES = "|".join(
-    "train sweep resume eval versus policies export plan plot dash bench list doctor help completion".split()
-)
+NAMES = "|".join(COMMANDS)
 PLACEHOLDER = re.compile(r"\b(ALGORITHM|RUN_DIR|NAME|PORT|SECTION)\b|\.\.\.|\w\|\w")
 
 
