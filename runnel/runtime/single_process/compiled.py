@@ -38,7 +38,7 @@ class CompiledProgram:
         snapshots: SnapshotSchedule = NO_SNAPSHOTS,
     ):  # fmt: skip
         self.name, self.steps = name, 0
-        self._snapshots, self._iterations = SnapshotTaker(snapshots), 0
+        self._snapshots, self._env_steps = SnapshotTaker(snapshots), 0
         self.loop, self.stage, self.seed = loop, Stage(loop.graph), jnp.uint32(seed)
         self.mesh = Mesh(list(devices), ("columns",))
         self.metric_window = MetricWindow()
@@ -76,7 +76,7 @@ class CompiledProgram:
         progress, ended = totals.read(int(done), total, self.carry, bool(reached))
         self.metric_window.add(ended)
         spent = time.monotonic() - started
-        self._iterations += progress.iterations
+        self._env_steps += progress.iterations * self.loop.graph.steps_per_iteration
         self._take_if_due()
         self._seconds += spent
         if spent < CALL_S / 2 and progress.iterations == self.iterations_per_call:
@@ -84,14 +84,13 @@ class CompiledProgram:
         return self.metric_window.apply(progress, target)
 
     def _take_if_due(self) -> None:
-        env_steps = self._iterations * self.loop.graph.steps_per_iteration
-        self._snapshots.reached(env_steps, self.carry.states, self.carry.updates)  # type: ignore[arg-type]
+        self._snapshots.reached(self._env_steps, self.carry.states, self.carry.updates)  # type: ignore[arg-type]
 
     def _until_snapshot(self) -> int:
         """Iterations to the next one: a call ends there."""
         per_iteration = self.loop.graph.steps_per_iteration
-        mark = self._snapshots.schedule.next_mark(self._iterations * per_iteration)
-        return MOST_ITERATIONS if mark is None else -(-mark // per_iteration) - self._iterations
+        mark = self._snapshots.schedule.next_mark(self._env_steps)
+        return MOST_ITERATIONS if mark is None else -(-(mark - self._env_steps) // per_iteration)
 
     def snapshots(self) -> list[TakenSnapshot]:
         return self._snapshots.fetch()
@@ -123,11 +122,11 @@ class CompiledProgram:
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` returned; nothing is lost, so 0 episodes are cut."""
-        del env_steps
         assert saved is not None
         self.carry = jax.device_put(saved["carry"], self._shardings)
-        self._iterations = int(self.carry.iteration)
-        self._snapshots.env_steps = self._iterations * self.loop.graph.steps_per_iteration or BEGINNING
+        # Not by its iterations: under `central` these were of a part of the environments.
+        self._env_steps = env_steps
+        self._snapshots.env_steps = env_steps or BEGINNING
         return 0
 
     def listen(self, seconds: float) -> None:

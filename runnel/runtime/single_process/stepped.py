@@ -46,7 +46,7 @@ class SteppedProgram:
     ):
         """`reports_return`: the environments of `vector` report their own score."""
         self.name, self.report_event, self.steps = name, report_event, 0
-        self._snapshots, self._iterations = SnapshotTaker(snapshots), 0
+        self._snapshots, self._env_steps = SnapshotTaker(snapshots), 0
         self.loop, self.stage = loop, Stage(loop.graph)
         self.metric_window = MetricWindow(reports_return)
         self.carry: Carry = jax.jit(loop.init)(jnp.uint32(seed))
@@ -83,7 +83,7 @@ class SteppedProgram:
         while done < iterations and not reached and not refused:
             total, reached, refused = self._iterate(total, target)
             done += 1
-            self._iterations += 1
+            self._env_steps += self.loop.graph.steps_per_iteration
             if self.player is not None:
                 self.metric_window.add(self.player.episode_sums())
             if self.metric_window.scored:
@@ -97,8 +97,7 @@ class SteppedProgram:
         return self.metric_window.apply(progress, target)
 
     def _take_if_due(self) -> bool:
-        env_steps = self._iterations * self.loop.graph.steps_per_iteration
-        return self._snapshots.reached(env_steps, self.carry.states, self.carry.updates)  # type: ignore[arg-type]
+        return self._snapshots.reached(self._env_steps, self.carry.states, self.carry.updates)  # type: ignore[arg-type]
 
     def snapshots(self) -> list[TakenSnapshot]:
         return self._snapshots.fetch()
@@ -146,11 +145,11 @@ class SteppedProgram:
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
         """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut."""
-        del env_steps  # computed from iterations
         assert saved is not None
         self.carry = jax.device_put(saved["carry"])
-        self._iterations = int(self.carry.iteration)
-        self._snapshots.env_steps = self._iterations * self.loop.graph.steps_per_iteration or BEGINNING
+        # Not by its iterations: under `central` these were of a part of the environments.
+        self._env_steps = env_steps
+        self._snapshots.env_steps = env_steps or BEGINNING
         if self.player is None:
             return 0
         (block,) = self.player.blocks
