@@ -16,7 +16,8 @@ PLACEHOLDER = re.compile(r"\b(ALGORITHM|RUN_DIR|NAME|PORT|SECTION)\b|\.\.\.|\w\|
 def shown(page):
     """The arguments of `runnel`, of code blocks and between backticks."""
     yield from commands(page)
-    yield from re.findall(rf"`runnel ((?:{NAMES}) \w[^`\n]+)`", page.read_text())  # not a command's or a flag's name
+    between = re.findall(rf"`runnel ((?:{NAMES}) \w[^`\n]+)`", page.read_text())  # not a command's or a flag's name
+    yield from (command.partition(" > ")[0] for command in between)
 
 
 SHOWN = sorted({(page.name, command) for page in PAGES for command in shown(page)})

@@ -7,7 +7,7 @@ A block is run by its language:
 | `python` | it is executed; the blocks of a page share their names, like the cells of a notebook |
 | `sh` | every command is executed and must end well |
 | `console` | a session: lines that begin with `$` are executed, and must print the lines below them |
-| others, such as `text` | it is shown, and not run |
+| others: `text`, `toml`, `yaml` | it is shown, and not run |
 
 A comment before a block, invisible on the page, says what else there is to know:
 
@@ -52,7 +52,7 @@ from runnel.planning.machine import Machine
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
-LANGUAGES = ("python", "sh", "console", "text")
+LANGUAGES = ("python", "sh", "console", "text", "toml", "yaml")
 SAID = ("the file", "first", "prints", "run with", "needs", "own process", "without runnel", "not run")
 TRAINING = ("train", "sweep", "resume")
 
