@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import sys
 import warnings
@@ -81,6 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stopped:
         return getattr(stopped, "status", 130)
     except BrokenPipeError:
+        return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        complain(f"{command}: cannot write: {error.strerror}")
         return 1
     finally:
         _let_go()

@@ -127,6 +127,14 @@ HOLDS: Final = ("checkpoints", "policies", "logs", "wandb", ".wandb")
 
 def check_layout(run_dir: Path) -> None:
     """Refuses a directory into which a run would write anything but its own plain files."""
+    try:
+        str(run_dir.absolute()).encode()
+    except UnicodeEncodeError:
+        found = str(run_dir).encode(errors="backslashreplace").decode()
+        raise UserError(
+            f"cannot write a run into {found}: found a path that is not UTF-8, which checkpoints need; choose another",
+            keywords=("run_dir",),
+        ) from None
     with as_user_error(run_dir, "write a run into"):
         for name in WRITTEN:
             run_directory.check_file(run_dir, name, written=True)

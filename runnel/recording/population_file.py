@@ -7,7 +7,7 @@ that all members follow, so that one which was cut short is found and applied ag
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -149,4 +149,4 @@ def _is_member(value: Any, members: int) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < math.inf
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # JSON has longer integers

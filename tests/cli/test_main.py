@@ -441,6 +441,13 @@ def test_the_list_fits_100_columns_where_nobody_says_how_many_there_are() -> Non
     assert max(map(len, lines)) <= 100
 
 
+def test_output_that_has_no_room_is_an_error_in_a_line() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-m", "runnel", "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "runnel list: cannot write: No space left on device\n"
+
+
 def test_an_algorithm_is_listed_with_its_settings(runnel: Any) -> None:
     assert "learning_rate=" in runnel("list", "ppo").out
     assert json.loads(runnel("list", "async", "--json").out)["settings"][0]["name"] == "actors"

@@ -156,6 +156,13 @@ def test_a_run_is_not_written_into_what_another_has_prepared(kind, name, root, o
         check_layout(root)
 
 
+def test_a_path_that_checkpoints_cannot_have_is_refused_before_anything_is_written(tmp_path):
+    run_dir = tmp_path / os.fsdecode(b"J\xfcrgen")
+    with pytest.raises(UserError, match=r"J\\udcfcrgen: found a path that is not UTF-8"):
+        check_layout(run_dir)
+    assert not run_dir.exists()
+
+
 @pytest.mark.parametrize(
     ("umask", "file", "folder"), [(0o027, 0o640, 0o750), (0o002, 0o664, 0o775), (0o077, 0o600, 0o700)]
 )

@@ -58,7 +58,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], r
             newest["dashboard"] = read(port, "grafana.json")
 
     run = runnel.train(
-        "impala", "CartPole-v1", "async", actors=2, envs=8, steps=6_000, eval_every=2_000, eval_episodes=2, seed=3,
+        "impala", "CartPole-v1", "async", actors=2, envs=8, steps=60_000, eval_every=20_000, eval_episodes=2, seed=3,
         settings={"unroll": 8, "hidden": (8,)}, run_dir=tmp_path_factory.mktemp("runs") / 'a "quoted" run',
         metrics_port=port, quiet=True, on_update=look, callback_every_s=0.0, eval_workers=0,
     )  # fmt: skip
@@ -76,7 +76,7 @@ def test_a_run_is_read_while_it_trains(scraped: Any) -> None:
     ]  # fmt: skip
     ((_, steps),) = found["runnel_env_steps_total"]
     assert 0 < steps <= run.result["env_steps"]
-    assert found["runnel_target_env_steps"] == [({}, 6000.0)]
+    assert found["runnel_target_env_steps"] == [({}, 60000.0)]
     assert found["runnel_restarts_total"] == [({}, 0.0)]
     assert {labels["role"] for labels, _ in found["runnel_worker_busy_ratio"]} == {"actor", "learner"}
     assert len(found["runnel_worker_busy_ratio"]) == 3
