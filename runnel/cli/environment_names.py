@@ -89,7 +89,9 @@ def _texts_of(place: InSource) -> list[str]:
     spec = importlib.util.find_spec(place.package)
     roots = (spec.submodule_search_locations or []) if spec else []
     file = next((path for path in (Path(root, place.file) for root in roots) if path.is_file()), None)
-    return [] if file is None else [text for text in texts_in(file.read_bytes(), place.name) if text not in place.without]
+    return (
+        [] if file is None else [text for text in texts_in(file.read_bytes(), place.name) if text not in place.without]
+    )
 
 
 def texts_in(source: bytes | str, name: str) -> list[str]:

@@ -165,7 +165,7 @@ class RunStats:
         }
 
     def last_metrics(self, progress: ProgressDelta, lately: UsageReport) -> dict[str, Any]:
-        """The last line. What it reports of may be a stretch without an update: that has the newest learning gave out."""
+        """The last line: may be of a stretch without an update, and then has the newest that learning gave out."""
         return self.metrics(progress._replace(out={**self.learnt, **progress.out}), lately)
 
     def _learner_return(self) -> dict[str, float]:
