@@ -175,7 +175,8 @@ def _own(path: str) -> AlgorithmEntry | DistributionEntry:
     summary, rows = _first_line(cls.__doc__), tuple(settings.describe(cls))
     if issubclass(cls, Algorithm):
         own = [name for name in ("gradient", "apply") if getattr(cls, name) is not getattr(Algorithm, name)]
-        actions = tuple(kind.__name__ for kind in cls.actions)
+        kinds = cls.actions if isinstance(cls.actions, tuple) else (cls.actions,)
+        actions = tuple(getattr(kind, "__name__", repr(kind)) for kind in kinds)  # training says which are wrong
         return AlgorithmEntry(path, summary, actions, _distributions(own), rows, {})
     return DistributionEntry(path, summary, cls.needs, rows)
 

@@ -24,8 +24,11 @@ def _algorithms(_: Words, current: str) -> Iterable[str]:
 
 def _distributions(_: Words, current: str) -> Iterable[str]:
     from runnel import distributions
+    from runnel.user_code import source_scan
 
-    return [*distributions.names(), *_own_modules(current)]
+    bases = ["Distribution", *(path.rpartition(":")[2] for path in distributions.REGISTRY.values())]
+    own = [name for name in _own_modules(current) if source_scan.subclasses(f"{name.removesuffix(':')}.py", bases)]
+    return [*distributions.names(), *own]
 
 
 def _environments(_: Words, current: str) -> Iterable[str]:

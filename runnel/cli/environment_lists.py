@@ -8,8 +8,8 @@ from typing import Any
 from runnel.cli import catalog, environment_names
 from runnel.config import serialization
 from runnel.config.settings import Setting
-from runnel.envs import Family
-from runnel.errors import UserError
+from runnel.envs import FAMILIES, Family
+from runnel.errors import UserError, nearest
 
 
 def printed(name: str, as_json: bool) -> str | None:
@@ -19,6 +19,9 @@ def printed(name: str, as_json: bool) -> str | None:
         return _of_family(family, as_json)
     if family is None and ":" not in name and name not in environment_names.names(environment_names.GYMNASIUM):
         return None
+    if family is None and name.endswith(":"):
+        prefixes = [each.prefix for each in FAMILIES]
+        raise UserError(f"no environments are named '{name}...'{nearest(name, prefixes)}")
     if family is None and ":" in name and _is_entry(serialization.import_object(name)):
         return None
     rows = environment_names.settings(name)
@@ -40,7 +43,7 @@ def _of_family(family: Family, as_json: bool) -> str:
             f"{family.prefix} needs '{family.package}', which is not installed; run: pip install "
             f"'runnel[{family.extra}]'"
         )
-    names = environment_names.names(family)
+    names = environment_names.listed(family)
     if as_json:
         return json.dumps({"prefix": family.prefix, "summary": family.summary, "environments": names}, indent=2)
     return "\n".join([f"{family.summary} ({len(names)} in all)", *(f"  {name}" for name in names)])

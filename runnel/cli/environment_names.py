@@ -73,21 +73,48 @@ def names(family: Family) -> list[str]:
     return sorted({f"{family.prefix}{name}" for name in found})
 
 
+def listed(family: Family) -> list[str]:
+    """The same, for who asks for them: an installed family has environments."""
+    found = names(family)
+    if family.installed and not found:
+        raise UserError(
+            f"the names of {family.prefix or 'Gymnasium'} could not be read: found none where this version of "
+            f"'{family.package}' should have them. Its own pages name them; `runnel train` takes them as they are"
+        )
+    return found
+
+
 def _texts_of(place: InSource) -> list[str]:
     """The texts that a name is assigned in a file of an installed package; none where the file has become another."""
     spec = importlib.util.find_spec(place.package)
     roots = (spec.submodule_search_locations or []) if spec else []
     file = next((path for path in (Path(root, place.file) for root in roots) if path.is_file()), None)
-    if file is None:
-        return []
-    for node in ast.parse(file.read_bytes()).body:
+    return (
+        [] if file is None else [text for text in texts_in(file.read_bytes(), place.name) if text not in place.without]
+    )
+
+
+def texts_in(source: bytes | str, name: str) -> list[str]:
+    """The texts that a module assigns to a name, itself or by way of other names: `list(_registry)`."""
+    assigned: dict[str, ast.expr] = {}
+    for node in ast.parse(source).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == place.name for target in targets):
-            value: Any = getattr(node, "value", None)
-            parts = value.keys if isinstance(value, ast.Dict) else ast.walk(value)
-            texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-            return [text for text in texts if text not in place.without]
-    return []
+        value = getattr(node, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and isinstance(value, ast.expr):
+                assigned.setdefault(target.id, value)
+    return _texts(name, assigned)
+
+
+def _texts(name: str, assigned: dict[str, ast.expr]) -> list[str]:
+    value: Any = assigned.pop(name, None)  # taken out, so that names in a circle come to an end
+    if value is None:
+        return []
+    if isinstance(value, ast.DictComp):  # its keys are what it goes through
+        value = value.generators[0].iter
+    parts = value.keys if isinstance(value, ast.Dict) else [*ast.walk(value)]
+    texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    return texts or [text for part in parts if isinstance(part, ast.Name) for text in _texts(part.id, assigned)]
 
 
 def _of_gymnasium() -> Iterable[str]:
@@ -141,7 +168,7 @@ def settings(name: str) -> list[Setting]:
             raise UserError(
                 f"{name} needs '{family.package}', which is not installed; run: pip install 'runnel[{family.extra}]'"
             )
-        known = names(family)
+        known = listed(family)
         if name not in known:
             raise UserError(f"there is no environment '{name}'{nearest(name, known)}")
         adapter = serialization.import_object(family.adapter)

@@ -82,9 +82,10 @@ class GymnasiumEnvironment:
         if render and environment.render_mode != "rgb_array":
             found, modes = environment.render_mode, environment.metadata.get("render_modes", [])
             environment.close()
+            has = f"found {found!r} of {', '.join(modes)}" if modes else "its metadata has no render_modes"
             raise UserError(
-                f"{self._name} gives no pictures: wanted render mode 'rgb_array', found {found!r} "
-                f"of {', '.join(modes) or 'none'}. Let it take `render_mode`, and implement `render`"
+                f"{self._name} gives no pictures: wanted render mode 'rgb_array', {has}. "
+                "Let it take `render_mode`, and implement `render`"
             )
         return environment
 

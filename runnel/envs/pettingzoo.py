@@ -100,8 +100,8 @@ class PettingZooEnvironment:
         if render and "rgb_array" not in modes:
             world.close()
             raise UserError(
-                f"{self._name} gives no pictures: wanted render mode 'rgb_array' in its metadata, found "
-                f"{', '.join(modes) or 'none'}"
+                f"{self._name} gives no pictures: wanted render mode 'rgb_array', "
+                + (f"its metadata has {', '.join(modes)}" if modes else "its metadata has no render_modes")
             )
         return self._made_from.play(world)
 

@@ -37,6 +37,7 @@ class EnvironmentFault(NamedTuple):
     what: str  # in one line
     traceback: str = ""
     misfit: bool = False  # it gave a thing of another kind or shape than its spaces say
+    hint: str = "correct the environment's observation_space"  # what to do where the first reset does not fit
 
 
 def raised(call: str, problem: BaseException) -> EnvironmentFault:
@@ -51,7 +52,8 @@ def raised(call: str, problem: BaseException) -> EnvironmentFault:
 def fault_of_reset(result: Any, observations: Observations) -> EnvironmentFault | None:
     """What is wrong with what `reset` gave."""
     if not isinstance(result, tuple | list) or len(result) != 2:
-        return EnvironmentFault(f"reset gave {_words(result)}, wanted (observation, info)", misfit=True)
+        hint = "return `observation, {}` from reset"
+        return EnvironmentFault(f"reset gave {_words(result)}, wanted (observation, info)", misfit=True, hint=hint)
     return fault_of_observation("reset", result[0], observations)
 
 

@@ -119,7 +119,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
         """Starts the episode whose number stands in `_episodes`, or the first after it that can be started."""
         while fault := self._begin_episode(row, episode_seed(self._seed, self._indices[row], self._episodes[row])):
             if fault.misfit and not self._proven:
-                raise UserError(f"{self._name}: {fault.what}; correct the environment's observation_space")
+                raise UserError(f"{self._name}: {fault.what}; {fault.hint}")
             self._fail(row, fault)
             self._episodes[row] += 1
 

@@ -124,10 +124,12 @@ class RunStats:
     startup_s: float | None = None  # to the first update
     staleness: tuple[float, int] = (0.0, 0)  # its mean and the highest, since this process began to train
     reuse: ReuseSums = field(default_factory=lambda: ReuseSums(0, 0))  # likewise
+    learnt: dict[str, float] = field(default_factory=dict)  # by name: the newest of what learning gave out
 
     def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
         self.counters.add(progress, steps_per_iteration)
         self.staleness, self.reuse = progress.staleness, progress.reuse
+        self.learnt.update(progress.out)
 
     def first_update(self) -> None:
         """Until then there was compiling to do; what follows is what the rate is of."""
@@ -161,6 +163,10 @@ class RunStats:
             **self._learner_return(),
             **{f"env/{name}": value for name, value in counters.env.items()},
         }
+
+    def last_metrics(self, progress: ProgressDelta, lately: UsageReport) -> dict[str, Any]:
+        """The last line: may be of a stretch without an update, and then has the newest that learning gave out."""
+        return self.metrics(progress._replace(out={**self.learnt, **progress.out}), lately)
 
     def _learner_return(self) -> dict[str, float]:
         value = self.counters.learner_return

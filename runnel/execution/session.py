@@ -339,7 +339,7 @@ class Session:
         last = state.rest or progress
         if last is not None:
             lately = program.report(recent=True)
-            record = {**state.stats.metrics(last, lately), **state.policies.metrics()}
+            record = {**state.stats.last_metrics(last, lately), **state.policies.metrics()}
             log.write(record)
             if state.policies.metrics() != evaluated:
                 self._show(record, lately, view)

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 
 from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, has_gradient
 from runnel.errors import UserError
+from runnel.graph.attributes import check_attributes
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
 from runnel.graph.played_columns import columns_played
-from runnel.graph.typecheck import Type, batched, describe, same_types, space_type, traced, typed
+from runnel.graph.typecheck import Type, batched, check_takes, describe, same_types, space_type, traced, typed
 from runnel.ops.blocks import Blocks
 from runnel.ops.minibatches import cuts_of
 from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
@@ -36,6 +37,7 @@ class Builder:
         self.name = algorithm_name(algorithm)
         for group, agents in spec.groups.items():
             own = algorithm.for_group(group)
+            check_attributes(own)
             if not isinstance(agents.action, own.actions):
                 kinds = " or ".join(kind.__name__ for kind in own.actions)
                 raise UserError(
@@ -216,6 +218,7 @@ class Builder:
     def _state(self, group: str) -> PyTree:
         agents, algorithm = self.spec.groups[group], self.algorithm.for_group(group)
         name = algorithm_name(algorithm)
+        check_takes(algorithm.init, f"{name}.init", "key", "spec")
         state = typed(lambda key: algorithm.init(key, agents), self.key, what=f"{name}.init")
         if not hasattr(state, "params"):
             raise UserError(f"{name}.init gives a {type(state).__name__} without `params`; acting needs state.params")

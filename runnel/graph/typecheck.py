@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,24 @@ def traced(function: Callable[..., Any], *args: Any, what: str) -> tuple[Any, An
         where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(f"{what} fails on values of the shapes it would get{where}: {reason}") from error
+
+
+def check_takes(function: Callable[..., Any], what: str, *names: str) -> None:
+    """Refuses a method of the user's that cannot be called with so many arguments, and says where it stands."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # made by something that does not tell: the call shows it
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as problem:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+        wanted, name = ", ".join(names), what.rpartition(".")[2]
+        raise UserError(
+            f"{what}{where}: found {name}{signature}, which takes other arguments than {name}({wanted}); write "
+            f"`def {name}(self, {wanted})`"
+        ) from problem
 
 
 def space_type(space: Space, *leading: int) -> PyTree:

@@ -20,11 +20,6 @@ def reuses(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph
     found = {}
     for group in graph.spec.groups:
         asked = graph.algorithm.for_group(group).reuses
-        if asked < 1:
-            raise UserError(
-                f"{algorithm_name(graph.algorithm)}: found reuses={asked!r}, expected 1 or more: how often an unroll "
-                "may be learnt from"
-            )
         wanted = asked > 1 and group in graph.learning_groups
         if wanted:
             _check_replay(group, asked, graph)

@@ -1,8 +1,9 @@
 """What there is to choose from, read without importing it."""
 
 import pytest
+from toys import Reinforce
 
-from runnel import algorithms, distributions
+from runnel import Discrete, algorithms, distributions
 from runnel.cli import catalog
 from runnel.config import settings
 from runnel.errors import UserError
@@ -70,3 +71,16 @@ def test_a_table_wraps_its_last_column_below_itself(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "44")
     rows = [("a", "one two three four five six seven eight nine"), ("long", "ten")]
     assert catalog.table(rows) == ["  a     one two three four five six seven", "        eight nine", "  long  ten"]
+
+
+class NamedActions(Reinforce):
+    actions = ("Discrete",)
+
+
+class OneAction(Reinforce):
+    actions = Discrete
+
+
+def test_actions_that_training_refuses_are_listed_as_they_are() -> None:
+    shown = [catalog.described(catalog.find(f"{__name__}:{cls.__name__}")) for cls in (NamedActions, OneAction)]
+    assert [text.splitlines()[1] for text in shown] == ["actions: 'Discrete'", "actions: Discrete"]

@@ -28,6 +28,7 @@ def offered(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyt
     (tmp_path / "runs" / "more").mkdir()
     (tmp_path / "runs" / "notes.txt").write_text("")
     (tmp_path / "mine.py").write_text("raise SystemExit('executed')\n")
+    (tmp_path / "mixed.py").write_text("raise SystemExit('executed')\nclass Two(runnel.distributions.Async): pass\n")
 
     def ask(*words: str) -> list[str]:
         ended = run_command(capsys, "_complete", "zsh", *words)
@@ -42,7 +43,8 @@ def test_every_kind_of_word_is_offered(offered: Any, tmp_path: Path) -> None:
     assert offered("tr") == ["train"]
     assert offered("nonsense", "") == []
     assert offered("train", "pp") == ["ppo"]
-    assert offered("train", "min") == ["mine:"]
+    assert offered("train", "mi") == ["mine:", "mixed:"]
+    assert offered("train", "ppo", "X", "--distribution", "mi") == ["mixed:"]
     assert offered("train", "ppo", "CartPole") == ["CartPole-v0", "CartPole-v1"]
     assert offered("train", "ppo", "gymnax:CartP") == ["gymnax:CartPole-v1"]
     assert offered("train", "ppo", "jaxmarl:3s5z_") == ["jaxmarl:3s5z_vs_3s6z"]

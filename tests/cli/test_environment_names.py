@@ -88,6 +88,26 @@ def test_names_are_listed_without_jax() -> None:
     assert int(ended.stdout.split()[-1]) > 50
 
 
+def test_names_are_read_from_a_list_and_by_way_of_other_names() -> None:
+    by_other_names = (
+        '_IDS = ["Cart-v1", "Pole-v1"]\n_made = {"Cart-v1": object, "Pole-v1": object, "Hidden": object}\n'
+        "_registry: dict = {name: _made[name] for name in _IDS}\nregistered_envs = list(_registry)\n"
+    )
+    for source in ('registered_envs = ["Cart-v1", "Pole-v1"]\n', by_other_names):
+        assert environment_names.texts_in(source, "registered_envs") == ["Cart-v1", "Pole-v1"]
+    assert environment_names.texts_in("a = list(b)\nb = list(a)\n", "a") == []
+
+
+def test_a_family_whose_names_cannot_be_read_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = environment_names.IN_SOURCE["matrix:"][0]._replace(name="MOVED")
+    monkeypatch.setattr(environment_names, "IN_SOURCE", {"matrix:": (place,)})
+    ended = run_command(capsys, "list", "matrix:")
+    assert ended.status == 2
+    assert "the names of matrix: could not be read" in ended.err
+
+
 def test_list_shows_families_and_environments(capsys: pytest.CaptureFixture[str]) -> None:
     def runnel(*words: str) -> Any:
         return run_command(capsys, "list", *words)
@@ -102,5 +122,6 @@ def test_list_shows_families_and_environments(capsys: pytest.CaptureFixture[str]
     assert '"name": "frame_stack"' in runnel("CartPole-v1", "--json").out
     assert "name=required" in runnel("toys:named").out
     assert "learning_rate=0.01" in runnel("toys:Reinforce").out
+    assert "did you mean 'gymnax:'" in runnel("gymnx:").err
     assert "did you mean 'matrix:rock_paper_scissors'" in runnel("matrix:rock_paper").err
     assert runnel("CartPol-v1").status == 2

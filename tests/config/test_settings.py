@@ -123,6 +123,16 @@ def test_settings_given_in_python_are_checked_too() -> None:
         assert wanted in str(error.value)
 
 
+@dataclass(frozen=True)
+class TextForANumber:
+    unroll: int = "32"  # type: ignore[assignment]
+
+
+def test_a_default_of_text_where_a_number_is_wanted_is_refused() -> None:
+    with pytest.raises(UserError, match=r"TextForANumber\(unroll='32'\): found text '32', wanted a whole number"):
+        settings.check(TextForANumber())
+
+
 def test_fields_are_described_by_what_stands_beside_them() -> None:
     rows = {row.name: row for row in settings.describe(Example)}
     assert rows["learning_rate"] == ("learning_rate", "float", "0.0003", "of Adam")

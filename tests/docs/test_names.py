@@ -1,6 +1,7 @@
 """Files, tests, classes and functions that the documentation names exist."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,13 @@ def test_a_knob_is_measured_by_the_script_that_its_row_names(script, only):
     text = (ROOT / script).read_text()
     for name in only.split():
         assert re.search(rf'^    "{name}": \(', text, re.M), f"{script} does not know --only {name}"
+
+
+def test_every_extra_that_a_user_may_add_is_on_the_first_page():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs" / "index.md").read_text(), re.M))
+    assert table.keys() == extras.keys() - {"bench", "dev", "docs"}
+    (everything,) = extras["all"]
+    left_out = table.keys() - {"all", *re.findall(r"\w+", everything)}
+    said = re.findall(r"`(\w+)`", table["all"])
+    assert said == sorted(left_out)

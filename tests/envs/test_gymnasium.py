@@ -157,6 +157,8 @@ def test_pictures(made_from):
 def test_an_environment_that_cannot_be_drawn_says_so():
     with pytest.raises(UserError, match=r"gives no pictures: wanted render mode 'rgb_array', .* of ansi"):
         GymnasiumEnvironment(own_envs.Countdown).open([0], 0, render=True)
+    with pytest.raises(UserError, match=r"wanted render mode 'rgb_array', its metadata has no render_modes\. Let it"):
+        GymnasiumEnvironment(own_envs.Drunkard).open([0], 0, render=True)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +199,13 @@ def test_a_wrong_shape_is_told_and_not_broadcast():
         def reset(self, **kwargs):
             return np.zeros(1), {}
 
+    class NoInfo(own_envs.Drunkard):
+        def reset(self, **kwargs):
+            return np.zeros(2)
+
+    environment = GymnasiumEnvironment(NoInfo)
+    with pytest.raises(UserError, match=r"wanted \(observation, info\); return `observation, \{\}` from reset$"):
+        environment.open([0], 0).reset(empty(environment.spec, 1).observation)
     environment = GymnasiumEnvironment(Wrong)
     with pytest.raises(UserError, match=r"shape \(1,\), its observation_space says \(2,\)"):
         environment.open([0], 0).reset(empty(environment.spec, 1).observation)

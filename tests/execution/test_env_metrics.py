@@ -76,6 +76,7 @@ def test_metrics_and_scores_are_of_the_very_episodes_that_are_learnt_from(way, t
     if WAYS[way][1] not in ASYNCHRONOUS:  # there, more episodes have ended than were learnt from
         assert record["env/total"] == pytest.approx(record["learner_return"])
     assert 0 < record["env/is_success"] < 1
+    assert any(name.startswith("learn/") for name in record)  # though the last workers' reports have no update
     assert {name for name in record if name.startswith("env/")} - {"env/sometimes", "env/mark"} == NAMES
     assert run.result["mean_return"] == record["mean_return"]
     assert run.result["learner_return"] == record["learner_return"]

@@ -1,11 +1,14 @@
 """What workers report, added up over a run."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from runnel.execution.progress import ProgressAggregator
+from runnel.execution.run_stats import RunStats
 from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, StalenessSums
+from runnel.runtime.usage import UsageReport
 
 
 def report(env_steps: int, staleness: StalenessSums) -> ProgressReport:
@@ -53,3 +56,15 @@ def test_learners_do_not_decide_where_the_environment_reports_its_own_score():
     assert (after.reached, after.episodes, after.mean_length) == (True, 1, 10.0)
     assert after.mean_return == pytest.approx(7.07)
     assert after.group_returns == {"agent": pytest.approx(7.07)}
+
+
+def test_the_last_line_has_the_newest_that_learning_gave_out_though_it_is_of_no_update():
+    progress, stats = ProgressAggregator({"learner"}), RunStats(time.monotonic())
+    first = report(80, StalenessSums(0, 0, 0))
+    for updates, out in (({"learn": 2}, {"learn": {"loss": 3.0}}), ({}, {})):
+        progress.add("learner", replace(first, updates_by_node=updates, out_sums=out))
+        newest = progress.progress()
+        stats.add(newest, 8)
+    assert newest.out == {}
+    assert stats.last_metrics(newest, UsageReport())["learn/loss"] == 1.5
+    assert "learn/loss" not in stats.metrics(newest, UsageReport())

@@ -197,6 +197,23 @@ class NoMemory(Reinforce):
         return jnp.zeros(3)
 
 
+class NoKey(Reinforce):
+    def init(self, spec):
+        return super().init(jax.random.key(0), spec)
+
+
+class NamedActions(Reinforce):
+    actions = ("Discrete",)
+
+
+class OneAction(Reinforce):
+    actions = Discrete
+
+
+class StalenessText(Reinforce):
+    max_staleness = "2"
+
+
 class NoParams(Reinforce):
     def init(self, key, spec):
         return {"w": jnp.zeros(3)}
@@ -305,6 +322,10 @@ class WrongPriorities(NoPriorities):
         (Crashes, r"Crashes.act fails on values of the shapes it would get .*test_flow.py:\d+\)"),
         (OtherMemory, r"OtherMemory.act gives a memory that is float32\[4\]; wanted float32\[3\]"),
         (NoMemory, r"NoMemory.act gives a memory of another structure: found \(\), wanted float32\[3\]"),
+        (NoKey, r"NoKey.init \(.*test_flow.py:\d+\): found init\(spec\), .* write `def init\(self, key, spec\)`"),
+        (NamedActions, r"found actions=\('Discrete',\), expected a tuple of classes from `runnel`, .*\(Discrete,\)"),
+        (OneAction, r"OneAction: found actions=Discrete, expected a tuple"),
+        (StalenessText, r"found max_staleness='2', expected a whole number, 0 or more"),
         (NoParams, r"NoParams.init gives a dict without `params`"),
         (
             GrowingState,

@@ -65,7 +65,7 @@ def test_where_no_sample_may_be_old_each_is_learnt_from_once(distribution):
         (Ages(reuses=2, maps=1), Between(mappers=(1,)), "by way of 'mapper0', which has 'map' and keeps none"),
         (Ages(reuses=2, replayed=1), Async(actors=2), r"found reuses=2 and a replay; .* samples_per_insert"),
         (Twice(), Central(actors=2), "unrolls come to 'server' by way of 'worker', which has 'gradient'"),
-        (Ages(reuses=0), Async(actors=2), r"found reuses=0, expected 1 or more"),
+        (Ages(reuses=0), Async(actors=2), r"found reuses=0, expected a whole number, 1 or more"),
         (
             PerGroup({"hunter": Hunter(), "runners": TeamAges(reuses=2)}),
             OneGroupWaits(),
