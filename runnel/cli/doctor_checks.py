@@ -28,7 +28,7 @@ from runnel.errors import UserError
 from runnel.recording.files import one_line
 from runnel.system.limits import RUN, WORKER
 
-Status = Literal["ok", "note", "wrong"]
+Verdict = Literal["ok", "note", "wrong"]
 """`note`: something is missing that many runs do without."""
 
 OLDEST: Final = (3, 11)
@@ -51,7 +51,7 @@ class Check:
     """What was found, and how to correct it."""
 
     name: str
-    status: Status
+    status: Verdict
     found: str
     fix: str = ""
 

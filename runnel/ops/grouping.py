@@ -20,7 +20,7 @@ SPARE: int = 4
 LARGEST_BLOCK: int = 256
 
 
-class Blocks(NamedTuple):
+class RowBlocks(NamedTuple):
     """Rows in blocks of one place each."""
 
     place: Array  # [N] the place of each block
@@ -33,7 +33,7 @@ def block_size(rows: int, places: int) -> int:
     return max(1, min(LARGEST_BLOCK, rows // (SPARE * places)))
 
 
-def in_blocks(place: Array, places: int, size: int) -> Blocks:
+def in_blocks(place: Array, places: int, size: int) -> RowBlocks:
     """Puts rows [B] into blocks of `size`, each with rows of one place. The number of blocks is fixed: B / size, and
     one more for each place."""
     (rows,) = place.shape
@@ -45,7 +45,7 @@ def in_blocks(place: Array, places: int, size: int) -> Blocks:
     count = -(-rows // size) + places
     row = jnp.zeros(count * size, jnp.int32).at[slot].set(jnp.arange(rows, dtype=jnp.int32))
     of_block = jnp.minimum(jnp.searchsorted(ends, jnp.arange(count), side="right"), places - 1)
-    return Blocks(of_block.astype(jnp.int32), row.reshape(count, size), slot)
+    return RowBlocks(of_block.astype(jnp.int32), row.reshape(count, size), slot)
 
 
 def apply_by_place(function: Callable[..., PyTree], stacked: PyTree, place: Array, rows: PyTree) -> PyTree:

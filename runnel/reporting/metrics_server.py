@@ -29,7 +29,7 @@ from runnel.config.run_config import out_of_range
 from runnel.errors import UserError
 from runnel.recording.files import clean
 from runnel.reporting.live_view import forgiving
-from runnel.reporting.prometheus import Snapshot, families
+from runnel.reporting.prometheus import ScrapedRun, families
 from runnel.runtime.usage import UsageReport
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ REQUEST_S: Final = 5.0
 
 
 class MetricsServer:
-    """A port on which the newest snapshot is read. Its threads end with it."""
+    """A port on which the newest numbers of a run are read. Its threads end with it."""
 
     def __init__(self, port: int, address: str):
-        self.newest = Snapshot()
+        self.newest = ScrapedRun()
         self._server = _bound(port, address, self)
         self.address, self.port = self._server.server_address[:2]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="metrics", daemon=True)
@@ -198,7 +198,7 @@ def describe(info: Mapping[str, Any], target_env_steps: int) -> None:
     server = _PRESENT.get()
     if server is not None:
         labels = {name: str(value) for name, value in info.items()}
-        server.newest = Snapshot(labels, target_env_steps)
+        server.newest = ScrapedRun(labels, target_env_steps)
 
 
 def report(

@@ -48,7 +48,7 @@ FROM_REPORT: Final = ("busy/", "stream/")
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ScrapedRun:
     """What is served until the next report."""
 
     info: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -62,22 +62,22 @@ class Snapshot:
     """Seconds since the epoch."""
 
 
-def families(snapshot: Snapshot) -> Iterator[Metric]:
+def families(scraped_run: ScrapedRun) -> Iterator[Metric]:
     """Every family of samples that there is something of."""
-    yield from _of_run(snapshot)
-    yield from _of_record(snapshot.record)
-    yield from _of_report(snapshot.report)
-    yield from _of_members(snapshot.members)
+    yield from _of_run(scraped_run)
+    yield from _of_record(scraped_run.record)
+    yield from _of_report(scraped_run.report)
+    yield from _of_members(scraped_run.members)
 
 
-def _of_run(snapshot: Snapshot) -> Iterator[Metric]:
-    if snapshot.info:
-        yield _gauge("run_info", "What the run is; its value is 1", [(snapshot.info, 1.0)])
-    if snapshot.target_env_steps is not None:
-        yield _gauge("target_env_steps", "Environment steps to train for", [({}, snapshot.target_env_steps)])
-    if snapshot.reported_at is not None:
+def _of_run(scraped_run: ScrapedRun) -> Iterator[Metric]:
+    if scraped_run.info:
+        yield _gauge("run_info", "What the run is; its value is 1", [(scraped_run.info, 1.0)])
+    if scraped_run.target_env_steps is not None:
+        yield _gauge("target_env_steps", "Environment steps to train for", [({}, scraped_run.target_env_steps)])
+    if scraped_run.reported_at is not None:
         about = "When the run reported last, in seconds since the epoch"
-        yield _gauge("last_report_timestamp_seconds", about, [({}, snapshot.reported_at)])
+        yield _gauge("last_report_timestamp_seconds", about, [({}, scraped_run.reported_at)])
 
 
 def _of_record(record: Mapping[str, Any]) -> Iterator[Metric]:

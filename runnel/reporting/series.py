@@ -32,7 +32,7 @@ SPOT_BYTES: Final = 1 << 14
 SMALL: Final = 1 << 17
 """A file of fewer bytes is glanced at as a whole, a larger one at so many spots."""
 
-Record = dict[str, Any]
+MetricsRecord = dict[str, Any]
 
 
 class Series:
@@ -46,7 +46,7 @@ class Series:
         self.steps = array("d")
         self.columns: dict[str, array[float]] = {}
         self.returns = Points(self._most)
-        self.last: Record = {}
+        self.last: MetricsRecord = {}
         self.seen, self._stride = 0, 1
         self._offset, self._mark, self._file = 0, b"", (0, 0)
 
@@ -81,7 +81,7 @@ class Series:
         file.seek(max(0, self._offset - MARK))
         return file.read(len(self._mark)) == self._mark
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: MetricsRecord) -> None:
         steps = number(record.get("env_steps"))
         if steps is None:
             return
@@ -135,7 +135,7 @@ class Points:
 class Glance(NamedTuple):
     """What a list of runs shows of one."""
 
-    last: Record
+    last: MetricsRecord
     returns: list[tuple[float, float]]  # steps and mean returns, some of them
 
 
@@ -155,7 +155,7 @@ def glance(run_dir: Path | str, spots: int = SPOTS) -> Glance:
     return Glance(found[-1] if found else {}, [points[i] for i in spread(len(points), 2 * spots)])
 
 
-def _at_spots(file: Any, size: int, spots: int) -> Iterator[Record]:
+def _at_spots(file: Any, size: int, spots: int) -> Iterator[MetricsRecord]:
     for spot in range(spots):
         last = spot == spots - 1
         file.seek(size - SPOT_BYTES if last else spot * (size // spots))
@@ -166,7 +166,7 @@ def _at_spots(file: Any, size: int, spots: int) -> Iterator[Record]:
             yield record
 
 
-def points_between(record: Record) -> Iterator[tuple[float, float]]:
+def points_between(record: MetricsRecord) -> Iterator[tuple[float, float]]:
     """The points of the learning curve in a record: those before it, and its own."""
     between = record.get("curve")
     own = [record.get("env_steps"), record.get("mean_return")]
@@ -177,7 +177,7 @@ def points_between(record: Record) -> Iterator[tuple[float, float]]:
                 yield steps, value
 
 
-def parsed(line: bytes) -> Record | None:
+def parsed(line: bytes) -> MetricsRecord | None:
     """A line as a record; None where it is none."""
     if not line or len(line) > LONGEST_LINE:
         return None

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import runnel
 from runnel.reporting import metrics_server
-from runnel.reporting.prometheus import Snapshot, families
+from runnel.reporting.prometheus import ScrapedRun, families
 from runnel.runtime.usage import StreamUsage, UsageReport, WorkerUsage
 
 LABELS = re.compile(r'(\w+)=~?"')
@@ -91,7 +91,7 @@ def test_every_expression_of_the_dashboard_is_of_what_a_run_exports(scraped: Any
     found, *_ = scraped
     dashboard = json.loads(found["dashboard"])
     assert dashboard == json.loads(metrics_server.DASHBOARD.read_text())
-    members = samples_of(Snapshot(members={"member-0": (8, 1.5)}, record={"env/is_success": 0.5, "learn/loss": 1.0}))
+    members = samples_of(ScrapedRun(members={"member-0": (8, 1.5)}, record={"env/is_success": 0.5, "learn/loss": 1.0}))
     known = {**members, **found}  # what a run of this environment, alone, has none of
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     expressions += [variable["query"]["query"] for variable in dashboard["templating"]["list"][1:]]
@@ -110,7 +110,7 @@ def test_every_expression_of_the_dashboard_is_of_what_a_run_exports(scraped: Any
     assert {label for legend in legends for label in re.findall(r"{{(\w+)}}", legend)} <= every
 
 
-def samples_of(snapshot: Snapshot) -> dict[str, list[tuple[Mapping[str, str], float]]]:
+def samples_of(snapshot: ScrapedRun) -> dict[str, list[tuple[Mapping[str, str], float]]]:
     from prometheus_client import CollectorRegistry, generate_latest
 
     class Collector:
@@ -132,7 +132,7 @@ def test_names_of_the_users_are_labels_whatever_they_are() -> None:
         (WorkerUsage("actor-0", "actor", 0.25, host="b"), WorkerUsage("late", "actor")),
         (StreamUsage("actor", "learner", "unroll", 0.5, 10.0, 1.0),),
     )
-    found = samples_of(Snapshot(record=record, report=report))
+    found = samples_of(ScrapedRun(record=record, report=report))
     assert found["runnel_mean_return"] == [({"group": ""}, 1.5), ({"group": "prey"}, 2.0)]
     assert found["runnel_learn"] == [
         ({"group": "prey", "metric": "loss"}, 0.5), ({"group": "", "metric": "a-b"}, 1.0),
