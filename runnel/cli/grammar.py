@@ -196,8 +196,8 @@ def _add_showing_commands(command: AddCommand) -> None:
     about = "show runs in a browser while they train"
     dash = command("dash", about, usage="runnel dash [RUN_DIR ...] [flags]")
     dash.add_argument(
-        "run_dirs", type=Path, nargs="*", default=[Path("runs")], metavar="RUN_DIR",
-        help="runs, or directories of them (runs/)",
+        "run_dirs", type=Path, nargs="*", metavar="RUN_DIR",
+        help="runs, or directories of them (runs/, where it may be made later)",
     )  # fmt: skip
     dash.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1: this machine)")
     dash.add_argument("--port", type=whole(0, 65535), default=8642, metavar="N", help="0: any that is free (8642)")

@@ -68,12 +68,14 @@ def plot_command(args: argparse.Namespace) -> int:
 def dash_command(args: argparse.Namespace) -> int:
     from runnel.dash.server import serve
 
+    roots = args.run_dirs or [Path("runs")]
+
     def say(address: str) -> None:
-        shown = ", ".join(map(str, args.run_dirs))
+        shown = ", ".join(map(str, roots))
         print(printable(f"{shown} at {address}"), flush=True)
         print("the token in it allows checkpoints and stops; end with Ctrl-C", flush=True)
 
-    serve(args.run_dirs, args.host, args.port, say)
+    serve(roots, args.host, args.port, say, may_come=not args.run_dirs)
     return 0
 
 

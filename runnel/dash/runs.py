@@ -152,7 +152,7 @@ class Runs:
         if members_file.holds_members(directory):
             return _band(directory, metric), set()
         if metric.startswith("eval/"):
-            with contextlib.suppress(UserError):
+            with contextlib.suppress(*UNREADABLE):
                 curve = read_curve(directory, metric)
                 places = spread(len(curve.values), COMPARED_POINTS)
                 values = [short(float(curve.values[i])) for i in places]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -18,11 +20,12 @@ from runnel.errors import UserError, printable
 from runnel.recording.files import one_line
 from runnel.recording.requests import ALL
 from runnel.reporting.report import PAGE
-from runnel.reporting.run_view import VIDEOS
+from runnel.reporting.run_view import UNREADABLE, VIDEOS
 
 TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 NEEDED: Final = "`runnel dash` needs Starlette and uvicorn: pip install 'runnel[dash]'"
 MOST_BODY_BYTES: Final = 4096
+BODY_S: Final = 5.0
 CONNECTIONS: Final = 100
 
 
@@ -31,7 +34,7 @@ def make_app(runs: Runs, guard: Guard) -> Any:
     try:
         from starlette.applications import Starlette
         from starlette.concurrency import run_in_threadpool
-        from starlette.requests import Request
+        from starlette.requests import ClientDisconnect, Request
         from starlette.responses import PlainTextResponse, Response
         from starlette.routing import Route
     except ImportError:
@@ -79,10 +82,14 @@ def make_app(runs: Runs, guard: Guard) -> Any:
 
     async def ask(request: Request) -> Response:
         body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MOST_BODY_BYTES:
-                raise UserError("found a request that is too long")
+        try:
+            async with asyncio.timeout(BODY_S):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > MOST_BODY_BYTES:
+                        raise UserError("found a request that is too long")
+        except TimeoutError:
+            raise UserError(f"found no whole request within {BODY_S:.0f} seconds") from None
         asked = json.loads(body)
         name, what = (asked.get(key) for key in ("id", "what")) if isinstance(asked, dict) else (None, None)
         if not isinstance(name, str) or what not in ALL:
@@ -102,7 +109,7 @@ def make_app(runs: Runs, guard: Guard) -> Any:
     gets = {"runs": listed, "run": view, "compare": compared, "log": log, "video": video}
     routes += [Route(f"/api/{name}", answer) for name, answer in gets.items()]
     routes.append(Route("/api/request", ask, methods=["POST"]))
-    problems = dict.fromkeys((UserError, OSError, ValueError, RecursionError), refused)
+    problems = dict.fromkeys((*UNREADABLE, ClientDisconnect), refused)
     app = Starlette(routes=routes, exception_handlers=problems)  # type: ignore[arg-type]
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
@@ -130,21 +137,26 @@ def make_app(runs: Runs, guard: Guard) -> Any:
     return guarded
 
 
-def serve(roots: Sequence[Path], host: str, port: int, say: Callable[[str], None]) -> None:
-    """Serves runs until Ctrl-C. `say` is called with the address, once it can be opened."""
+def serve(roots: Sequence[Path], host: str, port: int, say: Callable[[str], None], *, may_come: bool = False) -> None:
+    """Serves runs until Ctrl-C. `say` is called with the address, once it can be opened.
+
+    `may_come`: a directory may not be there yet.
+    """
     for root in roots:
-        if not root.is_dir():
+        if not root.is_dir() and not (may_come and not os.path.lexists(root)):
             raise UserError(f"{root} is no directory; expected one that holds runs, or a run")
     try:
         import uvicorn
+
+        from runnel.dash.connection import REQUEST_S, Connection
     except ImportError:
         raise UserError(NEEDED) from None
     guard = Guard(host, secrets.token_urlsafe(24))
     app = make_app(Runs(roots), guard)
     listening = _listen(host, port)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off", ws="none", http="h11",
-        limit_concurrency=CONNECTIONS, timeout_keep_alive=30, timeout_graceful_shutdown=2,
+        app, log_level="warning", access_log=False, server_header=False, lifespan="off", ws="none", http=Connection,
+        limit_concurrency=CONNECTIONS, timeout_keep_alive=int(REQUEST_S), timeout_graceful_shutdown=2,
     )  # fmt: skip
     with contextlib.closing(listening):
         say(address(guard, listening.getsockname()[1]))
@@ -171,6 +183,10 @@ def _listen(host: str, port: int) -> socket.socket:
             found.close()
             raise
         return found
+    except (socket.gaierror, UnicodeError):
+        raise UserError(
+            f"host={host}: found no such address, expected one of this machine, such as 127.0.0.1", keywords=("host",)
+        ) from None
     except OSError as error:
         raise UserError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another port=", keywords=("port",)

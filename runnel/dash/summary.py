@@ -22,16 +22,17 @@ FILES: Final = ("config.json", "result.json", METRICS, members_file.FILE, run_lo
 def summary(directory: Path) -> dict[str, Any]:
     """A run in a few words: what it is of, how far it is, and its learning curve."""
     several = members_file.holds_members(directory)
-    first, members = directory, 0
+    first, members, recorded = directory, 0, METRICS
     if several:
         listed = members_file.read(directory)
         members, first = len(listed), directory / listed[0].directory
+        inside = stacks.name_of(0) if run_directory.exists(directory, stacks.FILE) else listed[0].directory
+        recorded = f"{inside}/{METRICS}"
     ended: dict[str, Any] = {}
     with contextlib.suppress(*UNREADABLE):
         ended = result(directory)
     of = about(first)
-    recorded = directory / stacks.name_of(0) if several and run_directory.exists(directory, stacks.FILE) else first
-    seen = glance(recorded)
+    seen = glance(directory, recorded)
     now = {**seen.last, **ended} if ended else seen.last
     reached = ended.get("iqm_return") if several else now.get("mean_return")
     changed = max(

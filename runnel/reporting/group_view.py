@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from runnel.errors import printable
+from runnel.errors import UserError, printable
 from runnel.recording import (
     match_log,
     members_file,
@@ -51,12 +52,28 @@ def kind(directory: Path) -> str:
 
 def add(add: Add, directory: Path, result: Mapping[str, Any]) -> None:
     """Adds the parts of a directory of several runs to a view."""
-    listed = members_file.read(directory)
-    add("members", None, lambda: members(listed, result), [])
-    recorded = [f"{stacks.name_of(k)}/{stack_logs.RETURNS}" for k in range(len(stacks.read(directory, len(listed))))]
-    curves = recorded or [f"{member.directory}/{METRICS}" for member in listed[: MOST_BANDS * MOST_IN_BAND]]
-    add("bands", curves, lambda: bands(directory, listed), [])
+    listed: list[Member] = []
+
+    def read() -> list[dict[str, Any]]:
+        listed.extend(members_file.read(directory))
+        return members(listed, result)
+
+    add("members", None, read, [])
+    if not listed:
+        add("bands", None, list, [])
+        add("lineage", None, lambda: None, None)
+        return
+    add("bands", _curves(directory, listed), lambda: bands(directory, listed), [])
     add("lineage", [population_file.FILE, population_file.LINEAGE], lambda: lineage(directory, len(listed)), None)
+
+
+def _curves(directory: Path, listed: Sequence[Member]) -> list[str]:
+    """The files that hold the curves of members."""
+    count = 0
+    with contextlib.suppress(UserError):  # `bands` says why it cannot be read
+        count = len(stacks.read(directory, len(listed)))
+    recorded = [f"{stacks.name_of(k)}/{stack_logs.RETURNS}" for k in range(count)]
+    return recorded or [f"{member.directory}/{METRICS}" for member in listed[: MOST_BANDS * MOST_IN_BAND]]
 
 
 def members(listed: Sequence[Member], result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -105,7 +122,7 @@ def _points(
     if stacked is not None:
         steps, values = stacked.get(member.directory, (np.zeros(0), np.zeros(0)))
     else:
-        found = np.array(glance(directory / member.directory).returns or np.zeros((0, 2)), np.float64)
+        found = np.array(glance(directory, f"{member.directory}/{METRICS}").returns or np.zeros((0, 2)), np.float64)
         steps, values = found[:, 0], found[:, 1]
     order = np.argsort(steps, kind="stable")
     return steps[order], values[order]

@@ -43,7 +43,7 @@ MOST_REQUESTS: Final = 16
 """Answered at a time; others are turned away, so that no number of clients takes the run's descriptors and threads."""
 
 REQUEST_S: Final = 5.0
-"""How long a client may take to send a request, or to take the answer."""
+"""How long a client may take in all, to send a request and to take the answer: however slowly, it holds no place."""
 
 
 class MetricsServer:
@@ -74,8 +74,6 @@ class MetricsServer:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_S
-
     def log_message(self, format: str, *args: Any) -> None:
         """The terminal is the run's."""
 
@@ -99,13 +97,23 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        deadline = threading.Timer(REQUEST_S, _shut, (request,))
+        deadline.daemon = True
         try:
+            deadline.start()
             super().process_request_thread(request, client_address)
         finally:
+            deadline.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has gone is nothing to report."""
+
+
+def _shut(request: socket.socket) -> None:
+    """Wakes the thread that reads from a client, or writes to it. It may be done just now."""
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 def _bound(port: int, address: str, collector: MetricsServer) -> _Server:
@@ -116,7 +124,7 @@ def _bound(port: int, address: str, collector: MetricsServer) -> _Server:
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         server = _Server(found[0], (str(found[4][0]), port))
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         raise UserError(
             f"metrics_address={address}: found no such address, expected one of this machine, such as 127.0.0.1",
             keywords=keywords,

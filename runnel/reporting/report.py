@@ -17,6 +17,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from runnel.errors import UserError
 from runnel.recording import members_file, run_directory
 from runnel.reporting.run_view import POINTS, run_view
 from runnel.reporting.series import Series
@@ -40,10 +41,11 @@ def write(run_dir: Path) -> None:
     """Writes the report of a run, or those of a directory of several. Never fails: it may be missing."""
     with contextlib.suppress(Exception, KeyboardInterrupt):
         if members_file.holds_members(run_dir):
-            for member in members_file.read(run_dir)[:MOST_MEMBERS]:
-                path = run_dir / member.directory
-                if _is_due(path):
-                    _write_one(path)
+            with contextlib.suppress(UserError):  # the report of all says why
+                for member in members_file.read(run_dir)[:MOST_MEMBERS]:
+                    path = run_dir / member.directory
+                    if _is_due(path):
+                        _write_one(path)
         _write_one(run_dir)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from runnel.recording.files import one_line, read_json
 from runnel.reporting import group_view, plan_file
 from runnel.reporting.curves import configuration
 from runnel.reporting.series import Series, number, spread
+from runnel.reporting.train_again import CUT, again, first_command
 
 POINTS: Final = 400
 MOST_EVENTS: Final = 300
@@ -71,7 +71,7 @@ def run_view(
     parts.add("videos", None, lambda: films(run_dir), [])
     if several:
         group_view.add(parts.add, run_dir, view["result"])
-        view["command"] = _first_command(view["starts"])
+        view["command"] = first_command(view["starts"], _steps_of_members(run_dir, view))
         view["result"] = _without(view["result"], "runs")
         return view
     series = series or Series(run_dir)
@@ -83,7 +83,8 @@ def run_view(
     parts.add("evaluations", [evaluation_log.FILE], lambda: evaluations(run_dir), [])
     parts.add("payoffs", [group_view.MATCHES], lambda: group_view.payoffs(run_dir), [])
     config = parts.add("config", ["config.json"], lambda: plain(read_json(run_dir, "config.json", 1 << 17), 12), None)
-    view["command"] = _first_command(view["starts"]) or again(run_dir)
+    steps = config.get("steps") if isinstance(config, dict) else None
+    view["command"] = first_command(view["starts"], steps) or again(run_dir)
     view["again"] = again(run_dir) if isinstance(config, dict) else ""
     return view
 
@@ -112,6 +113,15 @@ class _Parts:
                 self._view["problems"].append(text(f"{name}: {one_line(e)}"))
         self._view[name] = found
         return found
+
+
+def _steps_of_members(run_dir: Path, view: Mapping[str, Any]) -> Any:
+    """What every member is trained for; nothing for a sweep, whose trials may differ in it."""
+    if view["kind"] == "sweep" or not view["members"]:
+        return None
+    with contextlib.suppress(*UNREADABLE):
+        return read_json(run_dir, f"{view['members'][0]['directory']}/config.json").get("steps")
+    return None
 
 
 def _without(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -253,16 +263,6 @@ def films(run_dir: Path) -> list[str]:
     return files(run_dir, "", tuple(VIDEOS)) + [f"videos/{each}" for each in files(run_dir, "videos", tuple(VIDEOS))]
 
 
-def again(run_dir: Path) -> str:
-    """The command that trains the same once more."""
-    return f"runnel train --config {shlex.quote(text(str(run_dir / 'config.json')))}"
-
-
-def _first_command(starts: Sequence[Mapping[str, Any]]) -> str:
-    found = starts[0].get("command") if starts else None
-    return found if isinstance(found, str) else ""
-
-
 def plain(value: Any, depth: int = 6) -> Any:
     """A value as the page takes it: texts that show what they hide, and nothing without bounds."""
     if isinstance(value, dict):
@@ -277,7 +277,7 @@ def plain(value: Any, depth: int = 6) -> Any:
 
 
 def text(value: str) -> str:
-    return printable(value if len(value) <= LONGEST else value[:LONGEST] + " ...")
+    return printable(value if len(value) <= LONGEST else f"{value[:LONGEST]} {CUT}")
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:

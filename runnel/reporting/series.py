@@ -139,10 +139,10 @@ class Glance(NamedTuple):
     returns: list[tuple[float, float]]  # steps and mean returns, some of them
 
 
-def glance(run_dir: Path | str, spots: int = SPOTS) -> Glance:
+def glance(run_dir: Path | str, name: str = FILE, spots: int = SPOTS) -> Glance:
     """Some of the lines of a run, evenly spread over its file, and the last; a long file is not read as a whole."""
     try:
-        file = run_directory.open_to_read(run_dir, FILE, MOST_BYTES)
+        file = run_directory.open_to_read(run_dir, name, MOST_BYTES)
     except FileNotFoundError:
         return Glance({}, [])
     with file:

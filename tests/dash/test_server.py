@@ -1,7 +1,9 @@
 """The server of the live page: what it answers, whom it refuses, and what it never opens."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -10,9 +12,10 @@ from pathlib import Path
 import pytest
 from commands import run_command
 from dash_server import DashServer, dash_server
-from made_runs import add_matches, make_hostile, make_members, make_run
+from made_runs import add_matches, make_hostile, make_members, make_run, write
 
 from runnel.dash.guard import Guard
+from runnel.dash.runs import Runs
 from runnel.recording import requests, run_lock
 
 
@@ -163,10 +166,52 @@ def test_off_loopback_reading_needs_the_token_too():
         assert Guard("127.0.0.1", "secret").refusal("GET", "/", {"host": header})[0] == 421
 
 
+def silent(port: int, words: bytes = b"") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), 20)
+    client.sendall(words)
+    return client
+
+
+def test_clients_that_do_nothing_hold_no_place_and_a_first_run_may_come_later(tmp_path):
+    short = "from runnel.dash import connection as c, server as s; c.REQUEST_S = s.BODY_S = 1.0; s.CONNECTIONS = 8"
+    with (tmp_path / "errors").open("w") as errors, dash_server(before=short, errors=errors, cwd=tmp_path) as server:
+        assert server.ask("/api/runs").json()["runs"] == []
+        clients = [silent(server.port, words) for words in [b"", b"GET / HT", b"G\r\n\r"] * 3]
+        assert server.ask("/").status == 503
+        for client in clients:
+            with client, contextlib.suppress(ConnectionError):
+                while client.recv(4096):
+                    pass
+        make_run(tmp_path / "runs" / "one")
+        assert [run["id"] for run in server.ask("/api/runs").json()["runs"]] == ["0/one"]
+        head = (
+            f"POST /api/request HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nAuthorization: Bearer {server.token}\r\n"
+        )
+        with silent(server.port, f"{head}Content-Length: 9\r\n\r\n[".encode()) as gone:
+            gone.shutdown(socket.SHUT_RDWR)
+        with silent(server.port, f"{head}Content-Length: 9\r\n\r\n[".encode()) as waiting:
+            answer = b"".join(iter(lambda: waiting.recv(4096), b""))
+            assert b" 400 " in answer
+            assert b"found no whole request within 1 seconds" in answer
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+
+
+def test_no_link_leads_to_the_curve_of_several_runs(tmp_path):
+    make_run(tmp_path / "out")
+    group = make_members(tmp_path / "root" / "group")
+    write(group, "stacks.json", {"stacks": [[0, 1, 2]]})
+    (group / "stack-0").symlink_to(tmp_path / "out")
+    (found,) = Runs([tmp_path / "root"]).listed()
+    assert (found["name"], found["curve"]) == ("group", [])
+
+
 def test_what_cannot_be_served_is_refused_in_words(capsys, tmp_path, server):
     ended = run_command(capsys, "dash", tmp_path / "nothing")
     assert (ended.status, ended.err.count("\n")) == (2, 1)
     assert "is no directory; expected one that holds runs" in ended.err
+    ended = run_command(capsys, "dash", tmp_path, "--host", "a..b")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "a..b: found no such address" in ended.err
     ended = run_command(capsys, "dash", tmp_path, "--port", server.port)
     assert (ended.status, ended.out) == (2, "")
     assert f"cannot listen on 127.0.0.1, port {server.port}: Address already in use; choose another --port" in ended.err

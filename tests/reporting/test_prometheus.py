@@ -215,6 +215,7 @@ def test_a_taken_port_is_refused_before_anything_is_made(tmp_path: Path) -> None
         ({"metrics_port": 0, "quiet": True}, "does not print the port"),
         ({"metrics_address": "0.0.0.0"}, "found it without metrics_port="),
         ({"metrics_port": 9100, "metrics_address": "no such host"}, "found no such address"),
+        ({"metrics_port": 9100, "metrics_address": "a..b"}, "found no such address"),
         ({"metrics_port": 9100, "metrics_address": "203.0.113.7"}, "cannot be opened"),
     ],
 )
@@ -238,13 +239,29 @@ def test_any_free_port_is_printed_and_loopback_is_not_left(capsys: pytest.Captur
         assert "to anyone who reaches that address" in capsys.readouterr().out
 
 
-def test_silent_and_numerous_clients_take_no_threads_from_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.5)
+def test_silent_slow_and_numerous_clients_take_no_threads_from_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "REQUEST_S", 0.5)
     port = free_port()
     with metrics_server.serving(port, quiet=True):
         silent = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(metrics_server.MOST_REQUESTS + 4)]
-        for client in silent:  # all are let go of: those that there is no room for at once, the others in time
-            client.settimeout(20)
-            assert client.recv(1) == b""
+        over = threading.Event()
+
+        def trickle() -> None:
+            while not over.wait(0.1):
+                for client in silent[::2]:
+                    with contextlib.suppress(OSError):
+                        client.send(b"x")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            for client in silent:  # all are let go of: those that there is no room for at once, the others in time
+                client.settimeout(20)
+                with contextlib.suppress(ConnectionError):
+                    assert client.recv(1) == b""
+        finally:
+            over.set()
+            thread.join()
+        for client in silent:
             client.close()
         assert "python" not in read(port)  # of this process nothing is told, and later clients are answered

@@ -2,13 +2,15 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from fragile import Fragile
-from made_runs import EVIL, make_hostile, make_run, write
+from made_runs import EVIL, make_hostile, make_members, make_run, write
 
 import runnel
+from runnel.cli import arguments
 from runnel.errors import RunFailed
 from runnel.reporting import report
 from runnel.reporting.run_view import run_view
@@ -58,6 +60,35 @@ def test_what_a_run_says_stays_data(tmp_path):
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'")
     assert "http:" not in policy + html.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_command_that_is_shown_trains_again_elsewhere_and_as_long(tmp_path):
+    make_run(tmp_path)
+    first = "runnel train ppo CartPole-v1 --run-dir 'my runs/a' --steps=100 --set learning_rate=0.1"
+    write(tmp_path, "provenance.json", {"starts": [{"command": first}]})
+    assert run_view(tmp_path)["command"] == "runnel train ppo CartPole-v1 --steps=100 --set learning_rate=0.1"
+    starts = [{"command": first}, {"command": "runnel resume 'my runs/a' --steps 10000"}]
+    write(tmp_path, "provenance.json", {"starts": starts})
+    view = run_view(tmp_path)
+    args = arguments.parse(shlex.split(view["command"])[1:])
+    assert (args.algorithm, args.steps, args.run_dir, args.set) == ("ppo", 10_000, None, ["learning_rate=0.1"])
+    again = arguments.parse(shlex.split(view["again"])[1:])
+    assert (str(again.config), again.run_dir) == (str(tmp_path / "config.json"), None)
+    write(tmp_path, "provenance.json", {"starts": [{"command": f"runnel train {'x ' * 3000}"}]})
+    assert run_view(tmp_path)["command"] == view["again"]
+
+
+def test_members_that_cannot_be_read_are_a_part_that_is_missing(tmp_path):
+    group = make_members(tmp_path / "group")
+    found = json.loads((group / "members.json").read_text())
+    found["members"][1]["settings"] = "x"
+    write(group, "members.json", found)
+    view = run_view(group)
+    assert (view["members"], view["bands"], view["lineage"]) == ([], [], None)
+    assert [problem.partition(":")[0] for problem in view["problems"]] == ["members"]
+    assert view["result"]["iqm_return"] == 151
+    report.write(group)
+    assert view_in(group)["problems"] == view["problems"]
 
 
 def test_a_long_record_makes_no_large_report(tmp_path):

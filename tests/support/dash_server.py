@@ -50,10 +50,14 @@ class DashServer(NamedTuple):
 
 
 @contextlib.contextmanager
-def dash_server(*run_dirs: Path, flags: tuple[str, ...] = ()) -> Iterator[DashServer]:
+def dash_server(
+    *run_dirs: Path, flags: tuple[str, ...] = (), before: str = "pass", errors: Any = None, cwd: Path | None = None
+) -> Iterator[DashServer]:
+    """`before`: what its process does first. `errors`: a file for what it says on standard error."""
+    script = f"import sys; from runnel.cli.main import main; {before}; sys.exit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-m", "runnel", "dash", *map(str, run_dirs), "--port", "0", *flags],
-        stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", script, "dash", *map(str, run_dirs), "--port", "0", *flags],
+        stdout=subprocess.PIPE, stderr=errors, text=True, cwd=cwd,
     )  # fmt: skip
     try:
         assert process.stdout is not None

@@ -12,11 +12,19 @@ const state = document.getElementById("state");
 let page = null;
 let timer = 0;
 
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return ""; // what names no run
+  }
+}
+
 function chosen() {
   const [name, ...rest] = location.hash.slice(1).split("/");
-  const ids = rest.map(decodeURIComponent);
+  const ids = rest.map(decoded);
   if (name === "run" && ids[0]) return runPage(ids.join("/"));
-  if (name === "compare" && ids.length) return comparePage(ids);
+  if (name === "compare" && ids.some(Boolean)) return comparePage(ids.filter(Boolean));
   return listPage();
 }
 
