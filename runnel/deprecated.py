@@ -55,7 +55,7 @@ FIELDS: Final = {
     "runnel.distributions.environments:Environments": {"ring": "env_splits"},
     "runnel.distributions.fine:Fine": {"ring": "env_splits"},
     "runnel.planning.distribution:Fragment": {"ring": "env_splits"},
-    "runnel.planning.cuts:PlacedFragment": {"ring": "env_splits"},
+    "runnel.planning.placed:PlacedFragment": {"ring": "env_splits"},
 }
 """Fields that changed, by the class that has them: old -> new."""
 

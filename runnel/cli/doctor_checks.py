@@ -27,6 +27,7 @@ from runnel.config.jax_config import cache_directory
 from runnel.errors import UserError
 from runnel.recording.files import one_line
 from runnel.system.limits import RUN, WORKER
+from runnel.system.platform import has_worker_processes
 
 Verdict = Literal["ok", "note", "wrong"]
 """`note`: something is missing that many runs do without."""
@@ -294,6 +295,8 @@ def key(file: Path | None = None) -> Check:
 
 def workers(entry: str = "runnel.cli.doctor_checks:answer", timeout_s: float = WORKER_S) -> Check:
     """A worker is started as a run starts it, by a fork server, and has to answer."""
+    if not has_worker_processes():
+        return Check("worker processes", "note", "need Linux", "use inline or fused, which start none")
     fix = "inline and fused start none; the reason above says what the system refuses"
     try:
         from runnel.launch import LocalLauncher, WorkerCommand

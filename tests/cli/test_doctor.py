@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from commands import run_command
-from paths import ROOT
+from paths import ROOT, SUPPORT
 
 from runnel.cli import doctor, doctor_checks
 from runnel.cli.doctor_checks import Check
@@ -160,3 +160,12 @@ def test_a_key_that_others_can_read_is_noticed(tmp_path: Path) -> None:
     file.write_bytes(b"x" * 32)
     file.chmod(0o644)
     assert doctor_checks.key(file).status == "wrong"
+
+
+def test_a_system_without_worker_processes_is_no_fault() -> None:
+    environ = {**os.environ, "PYTHONPATH": str(SUPPORT / "without_linux")}
+    command = [sys.executable, "-m", "runnel", "doctor", "--json"]
+    ended = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    found = {check["name"]: check for check in json.loads(ended.stdout)["checks"]}
+    assert (ended.returncode, found["worker processes"]["status"], found["memfd"]["status"]) == (0, "note", "note")
+    assert "inline or fused" in found["worker processes"]["fix"]
