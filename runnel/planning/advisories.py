@@ -21,14 +21,6 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def human_bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
-
-
 def notes(
     distribution: Distribution, fragments: Sequence[PlacedFragment], asynchronous: bool, slacks: Slacks,
     graph: Graph, machines: Sequence[Machine], hosts: Mapping[str, str],
