@@ -32,6 +32,9 @@ NUMBER = re.compile(r"[0-9]{1,18}")
 WRITING = ".writing-"
 """Beginning of the name of a checkpoint that is being written."""
 
+AWAY_S, REMOVE_S = 0.5, 10.0
+"""What could not be written whole is removed once it has stayed away for so long, and tried for so long."""
+
 Refuse = Callable[[dict[str, PyTree], dict[str, Any]], str | None]
 """What is wrong with a checkpoint's content and counters, or None."""
 
@@ -68,8 +71,9 @@ class Checkpoints:
             new.write_counters(counters)
             new.write_manifest()
             self._put(temporary, target)
-        finally:
+        except BaseException:
             self._remove(temporary)
+            raise
         # The checkpoint is whole; what follows is done again with the next one.
         for follows in (self._point_to, self._prune):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -161,8 +165,9 @@ class Checkpoints:
             new.write_counters(self._of(old).counters())
             new.write_manifest()
             self._put(temporary, target)
-        finally:
+        except BaseException:
             self._remove(temporary)
+            raise
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._prune(target)  # done again with the next one
         return self.directory / target
@@ -236,12 +241,16 @@ class Checkpoints:
             os.rename(name, other, src_dir_fd=fd, dst_dir_fd=fd)
 
     def _remove(self, name: str) -> None:
-        """Removes what is half written; threads of the library that could not write it may still be at it."""
-        for _ in range(20):
-            run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
-            if not run_directory.exists(self.run_dir, f"{DIRECTORY}/{name}"):
-                return
-            time.sleep(0.05)
+        """Removes what is half written. Threads of the library that could not write it may still be at it: they make
+        directories that they miss. So it must have stayed away for a while."""
+        now = time.monotonic()
+        end, gone_at = now + REMOVE_S, now + AWAY_S
+        while now < min(end, gone_at):
+            if run_directory.exists(self.run_dir, f"{DIRECTORY}/{name}"):
+                run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
+                gone_at = time.monotonic() + AWAY_S
+            time.sleep(0.01)
+            now = time.monotonic()
 
     def _point_to(self, target: str) -> None:
         """`latest` is for people, and never read."""
