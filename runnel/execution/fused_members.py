@@ -217,6 +217,10 @@ class FusedMembers:
         if not self._running and self._waiting:
             self._begin(*self._waiting.pop(0))
 
+    def wait(self, seconds: float) -> None:
+        if self._running:
+            self._running[0].thread.join(seconds)
+
     def over(self) -> bool:
         return not self._running and not self._waiting
 

@@ -38,6 +38,10 @@ class MemberBackend(Protocol):
         """Begins those that there is room for. To be called several times a second."""
         ...
 
+    def wait(self, seconds: float) -> None:
+        """Returns after so long, or as soon as some that train have ended."""
+        ...
+
     def over(self) -> bool:
         """Whether all have ended."""
         ...

@@ -146,7 +146,7 @@ class MemberGroup:
                         view.event(text)
                     self._show(view)
                     self._take_requests()
-                    time.sleep(SHOW_S)
+                    backend.wait(SHOW_S)
             except Interrupted:
                 backend.abort()
                 raise

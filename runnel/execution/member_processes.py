@@ -78,6 +78,12 @@ class MemberProcesses:
         if self._stopped is not None:
             self._waiting = []
 
+    def wait(self, seconds: float) -> None:
+        for _, process in self._running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            return
+
     def over(self) -> bool:
         return not self._running and not self._waiting
 

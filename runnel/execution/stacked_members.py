@@ -115,6 +115,12 @@ class StackedMembers:
         elif self._thread is None and self._left_out:
             self._begin_alone()
 
+    def wait(self, seconds: float) -> None:
+        if self._alone is not None:
+            self._alone.wait(seconds)
+        elif self._thread is not None:
+            self._thread.join(seconds)
+
     def _begin(self, stack: int, members: list[tuple[WaitingMember, BuiltRun]]) -> None:
         directory = self._directory / stacks.name_of(stack)
         with as_user_error(directory):

