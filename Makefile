@@ -41,7 +41,8 @@ browser:
 	echo "there is no Chromium, and it cannot be installed here: tests of the live page are skipped"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -m slow --timeout 3600
+	$(COMPILE_LESS) $(BIN)/pytest -n $(JOBS) -m "slow and not learns" --timeout 1800
+	$(BIN)/pytest -m "slow and learns" --timeout 3600
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

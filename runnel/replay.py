@@ -7,11 +7,14 @@ run-time calls `init`, `add`, `sample` and, where a kind has priorities, `update
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 
 from runnel.types import Array, PyTree
+
+MOST_ITEMS: Final = (1 << 31) - 1
+"""Places in a replay are counted in 32 bits."""
 
 
 class Prioritised(NamedTuple):

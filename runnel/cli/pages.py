@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from runnel.errors import UserError, nearest, printable
+from runnel.errors import UserError, nearest
 
 PACKAGED: Final = Path(__file__).resolve().parents[1] / "pages"
 """In an installed package."""
@@ -21,7 +21,9 @@ def help_command(args: argparse.Namespace) -> int:
         print("\n".join(f"  {name.ljust(width)}  {title(name)}" for name in names()))
         print("\n`runnel help PAGE` prints one, `runnel help PAGE#SECTION` a section; `runnel --help` has the commands")
         return 0
-    print(printable(text(args.page)), end="")
+    from runnel.cli import page_text
+
+    page_text.show(args.page.replace(".md", "").partition("#")[0], text(args.page))
     return 0
 
 

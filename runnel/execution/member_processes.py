@@ -150,7 +150,7 @@ def _log(member: WaitingMember) -> Path:
 def side_by_side(built: BuiltRun, machine: Machine, members: int) -> int:
     """How many runs of a plan this machine holds: by its cores, and one where a run uses a GPU."""
     plan = built.plan
-    if any(not name.startswith("cpu") for fragment in plan.fragments for each in fragment.devices for name in each):
+    if not plan.on_cpus:
         return 1
     return max(1, min(members, machine.cpus // max(1, plan.workers)))
 

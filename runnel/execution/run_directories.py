@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> t
         )
         run_dir = Path("runs") / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     directory = Path(run_dir)
+    if any(unicodedata.category(sign) == "Cc" for sign in str(directory)):
+        raise UserError(
+            f"found run_dir={str(directory)!r}, which has a line break or another control character; "
+            "choose a name that fits into one line",
+            keywords=("run_dir",),
+        )
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -206,7 +206,7 @@ class Session:
         state = self.state
         plan, graph = state.built.plan, state.built.graph
         if not plan.hosts:
-            check_memory(graph.bytes)
+            check_memory(graph.bytes, plan.on_cpus)
         if plan.workers == 1:
             check_descriptors(open_descriptors() + RUN)
             startup.phase(self.end.at_start)

@@ -22,6 +22,7 @@ from runnel.graph.played_columns import columns_played
 from runnel.graph.typecheck import Type, batched, check_takes, describe, same_types, space_type, traced, typed
 from runnel.ops.blocks import Blocks
 from runnel.ops.minibatches import cuts_of
+from runnel.replay import MOST_ITEMS
 from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
 
 
@@ -153,6 +154,8 @@ class Builder:
         replay = settings.replay
         if self.nodes[items.node].loops:
             raise UserError("replay.insert takes what an iteration makes, not what was made from replayed batches")
+        if replay.capacity > MOST_ITEMS:
+            raise UserError(f"a replay holds at most {MOST_ITEMS:,} items, found capacity={replay.capacity}")
         room = replay.room(items.type)
         for name, wanted in (
             ("min_size", settings.min_size),
@@ -163,7 +166,7 @@ class Builder:
         state = typed(lambda x: replay.init(x, settings.batch), items.type, what="replay")
         state = typed(lambda s, x: replay.add(s, x, settings.batch), state, items.type, what="replay.insert")
         output = typed(lambda s, k: replay.sample(s, k, settings.batch), state, self.key, what="replay.sample")
-        return Ref(self._add("replay", group, (items,), output, settings=settings), output)
+        return Ref(self._add("replay", group, (items,), output, settings=settings, keeps=state), output)
 
     def priorities(self, replay: str, priorities: Ref) -> None:
         wanted = (self.nodes[replay].sampling.batch,)
@@ -252,13 +255,15 @@ class Builder:
         return {name: type_ for name, type_ in given.items() if asks_for(function, name)}
 
     def _add(self, kind: Any, group: str, inputs: tuple[Ref, ...], output: PyTree, function: Any = None,
-             settings: Any = None, blocks: tuple[Blocks, ...] = ()) -> str:  # fmt: skip
+             settings: Any = None, blocks: tuple[Blocks, ...] = (), keeps: PyTree = None) -> str:  # fmt: skip
         name = kind if len(self.spec.groups) == 1 else f"{group}/{kind}"
         taken = sum(1 for node in self.nodes if node.rstrip("0123456789") == name)
         name = f"{name}{taken + 1}" if taken else name
         loops = frozenset[str]().union(*(self.nodes[ref.node].loops for ref in inputs))
         loops = loops | {name} if kind == "replay" else loops
-        node = Node(name, kind, group, inputs, output, function, settings, loops, blocks=() if loops else blocks)
+        node = Node(
+            name, kind, group, inputs, output, function, settings, loops, blocks=() if loops else blocks, keeps=keeps
+        )
         self.nodes[name] = node
         for ref in inputs:
             what = "items" if kind == "replay" else self.nodes[ref.node].traits.output

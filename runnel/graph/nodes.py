@@ -106,6 +106,7 @@ class Node:
     loops: frozenset[str] = frozenset()
     priorities: Ref | None = None  # of a prioritised replay: where its new priorities come from
     blocks: tuple[Blocks, ...] = ()  # how it cuts what environments made into minibatches
+    keeps: PyTree = None  # from one iteration to the next: all that is in a replay
 
     @property
     def traits(self) -> KindTraits:
@@ -207,8 +208,8 @@ class Graph:
 
     @property
     def bytes(self) -> int:
-        """Of the learners' states, and of what the nodes make in one iteration."""
-        leaves = jax.tree.leaves([dict(self.states), [node.output for node in self.nodes.values()]])
+        """Of the learners' states, of what the nodes make in one iteration, and of what replays keep."""
+        leaves = jax.tree.leaves([dict(self.states), [(node.output, node.keeps) for node in self.nodes.values()]])
         return tree_bytes([leaf for leaf in leaves if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)])
 
     @property

@@ -126,6 +126,12 @@ class Plan:
         return any(self.limits.values()) and not all(self.limits.values())
 
     @property
+    def on_cpus(self) -> bool:
+        """Whether nothing runs on an accelerator."""
+        placed = (name for fragment in self.fragments for replica in fragment.devices for name in replica)
+        return all(name.startswith("cpu") for name in placed)
+
+    @property
     def workers(self) -> int:
         return sum(fragment.replicas for fragment in self.fragments)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import jax
-
 from runnel.algorithm import algorithm_name
 from runnel.errors import UserError
 from runnel.graph.nodes import Graph, tree_bytes
@@ -151,13 +149,12 @@ def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
     for node in (graph.nodes[name] for name in fragment.nodes):
         if node.kind != "replay":
             continue
-        replay, batch = node.sampling.replay, node.sampling.batch
-        state = jax.eval_shape(lambda items, replay=replay, batch=batch: replay.init(items, batch), node.inputs[0].type)
-        if shared_axis(state, found) is None:
+        replay = node.sampling.replay
+        if shared_axis(node.keeps, found) is None:
             below, above = replay.capacity // found * found, -(-replay.capacity // found) * found
             raise UserError(
                 f"{found} {those}: '{node.name}' has capacity={replay.capacity}, of which {those} cannot have equal "
-                f"parts, and each would need {human_bytes(tree_bytes(state))} for the whole; "
+                f"parts, and each would need {human_bytes(tree_bytes(node.keeps))} for the whole; "
                 f"use capacity={f'{below} or {above}' if below else above}"
             )
 

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from runnel.recording import run_directory
 from runnel.recording.array_store import named_leaves, read_arrays, rebuild, write_arrays
 from runnel.recording.checkpoint_directory import BEFORE, REPLAY, STATE, CheckpointDirectory, Unreadable
 from runnel.recording.files import as_user_error
-from runnel.system.platform import is_running
+from runnel.system.platform import directory_of, is_running
 from runnel.types import PyTree
 
 DIRECTORY = "checkpoints"
@@ -33,7 +34,12 @@ WRITING = ".writing-"
 """Beginning of the name of a checkpoint that is being written."""
 
 AWAY_S, REMOVE_S = 0.5, 10.0
-"""What could not be written whole is removed once it has stayed away for so long, and tried for so long."""
+"""How long the removal of what could not be written is tried, and how long it must have stayed away where threads can
+make it again."""
+
+MOST_REMOVED = 16
+_removed: deque[int] = deque()
+"""Descriptors of removed directories in which threads may still try to write: no other file gets their numbers yet."""
 
 Refuse = Callable[[dict[str, PyTree], dict[str, Any]], str | None]
 """What is wrong with a checkpoint's content and counters, or None."""
@@ -60,20 +66,12 @@ class Checkpoints:
         self, number: int, state: Mapping[str, np.ndarray], replay: Mapping[str, np.ndarray], counters: dict[str, Any]
     ) -> Path:
         """The same of arrays by their names on disk."""
-        target, temporary = f"{number:012d}", f"{WRITING}{os.getpid()}"
-        self._clear_away()
-        new = CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{temporary}")
-        run_directory.make_directory(self.run_dir, new.name, new=True)
-        try:
-            write_arrays(new.path / STATE, state)
+        target = f"{number:012d}"
+        with self._written(target) as (new, path):
+            write_arrays(path / STATE, state)
             if replay:
-                write_arrays(new.path / REPLAY, replay)
+                write_arrays(path / REPLAY, replay)
             new.write_counters(counters)
-            new.write_manifest()
-            self._put(temporary, target)
-        except BaseException:
-            self._remove(temporary)
-            raise
         # The checkpoint is whole; what follows is done again with the next one.
         for follows in (self._point_to, self._prune):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -154,23 +152,37 @@ class Checkpoints:
 
     def _write(self, old: Path, arrays: dict[str, np.ndarray]) -> Path:
         """A checkpoint in the place of an old one, with other arrays; its replay and its counters are the same."""
-        target, temporary = old.name.removesuffix(BEFORE), f"{WRITING}{os.getpid()}"
-        self._clear_away()
-        new = CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{temporary}")
-        run_directory.make_directory(self.run_dir, new.name, new=True)
-        try:
-            write_arrays(new.path / STATE, arrays)
+        target = old.name.removesuffix(BEFORE)
+        with self._written(target) as (new, path):
+            write_arrays(path / STATE, arrays)
             if self._of(old).has_replay():
-                shutil.copytree(old / REPLAY, new.path / REPLAY)
+                shutil.copytree(old / REPLAY, path / REPLAY)
             new.write_counters(self._of(old).counters())
-            new.write_manifest()
-            self._put(temporary, target)
-        except BaseException:
-            self._remove(temporary)
-            raise
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._prune(target)  # done again with the next one
         return self.directory / target
+
+    @contextlib.contextmanager
+    def _written(self, target: str) -> Iterator[tuple[CheckpointDirectory, Path]]:
+        """A new directory, and a path to it, for what a checkpoint consists of; it becomes `target` at the end."""
+        temporary = f"{WRITING}{os.getpid()}"
+        self._clear_away()
+        new = CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{temporary}")
+        run_directory.make_directory(self.run_dir, new.name, new=True)
+        with run_directory.directory(self.run_dir, new.name) as fd:
+            kept = os.dup(fd)
+        through = directory_of(kept)
+        try:
+            yield new, through or new.path
+            new.write_manifest()
+            self._put(temporary, target)
+        except BaseException as error:
+            self._remove(temporary, for_good=through is not None)
+            _keep_open(kept)
+            if isinstance(error, OSError) and through is not None and str(through) in str(error):
+                raise OSError(str(error).replace(str(through), str(new.path))) from None
+            raise
+        os.close(kept)
 
     def _put(self, temporary: str, target: str) -> None:
         """A checkpoint that is written gets its name."""
@@ -240,15 +252,18 @@ class Checkpoints:
         with run_directory.directory(self.run_dir, DIRECTORY) as fd:
             os.rename(name, other, src_dir_fd=fd, dst_dir_fd=fd)
 
-    def _remove(self, name: str) -> None:
-        """Removes what is half written. Threads of the library that could not write it may still be at it: they make
-        directories that they miss. So it must have stayed away for a while."""
+    def _remove(self, name: str, for_good: bool) -> None:
+        """Removes what is half written, while threads of the library that could not write it may still be at it: they
+        make directories that they miss. `for_good`: not this one, because they reach it through a descriptor alone.
+        """
         now = time.monotonic()
         end, gone_at = now + REMOVE_S, now + AWAY_S
         while now < min(end, gone_at):
             if run_directory.exists(self.run_dir, f"{DIRECTORY}/{name}"):
                 run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
                 gone_at = time.monotonic() + AWAY_S
+            elif for_good:
+                return
             time.sleep(0.01)
             now = time.monotonic()
 
@@ -283,6 +298,12 @@ class Checkpoints:
                 run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{path.name}")
         for path in kept[:-1]:
             self._of(path).drop_replay()
+
+
+def _keep_open(removed: int) -> None:
+    _removed.append(removed)
+    if len(_removed) > MOST_REMOVED:
+        os.close(_removed.popleft())
 
 
 def _refused(problem: str | None) -> None:

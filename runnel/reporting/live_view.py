@@ -371,6 +371,8 @@ def summary(result: Mapping[str, Any], run_dir: Path | str | None = None) -> str
         lines.append(f"  reason      {result['reason']}")
     if result.get("bottleneck"):
         lines.append(f"  bottleneck  {result['bottleneck']}")
+    elif len(workers) > 1 and status == "finished":
+        lines.append("  bottleneck  not known: the run was too short to see how long workers wait")
     if run_dir is not None:
         lines.append(f"  run         {run_dir}")
         again = "train again with another --run-dir, or remove this directory"

@@ -44,13 +44,14 @@ def check_descriptors(needed: int) -> None:
     )
 
 
-def check_memory(needed_bytes: int) -> None:
+def check_memory(needed_bytes: int, on_cpus: bool) -> None:
     """Refuses a run whose arrays no memory of this machine could hold. A GPU may have more than the machine itself."""
     have = memory_bytes()
-    if needed_bytes > 2 * have:
+    if needed_bytes > (have if on_cpus else 2 * have):
         raise UserError(
-            f"found states and unrolls of {needed_bytes / 2**30:,.0f} GiB, and this machine has "
-            f"{have / 2**30:,.0f} GiB of memory; use a smaller network, a shorter unroll or fewer environments"
+            f"found states, unrolls and replays of {needed_bytes / 2**30:,.0f} GiB, and this machine has "
+            f"{have / 2**30:,.0f} GiB of memory; use a smaller network, a shorter unroll, fewer environments or a "
+            "replay of less capacity"
         )
 
 

@@ -6,6 +6,7 @@ import importlib
 import math
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 from runnel.errors import UserError
@@ -61,6 +62,15 @@ def open_descriptors() -> int:
         if os.path.isdir(own):
             return len(os.listdir(own))
     return 0
+
+
+def directory_of(fd: int) -> Path | None:
+    """A path to the directory of a descriptor itself, whatever its name is now; None where the system has no such path.
+
+    Once that directory is removed nothing can be made through this path.
+    """
+    path = Path(f"/proc/self/fd/{fd}")
+    return path if path.is_dir() else None
 
 
 def is_running(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""That algorithms learn, on three seeds each: minutes of training, so `make test-slow` runs it."""
+"""That algorithms learn, each on three seeds, which train side by side: minutes, so `make test-slow` runs it."""
 
 import pytest
 
@@ -7,23 +7,26 @@ from runnel.config.presets import tuned
 from runnel.distributions.asynchronous import Async
 from runnel.distributions.decoupled import Decoupled
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.learns]
 
 SEEDS = [1, 2, 3]
 HIDDEN = {"normalise_observations": True, "normalise_returns": True, "learning_rate": 1e-3}
 CHAIN = {"unroll": 32, "hidden": (32,), "memory_size": 32, "learning_rate": 3e-3, "entropy_cost": 0.01}
 
 
-def mean_return(tmp_path, algorithm, environment, seed, steps, target=None, **settings):
-    run = runnel.train(
-        algorithm, environment, envs=8 if settings else None, steps=steps, seed=seed, run_dir=tmp_path / "run",
-        stop_at_return=target, settings=settings, quiet=True,
+def returns(tmp_path, algorithm, environment, steps, target=None, distribution=None, envs=None, **settings):
+    """The mean return that each seed reaches."""
+    if environment.startswith("gymnax:"):
+        pytest.importorskip("gymnax")
+    found = runnel.train_members(
+        algorithm, environment, distribution, seeds=SEEDS, envs=envs, steps=steps, run_dir=tmp_path / "runs",
+        stop_at_return=target, settings=settings or None, quiet=True,
     )  # fmt: skip
-    assert run.result["episodes"] >= 100
-    return run.result["mean_return"]
+    runs = found.result["runs"]
+    assert [run["status"] for run in runs] == ["finished"] * len(SEEDS)
+    return [run["mean_return"] for run in runs]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("algorithm", "environment", "steps", "target"),
     [
@@ -50,38 +53,31 @@ def mean_return(tmp_path, algorithm, environment, seed, steps, target=None, **se
         ("sac", "gymnax:Pendulum-v1", 40_000, -200),
     ],
 )
-def test_tuned_settings_reach_their_return(tmp_path, algorithm, environment, steps, target, seed):
-    if environment.startswith("gymnax:"):
-        pytest.importorskip("gymnax")
-    assert mean_return(tmp_path, algorithm, environment, seed, steps, target) >= target
+def test_tuned_settings_reach_their_return(tmp_path, algorithm, environment, steps, target):
+    assert min(returns(tmp_path, algorithm, environment, steps, target)) >= target
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_memory_makes_up_for_hidden_velocities(tmp_path, memory, seed):
-    assert mean_return(tmp_path, "ppo", "hidden:cartpole", seed, 200_000, 400, memory=memory, **HIDDEN) >= 400
+def test_memory_makes_up_for_hidden_velocities(tmp_path, memory):
+    assert min(returns(tmp_path, "ppo", "hidden:cartpole", 200_000, 400, envs=8, memory=memory, **HIDDEN)) >= 400
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_without_memory_hidden_velocities_are_missed(tmp_path, seed):
-    assert mean_return(tmp_path, "ppo", "hidden:cartpole", seed, 200_000, **HIDDEN) < 200
+def test_without_memory_hidden_velocities_are_missed(tmp_path):
+    assert max(returns(tmp_path, "ppo", "hidden:cartpole", 200_000, envs=8, **HIDDEN)) < 200
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_shown_once_is_remembered_by_memory_alone(tmp_path, seed):
+def test_what_was_shown_once_is_remembered_by_memory_alone(tmp_path):
     """In bsuite's memory chain, the answer is shown at first and asked for at last: guessing is worth 0, knowing 1."""
-    pytest.importorskip("gymnax")
 
     def reached(memory, target=None):
-        place = tmp_path / memory
-        return mean_return(place, "ppo", "gymnax:MemoryChain-bsuite", seed, 60_000, target, memory=memory, **CHAIN)
+        place, chain = tmp_path / memory, "gymnax:MemoryChain-bsuite"
+        return returns(place, "ppo", chain, 60_000, target, envs=8, memory=memory, **CHAIN)
 
-    assert abs(reached("none")) < 0.5
-    assert reached("gru", 0.95) >= 0.95
-    assert reached("lstm", 0.95) >= 0.95
+    assert max(map(abs, reached("none"))) < 0.5
+    assert min(reached("gru", 0.95)) >= 0.95
+    assert min(reached("lstm", 0.95)) >= 0.95
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
@@ -94,13 +90,9 @@ def test_what_was_shown_once_is_remembered_by_memory_alone(tmp_path, seed):
     ],
     ids=lambda part: part if isinstance(part, str) else "-".join(part),
 )
-def test_variants_solve_cartpole(tmp_path, algorithm, settings, seed):
-    known = tuned(algorithm, "gymnax:CartPole-v1")
-    run = runnel.train(
-        algorithm, "gymnax:CartPole-v1", envs=known.pop("envs"), steps=1_000_000, seed=seed, run_dir=tmp_path / "run",
-        stop_at_return=450, settings={**known, **settings}, quiet=True,
-    )  # fmt: skip
-    assert run.result["mean_return"] >= 450
+def test_variants_solve_cartpole(tmp_path, algorithm, settings):
+    known = {**tuned(algorithm, "gymnax:CartPole-v1"), **settings}
+    assert min(returns(tmp_path, algorithm, "gymnax:CartPole-v1", 1_000_000, 450, **known)) >= 450
 
 
 @pytest.mark.parametrize("seed", SEEDS)

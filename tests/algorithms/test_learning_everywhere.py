@@ -11,6 +11,7 @@ from benchmarks.distributions import CASES, GOAL, train
 
 
 @pytest.mark.slow
+@pytest.mark.learns
 @pytest.mark.parametrize("name", CASES)
 def test_cartpole_is_solved(name, tmp_path):
     result = train(name, seed=1, run_dir=tmp_path / "run")

@@ -71,16 +71,32 @@ def test_pages_are_listed_and_printed(runnel: Any) -> None:
     listed = runnel("help")
     assert listed.status == 0
     assert re.search(r"^  faults +When things break$", listed.out, re.M)
-    assert runnel("help", "faults").out == (ROOT / "docs" / "faults.md").read_text()
-    section = runnel("help", "cluster.md#ports").out
-    assert section.startswith("## Ports\n")
-    assert "\n## " not in section
+    whole, section = runnel("help", "faults").out, runnel("help", "cluster.md#ports").out
+    assert re.match(r" *When things break\n", whole)
+    assert section.startswith("Ports\n")
+    assert len(section) < len(runnel("help", "cluster").out) / 4
     for page in pages.names():
         for anchor in pages.sections(page):
             assert pages.text(f"{page}#{anchor}").startswith("#")
     assert "did you mean 'faults'" in runnel("help", "fault").err
     assert "has no section 'prots'; did you mean 'ports'?" in runnel("help", "cluster#prots").err
     assert runnel("help", "../README").status == 2
+
+
+def test_pages_are_printed_without_the_signs_of_their_format(runnel: Any) -> None:
+    printed = runnel("help", "evaluate").out
+    page = (ROOT / "docs" / "evaluate.md").read_text()
+    commands = [line for line in page.splitlines() if line.startswith("runnel ")]
+    assert commands
+    assert all(f"\n    {line}\n" in printed for line in commands), "a command is in one line, to be copied"
+    for sign in ("```", "<!--", "](", "|---", "\n## "):
+        assert sign in page
+        assert sign not in printed
+    assert "--eval-every STEPS        evaluate whenever" in printed
+    linked = re.search(r"\nMore:\n((?:    runnel help \S+\n)+)$", printed)
+    assert linked, printed[-500:]
+    for line in linked[1].splitlines():
+        assert runnel(*line.split()[1:]).status == 0
 
 
 LINKS = sorted(

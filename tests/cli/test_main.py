@@ -241,6 +241,10 @@ def test_train_resume_eval_plot(runnel: Any, tmp_path: Path) -> None:
     assert refused.status == 2
     assert "already holds a run" in refused.err
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    refused = runnel(*TRAIN, "--run-dir", tmp_path / "two\nlines")
+    assert refused.status == 2
+    assert "\\nlines', which has a line break or another control character; choose" in refused.err
+    assert not (tmp_path / "two\nlines").exists()
 
     resumed = runnel("resume", run, "--steps", "2000", "--quiet")
     assert resumed == (0, "", "")
@@ -557,9 +561,15 @@ DEEP = "[" * 5000
         (["plan", "ppo", "CartPole-v1", "--set", f"hidden={DEEP}"], "hidden=[[["),
         (["plan", "ppo", "CartPole-v1", "--set", "env.name=3"], "CartPole-v1 has no setting 'name'"),
         (["plan", "ppo", "CartPole-v1", "--set", "env.id=3"], "CartPole-v1 has no setting 'id'"),
+        (["plan", "dqn", "CartPole-v1", "--set", "capacity=9999999999"], "at most 2,147,483,647 items, found"),
+        (["train", "dqn", "CartPole-v1", "--set", "capacity=2000000000"], "replays of 82 GiB, and this machine has"),
     ],
 )
-def test_values_that_no_run_can_have_are_refused_in_a_line(runnel: Any, words: list[str], said: str) -> None:
+def test_values_that_no_run_can_have_are_refused_in_a_line(
+    runnel: Any, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("runnel.system.limits.memory_bytes", lambda: 64 * 2**30)
+    monkeypatch.chdir(tmp_path)
     ended = runnel(*words)
     assert ended.status == 2
     assert said in ended.err

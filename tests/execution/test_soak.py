@@ -36,6 +36,7 @@ def look(pid: int) -> dict[str, tuple[float, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.learns
 @pytest.mark.parametrize(
     "words",
     [

@@ -227,6 +227,9 @@ def test_the_summary_of_several_workers_names_the_bottleneck() -> None:
     assert "  staleness   1.50, highest 4" in lines
     assert "  cut         3 episodes cut short" in lines
     assert "  bottleneck  the learner: use --learners 2" in lines
+    unknown = summary({**RESULT, "workers": workers, "bottleneck": None})
+    assert "  bottleneck  not known: the run was too short to see how long workers wait" in unknown.splitlines()
+    assert "bottleneck" not in summary({**RESULT, "workers": workers[:1], "bottleneck": None})
 
 
 def test_the_summary_says_what_broke() -> None:
