@@ -23,8 +23,8 @@ from runnel.evaluation.evaluate import evaluate
 from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, UniformPast
 from runnel.recording.match_log import payoffs_of, read_matches
 
-SMALL = PPO(unroll=8, minibatches=2, epochs=2, hidden=(16,), learning_rate=3e-3)
-GRU = PPO(unroll=8, minibatches=2, epochs=1, hidden=(16,), memory="gru", memory_size=8)
+SMALL = PPO(unroll=8, minibatches=2, epochs=2, hidden=(16,), learning_rate=3e-3, advantages="gae")
+GRU = PPO(unroll=8, minibatches=2, epochs=1, hidden=(16,), memory="gru", memory_size=8, advantages="gae")
 GAME, ENVS = "matrix:rock_paper_scissors", 8
 ITERATION = 8 * ENVS
 MATCHMAKER = PFSP(every=2 * ITERATION, places=3)
