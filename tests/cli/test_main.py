@@ -243,7 +243,7 @@ def test_train_resume_eval_plot(runnel: Any, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     refused = runnel(*TRAIN, "--run-dir", tmp_path / "two\nlines")
     assert refused.status == 2
-    assert "\\nlines', which has a line break or another control character; choose" in refused.err
+    assert "two\\nlines, which has a line break or another control character; choose" in refused.err
     assert not (tmp_path / "two\nlines").exists()
 
     resumed = runnel("resume", run, "--steps", "2000", "--quiet")
