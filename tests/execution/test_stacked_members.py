@@ -119,6 +119,7 @@ def test_a_member_goes_on_alone(stacked: Path, tmp_path: Path) -> None:
     assert arrays(again.run_dir)["['carry'].iteration"] == 12
 
 
+@pytest.mark.slow
 def test_more_steps_continue_all_as_if_they_had_not_stopped(stacked: Path, tmp_path: Path) -> None:
     runnel.load(stacked, member=1)  # an older checkpoint of its own is replaced
     again = runnel.resume_members(stacked, steps=12 * PER_ITERATION, quiet=True)
@@ -164,6 +165,7 @@ def test_interrupted_members_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_members_that_end_early_keep_the_state_of_that_moment(tmp_path: Path) -> None:
     variants = [{}, {"learning_rate": 1e30}, {"learning_rate": 1e-3}]
     ends = {"stop_at_return": 23.0, "steps": 100 * PER_ITERATION, "eval_every": 10**6, "eval_episodes": 2}
@@ -192,6 +194,7 @@ def test_members_that_end_early_keep_the_state_of_that_moment(tmp_path: Path) ->
     assert kept["env_steps"] >= json.loads(failed)["env_steps"] > 0
 
 
+@pytest.mark.slow
 def test_more_than_fit_are_several_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacked_members, "that_fit", lambda program, members, parallel_calls, devices: 4)
     found = train(tmp_path / "all")

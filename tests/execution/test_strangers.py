@@ -260,7 +260,7 @@ def test_rejected_connections_are_reported_as_sums_and_not_too_often() -> None:
     assert told["times"] == 3
 
 
-# Orbax, where it finds no descriptor for an event loop, leaves the loop and what was to run in it to the garbage collector.
+# Without a descriptor for an event loop, orbax leaves the loop and what was to run in it to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_running_out_of_descriptors_costs_a_checkpoint_at_most(tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -16,7 +16,7 @@ def rows_and_places(draw):
     return places, np.asarray(draw(st.lists(st.integers(0, places - 1), min_size=rows, max_size=rows)), np.int32)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(rows_and_places(), st.sampled_from([1, 4, 9]))
 def test_every_row_has_a_slot_of_its_own_in_a_block_of_its_place(drawn, size):
     places, place = drawn
@@ -28,7 +28,7 @@ def test_every_row_has_a_slot_of_its_own_in_a_block_of_its_place(drawn, size):
     assert blocks.row.shape == (-(-len(place) // size) + places, size)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(rows_and_places())
 def test_each_row_gets_what_its_own_parameters_give(drawn):
     places, place = drawn

@@ -240,6 +240,7 @@ def test_asked_once_while_its_environment_hangs(
     assert_goes_on(start, run.run)
 
 
+@pytest.mark.slow
 def test_asked_once_while_a_workers_environment_hangs(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +261,7 @@ def test_asked_once_while_a_workers_environment_hangs(
     assert "no pause within 4 s: waited for actor, in hang (" in run.result()["reason"]
 
 
+@pytest.mark.slow
 def test_asked_once_while_the_first_step_hangs(train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNEL_TEST_HANG", str(tmp_path / "hang"))
     (tmp_path / "hang").touch()

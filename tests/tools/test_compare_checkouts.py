@@ -54,6 +54,7 @@ def test_a_digest_depends_on_type_shape_and_bits():
     assert len({compare.digest(array) for array in arrays}) == len(arrays)
 
 
+@pytest.mark.slow
 def test_training_again_gives_the_same_hashes_and_another_seed_others():
     task = compare.CARTPOLE._replace(steps=128)
     first, again, other = (compare.trained("reinforce", task, compare.SMALL, "inline", seed) for seed in (1, 1, 2))

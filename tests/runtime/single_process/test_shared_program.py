@@ -230,6 +230,7 @@ def test_a_setting_that_decides_how_often_members_learn_is_fixed() -> None:
     assert found.programs == ((0, 2), (1,))
 
 
+@pytest.mark.slow
 def test_members_are_spread_over_all_devices(tmp_path: Path) -> None:
     """Seven members on four devices: a row that is nobody's fills the last. In float64, each as it trains alone."""
     done = subprocess.run(
