@@ -13,8 +13,8 @@ TASKS = {"memory-*": "1,000", "smax-*": "100", "spread-*": "100", "*-10m-ppo": "
 
 def test_the_page_says_how_many_episodes_were_played_greedily():
     (said,) = re.findall(
-        r"mean over (.*?) episodes in the memory task, (.*?) in SMAX, simple_spread and the Atari runs of 10 million steps, "
-        r"(.*?) in Pong to 18 points and (.*?) in all other tasks",
+        r"a mean over ([\d,]+) episodes in the memory task, (.*?) in SMAX, simple_spread and the Atari runs of 10 "
+        r"million steps, (.*?) in Pong to 18 points and (.*?) in all other tasks",
         " ".join(PAGE.split()),
     )
     assert said == tuple(TASKS[pattern] for pattern in ("memory-*", "smax-*", "pong-*", "*"))
