@@ -295,7 +295,7 @@ def test_what_stays_broken_ends_it(fails):
     said = [failure.what for failure in vector.failures()]
     assert said[0] == "step raised ValueError: worn out"
     again = {"step": said[0], "reset": "reset raised ValueError: worn out"}
-    assert said[-1] == again.get(fails, "making it anew raised MemoryError: no room")
+    assert said[-1] == again.get(fails, "creating it again raised MemoryError: no room")
 
 
 def _step(vector, action, out, times):
