@@ -20,9 +20,9 @@ class Extras(NamedTuple):
 
 @dataclass(frozen=True)
 class Lagging(Reinforce):
-    """Counts a step for less if the present policy would hardly take it."""
+    """Reduces the weight of a step that the current policy would rarely take."""
 
-    weights: bool | None = None  # none: where samples may be old
+    weights: bool | None = None  # none: if samples may be old
     reuses: int = 2  # how often an unroll may be learnt from
 
     @property

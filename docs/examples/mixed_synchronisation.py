@@ -25,8 +25,8 @@ class InStepInference(Distribution):
 
 @dataclass(frozen=True)
 class OneGroupFree(Distribution):
-    """A learner for each group. Actors wait for all but one: the group `free` learns from what is up to `staleness`
-    updates old, and so holds nobody up."""
+    """A learner for each group. Actors wait for all but one: the group `free` learns from samples that are up to
+    `staleness` updates old, so no actor waits for its learner."""
 
     free: str = "runners"
     staleness: int = 4

@@ -1,4 +1,4 @@
-"""A population rule: members meet in pairs, and the loser of each goes on as a copy of the winner."""
+"""A population rule: members are paired at random, and the worse of each pair becomes a copy of the better."""
 
 from dataclasses import dataclass
 

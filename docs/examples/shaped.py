@@ -1,10 +1,10 @@
-"""A Gymnasium environment with rewards of its own for learning, which reports the score of the task."""
+"""A Gymnasium environment with rewards of its own for learning, which reports the return of the task."""
 
 import gymnasium
 
 
 class Shaped(gymnasium.Wrapper):
-    """MountainCar-v0 with a reward for speed; what is reported is the score of MountainCar."""
+    """MountainCar-v0 with a reward for speed; the reported return is that of MountainCar."""
 
     def __init__(self):
         super().__init__(gymnasium.make("MountainCar-v0"))

@@ -30,7 +30,7 @@ else
     command=(train ppo HalfCheetah-v5 --distribution coarse --actors 28 --envs 112 --run-dir "$run_dir" "$@")
 fi
 
-# A signal two minutes before the end is passed on: the run writes a checkpoint and ends well.
+# A signal two minutes before the end is passed on: the run writes a checkpoint and ends cleanly.
 told=''
 trap 'told=yes; kill -TERM "$job"' TERM
 bash "$RUNNEL/tools/slurm.sh" "${command[@]}" &

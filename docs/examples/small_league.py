@@ -1,4 +1,4 @@
-"""A league of a main agent and an exploiter in rock-paper-scissors, and what came of it."""
+"""A league of a main agent and an exploiter in rock-paper-scissors, and its results."""
 
 import runnel
 from runnel.recording.match_log import payoffs_of, read_matches
@@ -8,7 +8,7 @@ league = runnel.League(
     places=4,  # policies that a learner plays against at a time
     main_exploiters=1,
     league_exploiters=0,
-    patience=4,  # decisions after which an exploiter begins again
+    patience=4,  # decisions after which an exploiter is reset
 )
 run = runnel.train(
     "ppo", "matrix:rock_paper_scissors", opponents=league, envs=64, steps=80_000, run_dir="runs/league", quiet=True
@@ -19,7 +19,7 @@ for made in rounds:
     if made.group == "main-opponent":
         print(f"{made.env_steps:>6} steps: main plays {', '.join(made.places)}")
     elif made.began:
-        print(f"{made.env_steps:>6} steps: {made.pool[-1]} is kept, and the exploiter begins again")
+        print(f"{made.env_steps:>6} steps: {made.pool[-1]} is stored, and the exploiter is reset")
 
 payoffs = payoffs_of(rounds)
 newest = f"main:{max(result.version for result in runnel.policies(run).query('main'))}"

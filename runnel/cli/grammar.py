@@ -41,13 +41,13 @@ class AddCommand(Protocol):
 
 def grammar() -> Parser:
     parser = Parser(
-        prog="runnel", description="Distributed reinforcement learning: say it once, run it anywhere.",
+        prog="runnel", description="Distributed reinforcement learning on JAX.",
         usage="runnel COMMAND ...", formatter_class=HelpFormatter, epilog=text_of(EXAMPLES["runnel"]),
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"runnel {__version__}")
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, title="commands", prog="runnel",
-        description="`runnel COMMAND --help` has the flags of each, their defaults in brackets, and examples",
+        description="`runnel COMMAND --help` shows the flags of a command, with defaults in parentheses, and examples",
     )  # fmt: skip
 
     def command(name: str, help: str, **kwargs: Any) -> Parser:
@@ -70,13 +70,16 @@ def _add_training_commands(command: AddCommand) -> None:
     add_stopping(long)
     several = train.add_argument_group("several runs at once")
     several.add_argument(
-        "--seeds", type=seeds, metavar="N|A,B,...", help="train several runs: so many seeds from --seed on, or these"
+        "--seeds",
+        type=seeds,
+        metavar="N|A,B,...",
+        help="train several runs: N seeds from --seed on, or a list of seeds",
     )
     population_flags.add(several, whole(2, MOST_MEMBERS), whole(1))
     add_evaluation(train)
     watching = add_watching(train, sinks=True)
-    watching.add_argument("--wandb", action="store_true", default=None, help="show the run at Weights & Biases too")
-    watching.add_argument("--no-wandb", dest="wandb", action="store_false", help="not so, whatever --config says")
+    watching.add_argument("--wandb", action="store_true", default=None, help="also log to Weights & Biases")
+    watching.add_argument("--no-wandb", dest="wandb", action="store_false", help="do not, whatever --config says")
     train.add_argument("--dry-run", action="store_true", help="print the configuration as JSON, and train nothing")
     add_deterministic(train)
 
@@ -89,11 +92,11 @@ def _add_training_commands(command: AddCommand) -> None:
     add_watching(sweep, sinks=False)
     add_deterministic(sweep)
 
-    about = "go on with a run from its newest checkpoint"
+    about = "continue a run from its newest checkpoint"
     resume = command("resume", about, usage="runnel resume RUN_DIR [flags]")
     resume.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a run, or a directory of several")
     add_trust(resume)
-    resume.add_argument("--steps", type=whole(1), metavar="N", help="environment steps in all, if more or fewer")
+    resume.add_argument("--steps", type=whole(1), metavar="N", help="the new total of environment steps")
     add_on_nan(resume, "as for train (what the run was begun with)")
     add_placement(resume)
     add_watching(resume, sinks=True)
@@ -111,38 +114,46 @@ def _add_policy_commands(command: AddCommand) -> None:
         "--set", action="append", default=[], metavar="env.key=value ...", help="other settings of the environment"
     )
     playing.add_argument("--explore", action="store_true", help="act as in training")
-    playing.add_argument("--episodes", type=whole(1), default=10, metavar="N", help="how many to play (10)")
+    playing.add_argument("--episodes", type=whole(1), default=10, metavar="N", help="number of episodes (10)")
     playing.add_argument(
         "--seed",
         type=whole(0, MOST_SEED),
         metavar="N",
-        help="of the episodes, not of training (that of training + 10000)",
+        help="seed of the episodes (the run's seed + 10000)",
     )
     output = evaluate.add_argument_group("what it leaves")
     output.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .mp4 or .gif")
-    output.add_argument("--out", type=Path, metavar="FILE", help="write all results there, as JSON")
-    output.add_argument("--json", action="store_true", help="every return and length, for programs")
+    output.add_argument("--out", type=Path, metavar="FILE", help="write all results into this file, as JSON")
+    output.add_argument("--json", action="store_true", help="print all returns and lengths as JSON")
 
     about = "play two policies against each other, from every seat"
     versus = command("versus", about, usage="runnel versus A B [flags]")
     for name in ("a", "b"):
         versus.add_argument(name, metavar=name.upper(), help="RUN_DIR[@TAG], or a directory that holds a policy")
-    versus.add_argument("--env", metavar="NAME", help="the game (the one that A was trained on, with its settings)")
+    versus.add_argument("--env", metavar="NAME", help="the game (that of A's run, with its settings)")
     versus.add_argument(
         "--set", action="append", default=[], metavar="env.key=value ...", help="other settings of the environment"
     )
     add = versus.add_argument
-    add("--episodes", type=whole(1, MOST_EPISODES), default=1000, metavar="N", help="games, rounded up (1000)")
-    add("--openings", type=whole(0, 100_000), default=0, metavar="N", help="random openings, from every seat each (0)")
+    add(
+        "--episodes", type=whole(1, MOST_EPISODES), default=1000, metavar="N", help="number of games, rounded up (1000)"
+    )
+    add(
+        "--openings",
+        type=whole(0, 100_000),
+        default=0,
+        metavar="N",
+        help="random openings, each played from every seat (0)",
+    )
     add("--opening-moves", type=whole(1, 10_000), default=2, metavar="N", help="random legal moves of an opening (2)")
-    add("--seed", type=whole(0, MOST_SEED), default=0, metavar="N", help="of games and openings (0)")
+    add("--seed", type=whole(0, MOST_SEED), default=0, metavar="N", help="seed of games and openings (0)")
     add("--explore", action="store_true", help="both act as in training")
-    add("--json", action="store_true", help="all of it, for programs")
+    add("--json", action="store_true", help="print everything as JSON")
     add_trust(versus)
 
     about = "list, filter and tag the policies that a run has stored"
     policies = command("policies", about, usage="runnel policies RUN_DIR[@TAG] [flags]")
-    policies.add_argument("run_dir", type=Path, metavar="RUN_DIR[@TAG]", help="a run, or only what has a tag")
+    policies.add_argument("run_dir", type=Path, metavar="RUN_DIR[@TAG]", help="a run, or one policy of it by its tag")
     add_member(policies)
     which = policies.add_argument_group("which")
     which.add_argument("--group", metavar="NAME", help="those of one group of agents")
@@ -153,7 +164,7 @@ def _add_policy_commands(command: AddCommand) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="those with such metadata; also >=, <=, > and <",
+        help="those with this metadata; also >=, <=, > and <",
     )
     tags = policies.add_argument_group("tags")
     tags.add_argument("--tag", metavar="TAG", help="tag the policies that are listed; of several versions, the newest")
@@ -161,14 +172,14 @@ def _add_policy_commands(command: AddCommand) -> None:
     policies.add_argument(
         "--payoffs", action="store_true", help="what they scored against each other in training, and their ratings"
     )
-    policies.add_argument("--json", action="store_true", help="all of it, for programs")
+    policies.add_argument("--json", action="store_true", help="print everything as JSON")
 
     about = "write a policy of a run for programs without Runnel"
     export = command("export", about, usage="runnel export RUN_DIR[@TAG] --format FORMAT [flags]")
     export.add_argument("run_dir", type=Path, metavar="RUN_DIR[@TAG]", help="the newest policy, or the one of a tag")
     export.add_argument("--format", choices=("stablehlo", "onnx"), required=True, help="for JAX, or for ONNX runtimes")
     export.add_argument("--out", type=Path, metavar="DIR", help="a new directory (./RUN[-GROUP][-TAG]-FORMAT)")
-    export.add_argument("--group", metavar="NAME", help="of several groups of agents, whose policy")
+    export.add_argument("--group", metavar="NAME", help="the group of agents whose policy is exported")
     export.add_argument("--opset", type=whole(1, 1000), metavar="N", help="version of ONNX's operators (the newest)")
     add_member(export)
     add_trust(export)
@@ -179,49 +190,57 @@ def _add_showing_commands(command: AddCommand) -> None:
     plan = command("plan", about, add_help=False, usage=f"runnel plan {TRAINED}")
     add_what_to_train(plan)
     where = add_placement(plan)
-    where.add_argument("--envs", type=whole(1, MOST_ENVS), metavar="N", help="environments in all")
+    where.add_argument("--envs", type=whole(1, MOST_ENVS), metavar="N", help="total number of environments")
     where.add_argument(
-        "--machines", type=machines, metavar="NAME=CPUS[+GPUS],...", help="plan for these, not for this machine"
+        "--machines", type=machines, metavar="NAME=CPUS[+GPUS],...", help="plan for these machines, not for this one"
     )
-    where.add_argument("--eval-workers", type=whole(0, 1024), default=0, metavar="N", help="also place so many (0)")
+    where.add_argument(
+        "--eval-workers", type=whole(0, 1024), default=0, metavar="N", help="also place N evaluation workers (0)"
+    )
     plan.add_argument("--format", choices=("text", "json", "svg"), default="text", help="(text)")
 
     about = "draw the returns of runs, or another metric, over their steps"
     plot = command("plot", about, usage="runnel plot RUN_DIR... --out FILE [flags]")
     plot.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="a run, or a directory of several")
     plot.add_argument("--out", type=Path, required=True, metavar="FILE", help=".png, .svg or .pdf")
-    plot.add_argument("--metric", metavar="NAME", help="of metrics.jsonl: env/is_success (mean_return)")
-    plot.add_argument("--payoffs", action="store_true", help="of one run: what its policies score against each other")
+    plot.add_argument(
+        "--metric", metavar="NAME", help="a metric of metrics.jsonl, such as env/is_success (mean_return)"
+    )
+    plot.add_argument("--payoffs", action="store_true", help="the scores of a run's policies against each other")
 
     about = "show runs in a browser while they train"
     dash = command("dash", about, usage="runnel dash [RUN_DIR ...] [flags]")
     dash.add_argument(
         "run_dirs", type=Path, nargs="*", metavar="RUN_DIR",
-        help="runs, or directories of them (runs/, where it may be made later)",
+        help="runs, or directories of runs (runs/)",
     )  # fmt: skip
-    dash.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1: this machine)")
-    dash.add_argument("--port", type=whole(0, 65535), default=8642, metavar="N", help="0: any that is free (8642)")
+    dash.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1: only this machine)"
+    )
+    dash.add_argument(
+        "--port", type=whole(0, 65535), default=8642, metavar="N", help="port to listen on; 0: a free one (8642)"
+    )
 
     about = "name algorithms, distributions and environments"
     listing = command("list", about, usage="runnel list [NAME] [--json]")
     what = "an algorithm, distribution or environment, to see its settings, or a family's prefix, to see its names"
     listing.add_argument("name", nargs="?", metavar="NAME", help=what)
-    listing.add_argument("--json", action="store_true", help="all of it, for programs")
+    listing.add_argument("--json", action="store_true", help="print everything as JSON")
 
     bench = command("bench", "run benchmarks of a source checkout, or name them", usage="runnel bench [NAME ...]")
-    bench.add_argument("names", nargs="*", metavar="NAME", help="those to run (only name them)")
+    bench.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (list them)")
 
 
 def _add_helping_commands(command: AddCommand) -> None:
     """Those that help with Runnel itself."""
     about = "check this machine: what is wrong, and how to correct it"
     doctor = command("doctor", about, usage="runnel doctor [--address HOST:PORT] [--json]")
-    doctor.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster that should answer (RAY_ADDRESS)")
-    doctor.add_argument("--json", action="store_true", help="all of it, for programs")
+    doctor.add_argument("--address", metavar="HOST:PORT", help="address of a Ray cluster to check (RAY_ADDRESS)")
+    doctor.add_argument("--json", action="store_true", help="print everything as JSON")
 
     about = "print a page of the documentation, or one section of it"
     pages = command("help", about, usage="runnel help [PAGE[#SECTION]]")
-    pages.add_argument("page", nargs="?", metavar="PAGE[#SECTION]", help="which one (list them)")
+    pages.add_argument("page", nargs="?", metavar="PAGE[#SECTION]", help="the page or section (list the pages)")
 
     about = "print what makes a shell complete commands, flags, names, runs and tags"
     completion = command("completion", about, usage="runnel completion SHELL")

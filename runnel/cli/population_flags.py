@@ -14,12 +14,18 @@ OF_PBT: Final = ("pbt_every", "pbt_quantile", "pbt_perturb", "pbt_resample", "pb
 def add(train: argparse._ActionsContainer, members: Callable[[str], int], steps: Callable[[str], int]) -> None:
     """Adds the flags. `members` and `steps` read such numbers."""
     ranges = "NAME=[log:]LOW:HIGH"
-    train.add_argument("--population", type=members, metavar="N", help="train so many members, copied as they train")
-    train.add_argument("--pbt-every", type=steps, metavar="N", help="steps of a member between two decisions (100000)")
-    train.add_argument("--pbt-quantile", type=float, metavar="Q", help="the worst become copies of the best (0.25)")
+    train.add_argument(
+        "--population", type=members, metavar="N", help="train N members, of which the worst become copies of the best"
+    )
+    train.add_argument(
+        "--pbt-every", type=steps, metavar="N", help="steps of each member between two decisions (100000)"
+    )
+    train.add_argument(
+        "--pbt-quantile", type=float, metavar="Q", help="the fraction of members that is replaced by the best (0.25)"
+    )
     train.add_argument("--pbt-perturb", nargs="+", metavar=ranges, help="settings that copies multiply by 0.8 or 1.25")
-    train.add_argument("--pbt-resample", nargs="+", metavar=ranges, help="settings that copies draw anew")
-    train.add_argument("--pbt-objective", metavar="METRIC", help="what members are compared by (return)")
+    train.add_argument("--pbt-resample", nargs="+", metavar=ranges, help="settings for which copies draw a new value")
+    train.add_argument("--pbt-objective", metavar="METRIC", help="the metric that compares members (return)")
     train.add_argument("--population-rule", metavar="MODULE:NAME", help="your own rule instead of --pbt-*")
 
 

@@ -35,12 +35,12 @@ def add_what_to_train(parser: Parser, nargs: Literal["?"] | None = None) -> Grou
         action="append",
         default=[],
         metavar="key=value ...",
-        help="settings of the algorithm; env.key=value, eval.env.key=value and distribution.key=value are of those",
+        help="a setting of the algorithm; env.key=, eval.env.key= and distribution.key= set those of the others",
     )
     group.add_argument(
         "--opponents",
         metavar="NAME",
-        help="past policies play too: latest, uniform, pfsp, psro, fixed, league, or your own matchmaker",
+        help="past policies as opponents, by a matchmaker: latest, uniform, pfsp, psro, fixed, league, or your own",
     )
     return group
 
@@ -48,13 +48,13 @@ def add_what_to_train(parser: Parser, nargs: Literal["?"] | None = None) -> Grou
 def add_training(parser: Parser, what: Group) -> Group:
     """What a run is asked for, alone or as one of several; the group of how long."""
     add = what.add_argument
-    add("--config", type=Path, metavar="FILE", help="train as the config.json of a run says; flags override it")
+    add("--config", type=Path, metavar="FILE", help="train with the config.json of a run; flags override it")
     add_trust(what)
     add(
         "--init-from",
         action="append",
         metavar="[GROUP=]RUN_DIR[@TAG]",
-        help="begin with the parameters of a stored policy (fresh ones)",
+        help="begin with the parameters of a stored policy (new ones)",
     )
     add(
         "--frozen",
@@ -62,14 +62,16 @@ def add_training(parser: Parser, what: Group) -> Group:
         metavar="GROUP=RUN_DIR[@TAG]",
         help="a stored policy acts for a group, which does not learn",
     )
-    add("--seed", type=whole(0, MOST_SEED), metavar="N", help="of every random number (0)")
+    add("--seed", type=whole(0, MOST_SEED), metavar="N", help="seed of all random numbers (0)")
     long = parser.add_argument_group("how long")
     help = "environment steps to train for, one action each, summed over environments (500000)"
     long.add_argument("--steps", type=whole(1), metavar="N", help=help)
     where = add_placement(parser)
-    help = "environments in all, however many workers share them (8 on the host, 64 in JAX, or as tuned)"
+    help = "environments, shared by all workers (8 on the host, 64 in JAX, or as tuned)"
     where.add_argument("--envs", type=whole(1, MOST_ENVS), metavar="N", help=help)
-    where.add_argument("--run-dir", type=Path, metavar="DIR", help="where it is kept (a new one under runs/)")
+    where.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="where the run is stored (a new directory under runs/)"
+    )
     _add_failures(parser)
     return long
 
@@ -83,15 +85,20 @@ def _add_failures(parser: Parser) -> None:
         dest="checkpoint_every_s",
         type=seconds,
         metavar="SECONDS",
-        help="write one this often (60)",
+        help="how often to write a checkpoint (60)",
     )
-    add("--restarts", type=whole(0), metavar="N", help="replace so many lost workers in ten minutes, then end (10)")
+    add(
+        "--restarts",
+        type=whole(0),
+        metavar="N",
+        help="lost workers that are replaced in ten minutes before the run ends (10)",
+    )
     add(
         "--hang-after",
         dest="hang_after_s",
         type=seconds,
         metavar="SECONDS",
-        help="replace a worker that gives no sign of life for so long; inline ends instead (120)",
+        help="replace a worker without a heartbeat for this long; under inline, end the run (120)",
     )
 
 
@@ -104,13 +111,18 @@ def add_search(parser: Parser) -> None:
         metavar="key=VALUES ...",
         help="settings to vary: log:LOW:HIGH, LOW:HIGH, int:LOW:HIGH or A,B,C",
     )
-    add("--trials", type=whole(1, MOST_MEMBERS), metavar="N", help="settings to try (32; all points of a grid)")
-    add("--sampler", choices=("tpe", "random", "grid"), help="what proposes them (tpe)")
+    add("--trials", type=whole(1, MOST_MEMBERS), metavar="N", help="number of trials (32; with grid all combinations)")
+    add("--sampler", choices=("tpe", "random", "grid"), help="how settings are proposed (tpe)")
     add("--batch", type=whole(1, MOST_MEMBERS), metavar="N", help="trials that are trained together (16)")
-    add("--seeds", type=seeds, metavar="N|A,B,...", help="of each trial: so many from --seed on, or these (3)")
+    add("--seeds", type=seeds, metavar="N|A,B,...", help="seeds of each trial: N from --seed on, or a list (3)")
     add("--halving", type=whole(2, MOST_MEMBERS), metavar="N", help="train the best of every N trials further (all)")
-    add("--rungs", type=whole(2, 16), metavar="N", help="with --halving: how often trials are compared (3)")
-    add("--winner-seeds", type=whole(0, MOST_MEMBERS), metavar="N", help="unseen seeds for the best settings (10)")
+    add("--rungs", type=whole(2, 16), metavar="N", help="with --halving: the number of comparisons (3)")
+    add(
+        "--winner-seeds",
+        type=whole(0, MOST_MEMBERS),
+        metavar="N",
+        help="unseen seeds on which the best settings are trained again (10)",
+    )
 
 
 def add_placement(parser: Parser) -> Group:
@@ -130,14 +142,14 @@ def add_placement(parser: Parser) -> Group:
     group.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="of the Ray cluster, with --launcher ray (one that is found, or a new one)",
+        help="address of the Ray cluster (one that is found, or a new one on this machine)",
     )
     return group
 
 
 def add_member(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--member", type=whole(0, MOST_MEMBERS - 1), metavar="N", help="of a directory of several runs, which"
+        "--member", type=whole(0, MOST_MEMBERS - 1), metavar="N", help="the number of the run in a directory of several"
     )
 
 
@@ -147,36 +159,38 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="import code that the run names and that you have not signed by training with it: module:name",
+        help="allow this code, module:name, which the run names and you have not signed by training with it",
     )
 
 
 def add_on_nan(parser: argparse._ActionsContainer, does: str) -> None:
-    parser.add_argument("--on-nan", choices=("stop", "skip", "rollback"), help=f"a loss or gradient is NaN: {does}")
+    parser.add_argument(
+        "--on-nan", choices=("stop", "skip", "rollback"), help=f"when a loss, gradient or state is not finite: {does}"
+    )
 
 
 def add_evaluation(parser: Parser) -> None:
     add = parser.add_argument_group(
-        "evaluation", "of the policy while it is trained, without effect on training"
+        "evaluation", "of the policy during training, without effect on training"
     ).add_argument
     add(
         "--eval-every",
         type=or_none(whole(1)),
         metavar="STEPS",
-        help="evaluate so often, at the beginning and at the end (never)",
+        help="how often to evaluate, besides the beginning and the end (never)",
     )
     add("--eval-episodes", type=whole(1, MOST_EPISODES), metavar="N", help="episodes of an evaluation (10)")
     add(
         "--eval-seed",
         type=or_none(whole(0, MOST_SEED)),
         metavar="N",
-        help="of all evaluations (the run's seed + 10000)",
+        help="seed of all evaluations (the run's seed + 10000)",
     )
     add(
         "--eval-workers",
         type=or_none(whole(0, 1024)),
         metavar="N",
-        help="processes (1 beside several workers, else 0)",
+        help="processes that evaluate (1 beside several workers, else 0)",
     )
     add("--eval-wait", action="store_true", default=None, help="training waits for every evaluation")
     add("--eval-explore", action="store_true", default=None, help="act as in training, not greedily")
@@ -184,19 +198,24 @@ def add_evaluation(parser: Parser) -> None:
         "--eval-metric",
         type=or_none(str),
         metavar="NAME",
-        help="what makes a policy the best: return, return/GROUP, env/NAME, min:NAME (return)",
+        help="metric of the best policy: return, return/GROUP, length, env/NAME, min:NAME (return)",
     )
     kept = parser.add_argument_group("policies that are kept", "besides the newest and those that you tag")
     add = kept.add_argument
-    add("--keep-every", type=or_none(whole(1)), metavar="STEPS", help="one of every so many environment steps (none)")
+    add(
+        "--keep-every",
+        type=or_none(whole(1)),
+        metavar="STEPS",
+        help="keep one policy in this many environment steps (none)",
+    )
     add(
         "--keep-every-seconds",
         dest="keep_every_s",
         type=or_none(seconds),
         metavar="SECONDS",
-        help="one of every so many seconds (none)",
+        help="keep one policy in this many seconds (none)",
     )
-    add("--keep-best", type=whole(0, 1_000_000), metavar="N", help="those evaluated best (1)")
+    add("--keep-best", type=whole(0, 1_000_000), metavar="N", help="keep the N best by evaluation (1)")
 
 
 def add_stopping(long: Group) -> None:
@@ -211,14 +230,14 @@ def add_watching(parser: Parser, sinks: bool) -> Group:
     """How a run is followed while it lasts. `sinks`: whether it has metrics of its own to send."""
     group = parser.add_argument_group("what to watch")
     add = group.add_argument
-    add("--metrics-port", type=whole(0, 65535), metavar="PORT", help="serve metrics to Prometheus; 0: any that is free")
-    add("--metrics-address", metavar="ADDRESS", help="of this machine, for that port (127.0.0.1: this machine alone)")
+    add("--metrics-port", type=whole(0, 65535), metavar="PORT", help="serve metrics for Prometheus; 0: a free port")
+    add("--metrics-address", metavar="ADDRESS", help="address to listen on (127.0.0.1: only this machine)")
     if sinks:
-        what = "send metrics to a tracker too: mlflow, trackio, one of an installed package, or package.module:callable"
+        what = "also send metrics to a tracker: mlflow, trackio, one of an installed package, or module:callable"
         add("--sink", dest="sinks", action="append", metavar="NAME", help=what)
     add("--quiet", action="store_true", help="print nothing")
     return group
 
 
 def add_deterministic(parser: Parser) -> None:
-    parser.add_argument("--deterministic", action="store_true", help="bitwise the same again, on a GPU too")
+    parser.add_argument("--deterministic", action="store_true", help="make runs bitwise repeatable, on a GPU too")

@@ -100,7 +100,7 @@ def schemes() -> list[Scheme]:
     return [
         Scheme("NAME", "a Gymnasium id: CartPole-v1, HalfCheetah-v5"),
         *map(of, FAMILIES),
-        Scheme(f"{OWN}:callable", f"your own: what the callable gives is {WANTED}"),
+        Scheme(f"{OWN}:callable", f"your own: the callable returns {WANTED}"),
     ]
 
 
@@ -285,7 +285,7 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
     if _is_gymnasium(found):
         found = _copies(name, found, kwargs)
     if not callable(found):
-        raise UserError(f"'{name}' is {a(found)}; wanted a callable that gives {WANTED}")
+        raise UserError(f"'{name}' is {a(found)}; wanted a callable that returns {WANTED}")
     given = _call(name, found, kwargs)
     if _is_vector_env(given):
         from runnel.envs.user_vector import Maker, UserVectorEnvironment
@@ -296,7 +296,7 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
 
         return GymnasiumEnvironment(cast("Factory", found), kwargs, name=name, probe=given)
     if not _is_environment(given):
-        raise UserError(f"'{name}' gave {a(given)}; wanted {WANTED}")
+        raise UserError(f"'{name}' returned {a(given)}; wanted {WANTED}")
     return given
 
 

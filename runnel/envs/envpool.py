@@ -229,7 +229,7 @@ class EnvPoolVector(PooledVector):
                 return faults
         for row, value in zip(rows.tolist(), values, strict=True):
             if row not in faults and self._observations.has_nan(value):
-                faults[row] = EnvironmentFault(f"{call} gave NaN in its observation")
+                faults[row] = EnvironmentFault(f"{call} returned NaN in its observation")
             if row not in faults:
                 self._observations.write_row(self._shown, row, value)
         return faults

@@ -72,7 +72,7 @@ class OpenSpielEnvironment:
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> TeamVector:
         if render:
-            raise UserError(f"{self._name} gives no pictures: OpenSpiel has none of its games")
+            raise UserError(f"{self._name} cannot be rendered: OpenSpiel draws no pictures of its games")
         table = partial(Table, self._make, self._observe)
         return TeamVector(self._name, table, indices, seed, self._teams, self._state)
 

@@ -88,7 +88,7 @@ class PettingZooEnvironment:
             world = self._made_from.make(**settings)
         except TypeError as problem:
             if render and "'render_mode'" in str(problem):
-                raise UserError(f"{self._name} gives no pictures: let it take `render_mode`") from problem
+                raise UserError(f"{self._name} cannot be rendered: let it take `render_mode`") from problem
             raise bad_setting(self._name, settings, problem) from problem
         except Exception as problem:
             # The registry has an exception of its own for what cannot be imported.
@@ -100,7 +100,7 @@ class PettingZooEnvironment:
         if render and "rgb_array" not in modes:
             world.close()
             raise UserError(
-                f"{self._name} gives no pictures: wanted render mode 'rgb_array', "
+                f"{self._name} cannot be rendered: wanted render mode 'rgb_array', "
                 + (f"its metadata has {', '.join(modes)}" if modes else "its metadata has no render_modes")
             )
         return self._made_from.play(world)

@@ -154,7 +154,7 @@ class TeamVector(RecoveringVector[Game]):
                 )
             if moment.observations.get(agent) is None:
                 return EnvironmentFault(
-                    f"{call} gave no observation for {agent}, which is one of its agents", misfit=True
+                    f"{call} returned no observation for {agent}, which is one of its agents", misfit=True
                 )
         try:
             shown, rewards = {}, {}

@@ -154,7 +154,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
         except KeyboardInterrupt:
             raise
         except BaseException as problem:
-            return raised("making it anew", problem)
+            return raised("creating it again", problem)
         return None
 
 

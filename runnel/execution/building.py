@@ -306,26 +306,26 @@ def _check_traced(environment: JaxEnvironment) -> None:
 
     state, observation = typed(environment.reset, key, what=f"{spec.name}: reset")
     wanted = by_group(lambda agents: space_type(agents.observation, *_agents(agents)))
-    same_types(wanted, observation, f"{spec.name}: reset gives an observation")
+    same_types(wanted, observation, f"{spec.name}: reset returns an observation")
     action = by_group(lambda agents: space_type(agents.action, *_agents(agents)))
     after, timestep = typed(environment.step, state, action, key, what=f"{spec.name}: step")
-    same_types(state, after, f"{spec.name}: step gives a state")
-    same_types(wanted, timestep.observation, f"{spec.name}: step gives an observation")
+    same_types(state, after, f"{spec.name}: step returns a state")
+    same_types(wanted, timestep.observation, f"{spec.name}: step returns an observation")
     reward = by_group(lambda agents: jax.ShapeDtypeStruct(_agents(agents), float))
     if [x.shape for x in jax.tree.leaves(timestep.reward)] != [x.shape for x in jax.tree.leaves(reward)]:
-        raise UserError(f"{spec.name}: step gives rewards {describe(timestep.reward)}, wanted {describe(reward)}")
+        raise UserError(f"{spec.name}: step returns rewards {describe(timestep.reward)}, wanted {describe(reward)}")
     if any(x.dtype.kind == "c" for x in jax.tree.leaves(timestep.reward)):
-        raise UserError(f"{spec.name}: step gives rewards {describe(timestep.reward)}, wanted real numbers")
+        raise UserError(f"{spec.name}: step returns rewards {describe(timestep.reward)}, wanted real numbers")
     for name in ("terminated", "truncated"):
         flag = getattr(timestep, name)
         if flag.shape != () or flag.dtype != bool:
-            raise UserError(f"{spec.name}: step gives {name} as {describe(flag)}, wanted a single bool")
+            raise UserError(f"{spec.name}: step returns {name} as {describe(flag)}, wanted a single bool")
     _check_metrics(spec, timestep.metrics)
 
 
 def _check_metrics(spec: EnvSpec, metrics: Any) -> None:
     """Refuses metrics that are not numbers by name, or by group and name."""
-    said = f"{spec.name}: step gives metrics"
+    said = f"{spec.name}: step returns metrics"
     if not isinstance(metrics, dict) and metrics != ():
         raise UserError(f"{said} {describe(metrics)}, wanted a dict from name to a number, or ()")
     grouped = bool(metrics) and all(isinstance(value, dict) for value in metrics.values())

@@ -151,7 +151,7 @@ class EvaluationWorkers:
         if not problem and process.exit_status() is not None:
             problem = f"ended with status {process.exit_status()}"
         if not problem and time.monotonic() > share.heard + limit_s:
-            problem = f"gave no sign of life for {limit_s:.0f} s"
+            problem = f"sent no heartbeat for {limit_s:.0f} s"
         if problem:
             self._lost(share, process, problem)
 

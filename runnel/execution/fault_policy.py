@@ -79,7 +79,7 @@ def hung(worker: str, seconds: float, phase: str, stacks: str, stopped: bool) ->
     how = "was stopped and " if stopped else ""
     at = place(read(stacks))
     where = "" if at is None or stopped else f", in {at}"
-    reason = f"{how}gave no sign of life for {seconds:.0f} s while {phase} (--hang-after){where}"
+    reason = f"{how}sent no heartbeat for {seconds:.0f} s while {phase} (--hang-after){where}"
     return Fault(worker, reason, stacks, crashed=not stopped)
 
 

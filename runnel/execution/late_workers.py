@@ -11,7 +11,7 @@ from runnel.execution.worker_record import WorkerRecord
 from runnel.launch.site import WorkerProcess
 from runnel.system.stacks import Frame, place, read
 
-SILENT = "no sign of life"
+SILENT = "no heartbeat"
 
 
 def displayed_phase(record: WorkerRecord, heartbeats: HeartbeatMonitor, deadlocks: DeadlockDetector) -> str:

@@ -110,7 +110,7 @@ def train(
     makes one, or one that is made already. Distributions over several processes need one that has a name in a module.
     Other keywords are fields of the distribution: `train("ppo", "CartPole-v1", "coarse", actors=4)`.
 
-    A worker that dies, raises, or gives no sign of life for `hang_after_s` is replaced, up to `restarts` times within
+    A worker that dies, raises, or sends no heartbeat for `hang_after_s` is replaced, up to `restarts` times within
     ten minutes. An update that would bring NaN or infinity into the learner's state is refused; then `on_nan` ends the
     run, skips the update, or goes back to the newest checkpoint.
 

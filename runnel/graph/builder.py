@@ -124,7 +124,7 @@ class Builder:
         state, types = self.states[group], [ref.type for ref in inputs]
         program, result = traced(lambda s, xs, k: learn(s, *xs, k), state, types, self.key, what=_called(learn))
         new_state, out = _two(result, _called(learn), "state, out")
-        same_types(state, new_state, f"{_called(learn)} gives a state")
+        same_types(state, new_state, f"{_called(learn)} returns a state")
         return Ref(self._add("learn", group, inputs, out, learn, blocks=cuts_of(program)), out)
 
     def _gradient_and_apply(self, group: str, inputs: tuple[Ref, ...]) -> Ref:
@@ -143,7 +143,7 @@ class Builder:
         )
         grads, out = _two(result, _called(algorithm.gradient), "grads, out")
         new_state = typed(algorithm.apply, state, grads, what=_called(algorithm.apply))
-        same_types(state, new_state, f"{_called(algorithm.apply)} gives a state")
+        same_types(state, new_state, f"{_called(algorithm.apply)} returns a state")
         value, cuts = {"grads": grads, "out": out}, cuts_of(program)
         gradient = self._add("gradient", group, inputs, value, algorithm.gradient, blocks=cuts)
         grads_ref = Ref(gradient, {"grads": grads, "out": out})["grads"]
@@ -211,7 +211,7 @@ class Builder:
             g for g in self.spec.groups if not any(n.group == g and n.kind == "rollout" for n in self.nodes.values())
         ]
         if silent:
-            raise UserError(f"{self.name}.loop gives group {', '.join(silent)} no rollout; call flow.agents for it")
+            raise UserError(f"{self.name}.loop adds no rollout for group {', '.join(silent)}; call flow.agents for it")
         for group in dict.fromkeys(node.group for node in self.nodes.values() if node.traits.learns):
             self._publish(group)
         return Graph(self.algorithm, self.spec, self.envs, self.nodes, tuple(self.edges), self.states, self.frozen)
@@ -224,7 +224,7 @@ class Builder:
         check_takes(algorithm.init, f"{name}.init", "key", "spec")
         state = typed(lambda key: algorithm.init(key, agents), self.key, what=f"{name}.init")
         if not hasattr(state, "params"):
-            raise UserError(f"{name}.init gives a {type(state).__name__} without `params`; acting needs state.params")
+            raise UserError(f"{name}.init returns a {type(state).__name__} without `params`; acting needs state.params")
         return state
 
     def _act_type(self, group: str, act: Callable[..., Act], agents: AgentSpec) -> tuple[Act, PyTree]:
@@ -237,16 +237,16 @@ class Builder:
         )  # fmt: skip
         if not isinstance(given, Act):
             raise UserError(
-                f"{_called(act)} gives a {type(given).__name__}; it must give an Act(action, memory, extras)"
+                f"{_called(act)} returns a {type(given).__name__}; it must return an Act(action, memory, extras)"
             )
         wanted = space_type(agents.action)
         real = isinstance(agents.action, Box)
         kind = jnp.floating if real and jnp.issubdtype(agents.action.dtype, jnp.floating) else jnp.integer
         if given.action.shape != wanted.shape or not jnp.issubdtype(given.action.dtype, kind):
             raise UserError(
-                f"{_called(act)} gives actions {describe(given.action)}; '{self.spec.name}' wants {describe(wanted)}"
+                f"{_called(act)} returns actions {describe(given.action)}; '{self.spec.name}' wants {describe(wanted)}"
             )
-        same_types(memory, given.memory, f"{_called(act)} gives a memory")
+        same_types(memory, given.memory, f"{_called(act)} returns a memory")
         return given, memory
 
     def _given(self, group: str, function: Callable[..., Any]) -> dict[str, PyTree]:
@@ -336,5 +336,5 @@ def _called(function: Callable[..., Any]) -> str:
 
 def _two(result: Any, what: str, wanted: str) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2 or hasattr(result, "_fields"):
-        raise UserError(f"{what} must give two values, `{wanted}`; found {type(result).__name__}")
+        raise UserError(f"{what} must return two values, `{wanted}`; found {type(result).__name__}")
     return result

@@ -154,7 +154,7 @@ def _refs(values: tuple[Value, ...], group: str) -> tuple[Ref, ...]:
     for value in values:
         if not isinstance(value, Value):
             raise UserError(
-                f"flow was given a {type(value).__name__}; it takes what other calls on flow gave back, "
+                f"flow was given a {type(value).__name__}; it takes values that other calls on flow returned, "
                 "such as the trajectory of flow.rollout"
             )
     return tuple(value.ref(group) for value in values)

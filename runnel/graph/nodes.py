@@ -67,7 +67,7 @@ def part_of(value: PyTree, key: str | int, where: str) -> PyTree:
         return getattr(value, key)
     else:
         known = list(getattr(value, "_fields", ()))
-    raise AttributeError(f"'{where}' gives no '{key}'; it gives {', '.join(map(str, known)) or 'a single array'}")
+    raise AttributeError(f"'{where}' has no '{key}'; it has {', '.join(map(str, known)) or 'a single array'}")
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class MetricsLog:
         if self._pending is not None and (self._pending.get("env_steps") or 0) > env_steps:
             self._pending = None
         self._curve.rewind(env_steps)
-        self._try(f"{FILE} anew", lambda: _repair(self._path, env_steps))
+        self._try(f"the shortened {FILE}", lambda: _repair(self._path, env_steps))
         for name in self._sinks:
             self._rewind(name, env_steps)
 

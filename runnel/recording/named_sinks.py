@@ -114,7 +114,7 @@ def _made(name: str, run_dir: Path, config: Mapping[str, Any]) -> Sink:
             f"the sink {name} cannot start: {reason}; correct that, or train without it", page="prometheus#trackers"
         ) from problem
     if isinstance(sink, type) or not isinstance(sink, Sink):
-        raise UserError(f"the sink {name} gave {a(sink)}; expected an object with write(record), close()")
+        raise UserError(f"the sink {name} returned {a(sink)}; expected an object with write(record), close()")
     return sink
 
 

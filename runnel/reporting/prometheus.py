@@ -29,7 +29,7 @@ COUNTERS: Final[Mapping[str, str]] = {
 
 GAUGES: Final[Mapping[str, str]] = {
     "mean_length": "Mean length of the newest episodes, in steps",
-    "learner_return": "Mean return as learning sees it, where the environment reports its own score",
+    "learner_return": "Mean return as learning sees it, where the environment reports another one",
     "steps_per_second": "Environment steps per second, over about the last five seconds",
     "wall_seconds": "Seconds since the run began, without the time between an interruption and a resumption",
     "staleness_mean": "Mean staleness of the unrolls that were learnt from, in updates",
@@ -37,7 +37,7 @@ GAUGES: Final[Mapping[str, str]] = {
 }
 
 NAMED: Final[Mapping[str, str]] = {
-    "learn": "Scalars that learning gave out, by name",
+    "learn": "Scalars that `learn` returned, by name",
     "env": "Metrics of the environment, means over the newest episodes, by name",
     "eval": "Results of the newest evaluation, by name",
 }

@@ -92,7 +92,7 @@ def test_pages_are_printed_without_the_signs_of_their_format(runnel: Any) -> Non
     for sign in ("```", "<!--", "](", "|---", "\n## "):
         assert sign in page
         assert sign not in printed
-    assert "--eval-every STEPS        evaluate whenever" in printed
+    assert "--eval-every STEPS        evaluate after every" in printed
     linked = re.search(r"\nMore:\n((?:    runnel help \S+\n)+)$", printed)
     assert linked, printed[-500:]
     for line in linked[1].splitlines():

@@ -1,7 +1,8 @@
-"""The architecture page draws the layers that import-linter checks, and names files that exist in every package."""
+"""The architecture page draws the layers that import-linter checks, and names every module of every package."""
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from paths import ROOT
@@ -9,6 +10,11 @@ from paths import ROOT
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGES = sorted(path.parent.name for path in (ROOT / "runnel").glob("*/__init__.py"))
 SECTIONS = dict(re.findall(r"^### `(\w+)/`\n(.*?)(?=^##)", PAGE, re.M | re.S))
+MODULES = sorted(
+    path.relative_to(ROOT / "runnel")
+    for path in (ROOT / "runnel").rglob("*.py")
+    if path.name not in ("__init__.py", "__main__.py")
+)
 
 
 def test_the_layers_drawn_are_the_layers_checked():
@@ -38,6 +44,26 @@ def test_every_subpackage_of_the_runtime_is_described():
         assert f"`runtime/{path.parent.name}/`" in SECTIONS["runtime"]
 
 
-def test_every_module_at_the_top_is_described():
-    modules = {path.name for path in (ROOT / "runnel").glob("*.py")} - {"__main__.py"}
-    assert set(re.findall(r"`(\w+\.py)`", SECTIONS["runnel"])) == modules
+def test_the_section_on_what_users_write_against_names_no_other_module():
+    assert set(re.findall(r"`(\w+\.py)`", SECTIONS["runnel"])) <= {str(module) for module in MODULES} | {"__init__.py"}
+
+
+def named(module, sections, page):
+    """Whether a page names a module: in the section of its package, or anywhere by its path."""
+    section = sections[module.parts[0] if len(module.parts) > 1 else "runnel"]
+    return f"`{module.name}`" in section or f"`{module.as_posix()}`" in page
+
+
+def test_every_module_is_named():
+    missing = [str(module) for module in MODULES if not named(module, SECTIONS, PAGE)]
+    assert not missing, f"docs/architecture.md does not say what these are: {', '.join(missing)}"
+
+
+def test_a_module_that_is_not_named_is_found():
+    assert not named(Path("launch/nothing.py"), SECTIONS, PAGE)
+    assert not named(Path("nothing.py"), SECTIONS, PAGE)
+    page = "### `launch/`\n`agent.py`\n### `ops/`\n`td.py`, `launch/host.py`\n"
+    sections = {"launch": "`agent.py`", "ops": "`td.py`, `launch/host.py`"}
+    assert named(Path("launch/agent.py"), sections, page)
+    assert named(Path("launch/host.py"), sections, page)
+    assert not named(Path("launch/td.py"), sections, page)

@@ -26,14 +26,14 @@ class Mistaken(Reinforce):
 
 MISTAKES = {  # what is wrong, and how the algorithm and its environment are named
     "learn fails": ("learn(self, state, trajectory, key):\n        return state, trajectory.extras.log_prob", ()),
-    "gives a state": (
+    "returns a state": (
         "init(self, key, spec):\n        return State({'w': jnp.zeros(3), 'b': jnp.zeros(2, jnp.float32)}, ())\n"
         "    def act(self, params, observation, memory, key, explore):\n        return Act(jnp.int32(0))\n"
         "    def learn(self, state, trajectory, key):\n"
         "        return State({**state.params, 'b': state.params['b'].astype(jnp.float16)}, ()), {}",
         (),
     ),
-    "gives actions": (
+    "returns actions": (
         "act(self, params, observation, memory, key, explore):\n        return Act(jnp.zeros(1, jnp.int32))",
         (),
     ),

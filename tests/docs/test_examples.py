@@ -4,6 +4,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 from paths import EXAMPLES, ROOT
 
@@ -32,6 +34,23 @@ def test_the_distributions_of_the_documentation_can_be_planned(distribution, wor
     environment = "corridor:Corridor" if workers == 1 else "CartPole-v1"
     assert runnel.build("q_learning:QLearning", environment, distribution, envs=8).plan.workers == workers
     for module in ("staged", "q_learning", "corridor"):
+        sys.modules.pop(module, None)
+
+
+def test_the_replay_of_the_documentation_draws_recent_items_more_often(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from recent import RecentReplay  # pyright: ignore[reportMissingImports]
+
+    replay = RecentReplay(capacity=100)
+    state = replay.init(jnp.zeros((10,)), 8)
+    for size in range(10, 131, 10):
+        state = replay.add(state, jnp.arange(size - 10.0, size), 8)
+        ages = size - replay.sample(state, jax.random.key(size), 1_000)
+        kept = min(size, 100)
+        assert ages.min() == 1
+        assert ages.max() <= kept  # nothing that was overwritten, or never inserted
+        assert jnp.median(ages) < 0.4 * kept  # of uniform draws it is half
+    for module in ("recent", "q_learning"):
         sys.modules.pop(module, None)
 
 

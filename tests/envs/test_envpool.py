@@ -117,11 +117,11 @@ def test_nan_ends_an_episode_at_the_last_good_step(call):
     assert table.vector.episode_numbers().tolist() == [0, 2, 0]  # the first that should have followed did not begin
     said = [(failure.row, failure.episode, failure.what) for failure in table.vector.failures()]
     reward = {
-        "reward": "step gave NaN as its reward",
-        "infinity": "step gave -inf as its reward, wanted a finite number",
+        "reward": "step returned NaN as its reward",
+        "infinity": "step returned -inf as its reward, wanted a finite number",
     }
-    what = {"step": "step gave NaN in its observation", **reward}[call]
-    assert said == [(1, 0, what), (1, 1, "reset gave NaN in its observation")]
+    what = {"step": "step returned NaN in its observation", **reward}[call]
+    assert said == [(1, 0, what), (1, 1, "reset returned NaN in its observation")]
 
 
 def test_a_condemned_episode_is_not_gone_on_with():

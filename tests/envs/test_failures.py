@@ -23,28 +23,28 @@ SEED = 7
 PLAY, END, RAISE = 0, 1, 2
 IN_STEP = {
     "raise": "step raised ValueError: bad thing",
-    "nan": "step gave NaN in its observation",
-    "nan reward": "step gave NaN as its reward",
-    "shape": "step gave an observation of shape (1,), its observation_space says (3,)",
-    "words": "step gave an observation of <U1, its observation_space says float32",
-    "tuple": "step gave a tuple of 4, wanted (observation, reward, terminated, truncated, info)",
-    "nothing": "step gave a NoneType, wanted (observation, reward, terminated, truncated, info)",
-    "reward": "step gave a ndarray of shape (2,) as its reward, wanted a number",
-    "flags": "step gave a ndarray of shape (2,) and a bool as terminated and truncated, wanted booleans",
+    "nan": "step returned NaN in its observation",
+    "nan reward": "step returned NaN as its reward",
+    "shape": "step returned an observation of shape (1,), its observation_space says (3,)",
+    "words": "step returned an observation of <U1, its observation_space says float32",
+    "tuple": "step returned a tuple of 4, wanted (observation, reward, terminated, truncated, info)",
+    "nothing": "step returned a NoneType, wanted (observation, reward, terminated, truncated, info)",
+    "reward": "step returned a ndarray of shape (2,) as its reward, wanted a number",
+    "flags": "step returned a ndarray of shape (2,) and a bool as terminated and truncated, wanted booleans",
     "exit": "step raised SystemExit: 0",
-    "inf reward": "step gave -inf as its reward, wanted a finite number",
-    "huge reward": "step gave 1e+300 as its reward, which is infinite as float32",
-    "huger reward": "step gave an int as its reward, which is infinite as float32",
-    "complex": "step gave an observation of complex128, its observation_space says float32",
-    "complex reward": "step gave a complex as its reward, wanted a number",
+    "inf reward": "step returned -inf as its reward, wanted a finite number",
+    "huge reward": "step returned 1e+300 as its reward, which is infinite as float32",
+    "huger reward": "step returned an int as its reward, which is infinite as float32",
+    "complex": "step returned an observation of complex128, its observation_space says float32",
+    "complex reward": "step returned a complex as its reward, wanted a number",
 }
 IN_RESET = {
     "no reset": "reset raised OSError: the door is locked",
-    "nan reset": "reset gave NaN in its observation",
-    "shape reset": "reset gave an observation of shape (2,), its observation_space says (3,)",
-    "tuple reset": "reset gave a ndarray of shape (3,), wanted (observation, info)",
+    "nan reset": "reset returned NaN in its observation",
+    "shape reset": "reset returned an observation of shape (2,), its observation_space says (3,)",
+    "tuple reset": "reset returned a ndarray of shape (3,), wanted (observation, info)",
     "exit reset": "reset raised SystemExit: 0",
-    "complex reset": "reset gave an observation of complex128, its observation_space says float32",
+    "complex reset": "reset returned an observation of complex128, its observation_space says float32",
 }
 
 
@@ -193,7 +193,7 @@ def test_parts_of_an_observation_are_looked_at_too():
     assert out.truncated.all()
     assert same(out.last_observation, seen)
     (failure,) = vector.failures()
-    assert failure.what == "step gave NaN in its observation"
+    assert failure.what == "step returned NaN in its observation"
     said = []
     for skipped in (3, 5):
         vector.step(action, out)
@@ -201,8 +201,8 @@ def test_parts_of_an_observation_are_looked_at_too():
         vector.step(action, out)
         said += [failure.what for failure in vector.failures()]
     assert said == [
-        "step gave an observation 'picture' of shape (19, 20, 3), its observation_space says (20, 20, 3)",
-        "step gave an observation 'lamps' that is not of its observation_space (KeyError: 'lamps')",
+        "step returned an observation 'picture' of shape (19, 20, 3), its observation_space says (20, 20, 3)",
+        "step returned an observation 'lamps' that is not of its observation_space (KeyError: 'lamps')",
     ]
 
 
@@ -295,7 +295,7 @@ def test_what_stays_broken_ends_it(fails):
     said = [failure.what for failure in vector.failures()]
     assert said[0] == "step raised ValueError: worn out"
     again = {"step": said[0], "reset": "reset raised ValueError: worn out"}
-    assert said[-1] == again.get(fails, "making it anew raised MemoryError: no room")
+    assert said[-1] == again.get(fails, "creating it again raised MemoryError: no room")
 
 
 def _step(vector, action, out, times):
@@ -479,7 +479,7 @@ def test_nan_is_found_also_where_whole_numbers_are_wanted():
     vector.reset(out.observation)
     vector.step({"agent": np.zeros((2, 2), np.float32)}, out)
     assert out.truncated.all()
-    assert {failure.what for failure in vector.failures()} == {"step gave NaN in its observation"}
+    assert {failure.what for failure in vector.failures()} == {"step returned NaN in its observation"}
 
 
 def test_training_goes_on_when_one_step_in_a_hundred_fails(tmp_path):

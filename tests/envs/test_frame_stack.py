@@ -297,7 +297,7 @@ def test_pictures_are_those_of_the_environment():
         vector.reset(empty(environment.spec, 1).observation)
         assert vector.render(0).ndim == 3
         vector.close()
-    with pytest.raises(UserError, match="gives no pictures"):
+    with pytest.raises(UserError, match="cannot be rendered"):
         Stepped(FrameStackedJaxEnvironment(toys.Corridor(), 2)).open(range(1), 0, render=True)
 
 

@@ -77,7 +77,11 @@ def test_a_gymnasium_env_is_not_taken_for_a_jax_environment():
         ("minigrid:MiniGrid-Empty-5x5-v0", {}, "write a function that makes it"),
         ("nowhere.at_all:make", {}, "there is no module 'nowhere.at_all'"),
         ("own_envs:Drunkart", {}, "has no 'Drunkart'; did you mean 'Drunkard'"),
-        ("own_envs:gives_a_string", {}, "gave a str; wanted a gymnasium.Env or VectorEnv, a JaxEnvironment or a Host"),
+        (
+            "own_envs:gives_a_string",
+            {},
+            "returned a str; wanted a gymnasium.Env or VectorEnv, a JaxEnvironment or a Host",
+        ),
         ("own_envs:np", {}, "is a module; wanted a callable"),
         ("own_envs:Drunkard", {"winds": 1}, "own_envs:Drunkard has no setting 'winds'; did you mean 'wind'"),
         ("own_envs:Drunkard", {"wind": "abc"}, "env.wind=abc: found text 'abc', expected a number"),

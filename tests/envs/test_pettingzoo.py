@@ -217,16 +217,16 @@ def test_a_game_that_is_cut_is_truncated():
     ("fault", "what"),
     [
         ("raise", "step raised ValueError: the well is dry"),
-        ("nan", "step gave NaN in its observation, for walker_2"),
+        ("nan", "step returned NaN in its observation, for walker_2"),
         (
             "shape",
-            "step gave an observation 'observation' of shape (2,), its observation_space says (3,), for walker_2",
+            "step returned an observation 'observation' of shape (2,), its observation_space says (3,), for walker_2",
         ),
-        ("reward", "step gave NaN as its reward, for walker_1"),
-        ("huge", "step gave 1e+300 as its reward, which is infinite as float32, for walker_1"),
-        ("complex", "step gave an observation 'observation' of complex64, its observation_space says float32"),
+        ("reward", "step returned NaN as its reward, for walker_1"),
+        ("huge", "step returned 1e+300 as its reward, which is infinite as float32, for walker_1"),
+        ("complex", "step returned an observation 'observation' of complex64, its observation_space says float32"),
         ("exit", "step raised SystemExit: 0"),
-        ("missing", "step gave no observation for walker_1, which is one of its agents"),
+        ("missing", "step returned no observation for walker_1, which is one of its agents"),
         ("stranger", "step has an agent 'bandit_0', which its possible_agents have not"),
     ],
 )
@@ -327,7 +327,7 @@ def test_it_can_be_filmed(name, size):
 
 
 def test_what_gives_no_pictures_says_so():
-    with pytest.raises(UserError, match="gives no pictures"):
+    with pytest.raises(UserError, match="cannot be rendered"):
         make("pettingzoo:own_turns").open([0], SEED, render=True)
 
 

@@ -106,5 +106,5 @@ def test_pictures_come_from_the_environment():
     picture = vector.render(1)
     assert (picture.shape, picture.dtype) == ((2, 3, 3), np.uint8)
     assert (picture == int(vector.state.environment[0][1]) * 10).all()
-    with pytest.raises(UserError, match="corridor gives no pictures"):
+    with pytest.raises(UserError, match="corridor cannot be rendered"):
         Stepped(Corridor()).open(range(2), 0, render=True)

@@ -171,7 +171,7 @@ def test_jax_environments_are_played_step_by_step(tmp_path: Path) -> None:
     found = evaluate(run, episodes=5, seed=1)
     assert all(1 <= length <= 20 for length in found["lengths"])
     assert len(set(found["returns"])) > 1
-    with pytest.raises(UserError, match="corridor gives no pictures"):
+    with pytest.raises(UserError, match="corridor cannot be rendered"):
         evaluate(run, video=tmp_path / "film.mp4")
     assert not list(tmp_path.glob("*film*"))
 
@@ -224,7 +224,7 @@ def test_mistakes_are_told_before_anything_is_played(blind: Path, tmp_path: Path
         ({"episodes": 0}, "episodes=0: found 0, expected 1 or more"),
         ({"video": tmp_path / "film.avi"}, "found ending '.avi', expected .mp4 or .gif"),
         ({"video": tmp_path / "nowhere" / "film.mp4"}, "cannot write into"),
-        ({"video": tmp_path / "film.mp4"}, "gives no pictures"),
+        ({"video": tmp_path / "film.mp4"}, "cannot be rendered"),
     ]:
         with pytest.raises(UserError) as error:
             evaluate(blind, **arguments)

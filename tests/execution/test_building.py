@@ -62,7 +62,7 @@ class NumberedEnd(Corridor):
     [
         (
             {"speed": jnp.zeros(3)},
-            r"step gives metrics whose 'speed' is float32\[3\], wanted a single bool, int or float",
+            r"step returns metrics whose 'speed' is float32\[3\], wanted a single bool, int or float",
         ),
         ({"phase": jnp.complex64(1)}, r"metrics whose 'phase' is complex64\[\], wanted a single bool, int or float"),
         ({"a b": 1.0}, r"metrics called 'a b', wanted letters, digits, '_', '\.' and '-', at most 64"),
@@ -80,7 +80,7 @@ def test_metrics_of_a_jax_environment_that_are_no_numbers(metrics, message):
             state, timestep = super().step(state, action, key)
             return state, timestep._replace(metrics=metrics)
 
-    with pytest.raises(UserError, match=f"corridor: step gives {message.removeprefix('step gives ')}"):
+    with pytest.raises(UserError, match=f"corridor: step returns {message.removeprefix('step returns ')}"):
         runnel.build(Reinforce(), Wrong, "fused", envs=4)
 
 
@@ -97,11 +97,11 @@ def test_metrics_of_a_jax_environment_that_are_numbers(metrics):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ("FloatClock", r"step gives a state whose \[1\] is float32\[\]; wanted int32\[\]"),
-        ("WideObservation", r"reset gives an observation that is float32\[3\]; wanted float32\[2\]"),
-        ("ManyRewards", r"step gives rewards float\d+\[2\], wanted"),
-        ("ComplexReward", r"step gives rewards complex\d+\[\], wanted real numbers"),
-        ("NumberedEnd", r"step gives terminated as int32\[\], wanted a single bool"),
+        ("FloatClock", r"step returns a state whose \[1\] is float32\[\]; wanted int32\[\]"),
+        ("WideObservation", r"reset returns an observation that is float32\[3\]; wanted float32\[2\]"),
+        ("ManyRewards", r"step returns rewards float\d+\[2\], wanted"),
+        ("ComplexReward", r"step returns rewards complex\d+\[\], wanted real numbers"),
+        ("NumberedEnd", r"step returns terminated as int32\[\], wanted a single bool"),
     ],
 )
 def test_a_jax_environment_that_does_not_keep_its_word(environment, message):
@@ -259,7 +259,7 @@ def test_the_environment_of_a_module_is_made_in_every_process(tmp_path):
 
 
 def test_what_is_no_environment_is_refused():
-    with pytest.raises(UserError, match="'int' is an int; wanted a callable that gives"):
+    with pytest.raises(UserError, match="'int' is an int; wanted a callable that returns"):
         runnel.build("ppo", 3)
     with pytest.raises(UserError, match="is made already; settings"):
         runnel.build("ppo", Hill(), env_settings={"length": 3})
@@ -279,12 +279,12 @@ class Locked(Hill):
 def test_a_run_that_is_refused_leaves_no_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = iter([Hill(), "no environment", "no environment"])
-    with pytest.raises(UserError, match="gave a str"):
+    with pytest.raises(UserError, match="returned a str"):
         runnel.train(Reinforce(), lambda: next(made), envs=2, quiet=True)
     assert not list(tmp_path.iterdir())
     (tmp_path / "mine").mkdir()
     made = iter([Hill(), "no environment", "no environment"])
-    with pytest.raises(UserError, match="gave a str"):
+    with pytest.raises(UserError, match="returned a str"):
         runnel.train(Reinforce(), lambda: next(made), envs=2, quiet=True, run_dir="mine")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

@@ -563,7 +563,7 @@ def test_an_evaluation_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
     assert not canary.exists()
     (event,) = lost
     assert (event["worker"], event["action"]) == ("evaluator-0", "replaced")
-    assert event["reason"] == "gave no sign of life for 1 s"
+    assert event["reason"] == "sent no heartbeat for 1 s"
     here = InProcessEvaluators(task_of(built, {}, 3, 11, explore=False))
     here.submit(snapshot)
     (wanted,) = here.poll()

@@ -72,16 +72,16 @@ def test_what_killed_a_worker_is_told_by_name():
     assert ended("a", -9, "", oom=True).reason.endswith("perhaps because memory ran out")
     assert ended("a", 3, "").reason == "ended with status 3"
     stuck, stopped = (hung("a", 5.2, "working", "stacks", stopped) for stopped in (False, True))
-    assert stuck.reason == "gave no sign of life for 5 s while working (--hang-after)"
+    assert stuck.reason == "sent no heartbeat for 5 s while working (--hang-after)"
     assert stuck.crashed
-    assert stopped.reason == "was stopped and gave no sign of life for 5 s while working (--hang-after)"
+    assert stopped.reason == "was stopped and sent no heartbeat for 5 s while working (--hang-after)"
     assert not stopped.crashed
 
 
 def test_a_hang_is_told_with_file_and_line_of_the_users_code():
     fault = hung("actor-1", 2.4, "working", DUMP, stopped=False)
     assert fault.reason == (
-        "gave no sign of life for 2 s while working (--hang-after), in step (/home/me/simulator.py, line 12)"
+        "sent no heartbeat for 2 s while working (--hang-after), in step (/home/me/simulator.py, line 12)"
     )
     assert "line 631" in hung("learner", 2.4, "working", WAITING, stopped=False).reason
 

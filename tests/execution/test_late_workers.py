@@ -11,7 +11,7 @@ def test_workers_that_are_late_are_named() -> None:
     phases = {"actor-0": "starting", "actor-1": "starting", "learner": "compiling", "store": "working"}
     assert not_at_work(phases) == "starting: actor-0, actor-1; compiling: learner"
     assert not_at_work({"actor": "working"}) == "waiting for the first update"
-    assert not_at_work({"actor-0": SILENT, "learner": "waiting"}) == "no sign of life: actor-0"
+    assert not_at_work({"actor-0": SILENT, "learner": "waiting"}) == "no heartbeat: actor-0"
 
 
 def test_in_its_first_iteration_a_worker_may_compile_wait_or_hang() -> None:

@@ -238,6 +238,6 @@ def test_a_learner_that_waits_for_one_that_compiles_does_not_hang(
     group: Any = OneProgram(tmp_path, clock, compiled_s)
     supervised = supervisor(group, EventLog(tmp_path))
     supervised.heartbeats = HeartbeatMonitor(120.0, clock)
-    with pytest.raises(StateLost, match="no sign of life"):
+    with pytest.raises(StateLost, match="no heartbeat"):
         supervised.wait_until(lambda: clock.now > 4000, 1e9, "end")
     assert clock.now == pytest.approx(hung_at_s, abs=20.0)

@@ -89,7 +89,7 @@ def test_a_sink_of_an_installed_package_receives_a_run_and_its_continuation(
         ("keeper:NUMBER", "the sink keeper:NUMBER is an int; expected a callable that takes a run directory and its"),
         ("keeper:nothing", "'keeper' has no 'nothing'"),
         ("keeper:broken", "the sink keeper:broken cannot start: the server is away; correct that"),
-        ("keeper:wrong", "the sink keeper:wrong gave an int; expected an object with write"),
+        ("keeper:wrong", "the sink keeper:wrong returned an int; expected an object with write"),
     ],
 )
 def test_what_is_no_sink_ends_the_command_before_training(sink: str, words: str, own: str, tmp_path: Path) -> None:

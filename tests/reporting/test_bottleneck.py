@@ -174,10 +174,10 @@ def test_the_sentence_says_who_is_busy_and_who_waits_for_what() -> None:
 
 def test_restarts_are_named_where_nobody_works() -> None:
     of = sync()
-    restarts = {"actor-0 gave no sign of life, in step (env.py, line 7)": 3, "actor-1 was killed": 1}
+    restarts = {"actor-0 sent no heartbeat, in step (env.py, line 7)": 3, "actor-1 was killed": 1}
     assert bottleneck(report(of, actor=0.04, learner=0.01), of, restarts) == (
         "workers were restarted 4 times, and wait most of the time (actor x4 4%, learner 1% busy): "
-        "see to why: actor-0 gave no sign of life, in step (env.py, line 7)"
+        "see to why: actor-0 sent no heartbeat, in step (env.py, line 7)"
     )
     busy = report(of, actor=0.7, learner=0.25)
     assert bottleneck(busy, of, restarts) == bottleneck(busy, of)

@@ -389,5 +389,5 @@ class Player:
             like = [failure for failure in failures if failure.what == what]
             self.report_event(
                 "environment", reason=f"environment {like[0].index}: {what}", times=len(like), episode=like[0].episode,
-                action="its episode was cut, and it was made anew", traceback=like[0].traceback,
+                action="its episode was cut, and a new environment was created", traceback=like[0].traceback,
             )  # fmt: skip

@@ -78,7 +78,7 @@ def test_a_group_without_a_rollout_and_an_unknown_group_are_refused():
             agents = flow.agents("hunter")
             agents.learn(self.learn, agents.rollout(self.act, steps=1))
 
-    with pytest.raises(UserError, match="group runners no rollout"):
+    with pytest.raises(UserError, match="adds no rollout for group runners"):
         trace(Lazy(), Tag.spec, 2)
 
     class Typo(Drift):
