@@ -43,6 +43,7 @@ def examined(address: str | None) -> Iterator[Check]:
     devices, platforms = checks.devices()
     yield devices
     yield checks.gpus(checks.gpu_nodes(), platforms)
+    yield checks.pictures()
 
 
 def lines(check: Check) -> list[str]:

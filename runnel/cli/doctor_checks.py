@@ -139,7 +139,7 @@ def devices(code: str = DEVICES, timeout_s: float = DEVICES_S) -> tuple[Check, l
         return Check("devices", "wrong", text, "try with JAX_PLATFORMS=cpu; if that works, the driver hangs"), []
     if ended.returncode != 0:
         lines = ended.stderr.strip().splitlines() or [f"JAX ended with status {ended.returncode}"]
-        return Check("devices", "wrong", lines[-1][:300], fix), []
+        return Check("devices", "wrong", _last_error(lines), fix), []
     found = json.loads(ended.stdout.strip().splitlines()[-1])
     kinds = {f"{platform} ({kind})": 0 for platform, kind in found}
     for platform, kind in found:
@@ -162,6 +162,45 @@ def gpus(nodes: Sequence[str], platforms: Sequence[str], environ: Mapping[str, s
 
 def gpu_nodes() -> list[str]:
     return glob.glob("/dev/nvidia[0-9]*")
+
+
+DRAWING: Final = """
+from runnel.envs.making import draw_without_screen
+draw_without_screen()
+import mujoco
+mujoco.GLContext(64, 64).free()
+"""
+
+
+def pictures(installed: bool | None = None, code: str = DRAWING, environ: Mapping[str, str] = os.environ) -> Check:
+    """Whether MuJoCo can draw, with a screen or without: for `runnel eval --video`."""
+    installed = importlib.util.find_spec("mujoco") is not None if installed is None else installed
+    if not installed:
+        return Check("pictures", "ok", "MuJoCo is not installed, and the others need no screen")
+    screen = "a screen" if environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY") else "no screen"
+    gl = f"{screen}, MUJOCO_GL={environ['MUJOCO_GL']}" if environ.get("MUJOCO_GL") else screen
+    fix = "MUJOCO_GL=egl needs the package libegl1, MUJOCO_GL=osmesa libosmesa6; only `eval --video` of MuJoCo draws so"
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=WORKER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Check("pictures", "note", f"{gl}: MuJoCo has not answered within {WORKER_S:.0f} s", fix)
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines() or [f"it ended with status {ended.returncode}"]
+        return Check("pictures", "note", f"{gl}: MuJoCo cannot draw: {_last_error(said)}", fix)
+    return Check("pictures", "ok", f"{gl}: MuJoCo draws")
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """The line of a traceback that says what went wrong. Libraries print more after it, as they are taken down."""
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return (errors or lines)[-1][:300]
 
 
 def cores(count: int, allowed: int, quota: float | None) -> Check:

@@ -39,7 +39,7 @@ def test_a_machine_that_tests_run_on_is_well(
     found = json.loads(ended.out)
     assert (ended.status, found["ok"], ended.err) == (0, True, "")
     by_name = {check["name"]: check for check in found["checks"]}
-    assert len(by_name) == 14
+    assert len(by_name) == 15
     assert by_name["worker processes"] == {"name": "worker processes", "status": "ok",
                                            "found": "one was started, and answered", "fix": ""}  # fmt: skip
     assert "cpu" in by_name["devices"]["found"]
@@ -152,6 +152,14 @@ def test_a_cluster_that_does_not_answer_is_noticed() -> None:
         assert (refused.status, "does not answer" in refused.found) == ("wrong", True)
         listening.listen()
         assert doctor_checks.ray(address, installed=True).status == "ok"
+
+
+def test_a_renderer_that_is_not_there_is_noticed() -> None:
+    assert doctor_checks.pictures(installed=False).status == "ok"
+    environ = {name: value for name, value in os.environ.items() if not name.endswith("DISPLAY")}
+    found = doctor_checks.pictures(environ={**environ, "MUJOCO_GL": "nothing", "PYTHONPATH": str(ROOT)})
+    assert (found.status, "libegl1" in found.fix) == ("note", True)
+    assert found.found.startswith("no screen, MUJOCO_GL=nothing: MuJoCo cannot draw: RuntimeError: ")
 
 
 def test_a_key_that_others_can_read_is_noticed(tmp_path: Path) -> None:
