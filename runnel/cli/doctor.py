@@ -33,6 +33,7 @@ def examined(address: str | None) -> Iterator[Check]:
     yield checks.extras()
     yield checks.cores(*checks.count_cores())
     yield checks.memory(checks.free_bytes())
+    yield checks.working_directory()
     yield checks.shared_memory()
     yield checks.memfd()
     yield checks.descriptors(*checks.descriptor_limits())

@@ -127,13 +127,18 @@ print(json.dumps([[d.platform, d.device_kind] for d in devices]))
 """
 
 
-def devices(code: str = DEVICES, timeout_s: float = DEVICES_S) -> tuple[Check, list[str]]:
+def devices(
+    code: str = DEVICES, timeout_s: float = DEVICES_S, environ: Mapping[str, str] = os.environ
+) -> tuple[Check, list[str]]:
     """JAX's devices, and their platforms. They are looked for in another process: a driver may hang, or crash."""
-    fix = "`python -c 'import jax; print(jax.devices())'` shows all of it; install jax again if it is broken"
+    asked = [f"{name}={environ[name]}" for name in ("JAX_PLATFORMS", "XLA_FLAGS") if environ.get(name)]
+    fix = f"try without {' and '.join(asked)}; " if asked else ""
+    fix += "`python -c 'import jax; print(jax.devices())'` shows all of it; install jax again if it is broken"
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+            [sys.executable, "-P", "-c", code], env=environ, capture_output=True, text=True, timeout=timeout_s,
+            check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         text = f"JAX found no devices within {timeout_s:.0f} s"
         return Check("devices", "wrong", text, "try with JAX_PLATFORMS=cpu; if that works, the driver hangs"), []
@@ -249,10 +254,13 @@ def free_bytes() -> int | None:
 
 def shared_memory(directory: Path = Path("/dev/shm"), least_bytes: int = 64 << 20) -> Check:
     """Of libraries: Ray, and environments in processes of their own. Runnel's own has no name, see `memfd`."""
+    mount = f"Ray needs it: mount -t tmpfs tmpfs {directory}"
     try:
         free = shutil.disk_usage(directory).free
     except OSError as error:
-        return Check("shared memory", "note", f"{directory}: {one_line(error)}", "Ray needs it; mount a tmpfs there")
+        return Check("shared memory", "note", f"{directory}: {one_line(error)}", mount)
+    if not os.path.ismount(directory):
+        return Check("shared memory", "note", f"{directory} is a directory on a disk", mount)
     found = f"{free / 2**20:,.0f} MiB free in {directory}"
     if free < least_bytes:
         fix = "Ray needs more; of a container: --shm-size=1g"
@@ -278,6 +286,24 @@ def memfd(create: Callable[[str], int] | None = MEMFD, size: int = 16 << 20) -> 
         fix = "raise the container's limit of memory, or allow memfd_create in its seccomp profile"
         return Check("memfd", "wrong", f"{size >> 20} MiB cannot be had: {one_line(error)}", fix)
     return Check("memfd", "ok", "works")
+
+
+def working_directory(least_bytes: int = 256 << 20) -> Check:
+    """Where runs are written, below `runs/`, unless --run-dir says otherwise."""
+    elsewhere = "or name another place: --run-dir DIR"
+    try:
+        here = os.getcwd()
+    except OSError:
+        return Check("directory", "wrong", "the working directory was removed", "change to one that exists")
+    free = shutil.disk_usage(here).free
+    found = f"{here}: {free / 2**30:,.1f} GiB free"
+    if free < least_bytes:
+        return Check(
+            "directory", "wrong", found, f"make room: a checkpoint that cannot be written is lost; {elsewhere}"
+        )
+    if not os.access(here, os.W_OK | os.X_OK):
+        return Check("directory", "note", f"{here} cannot be written", f"change to another, {elsewhere}")
+    return Check("directory", "ok", found)
 
 
 def descriptors(soft: int, hard: int) -> Check:

@@ -23,6 +23,7 @@ from toys import Corridor, Reinforce
 import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.errors import RunFailed, UserError
+from runnel.planning.machine import gpus
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.events import EventLog, read_events
@@ -373,6 +374,22 @@ def test_a_working_directory_that_was_removed_is_told_plainly(tmp_path: Path) ->
 def test_a_run_that_no_memory_can_hold_is_refused_before_it_starts(settings, tmp_path):
     with pytest.raises(UserError, match="this machine has"):
         runnel.train("ppo", "CartPole-v1", settings=settings, run_dir=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize(("platform", "reason"), [("nothing", "Unable to initialize backend 'nothing'"), ("cuda", "")])
+def test_a_platform_that_jax_does_not_have_is_refused_in_words(platform: str, reason: str) -> None:
+    if platform == "cuda" and gpus("cuda"):
+        pytest.skip("this machine has a GPU that JAX can use")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": platform}
+    argv = [sys.executable, "-m", "runnel", "plan", "ppo", "CartPole-v1"]
+    ended = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    *_, found, link = ended.stderr.splitlines()
+    assert ended.returncode == 2
+    assert found.startswith(
+        f"runnel plan: found no device of the platforms '{platform}', which JAX_PLATFORMS asks for: "
+    )
+    assert reason in found
+    assert link == "see `runnel help command-line#doctor`"
 
 
 class Greedy(Reinforce):
