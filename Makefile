@@ -71,9 +71,10 @@ PYTHONS ?= python3.11 python3.12 python3.13
 constraints:
 	$(PYTHON) tools/constraints.py $(PYTHONS)
 
-# What would be published, in an empty environment.
+# What would be published, in an empty environment. WHEEL="--newest --python python3.13" tries another.
+WHEEL ?=
 wheel: $(VENV)/.dev
-	$(BIN)/python tools/try_wheel.py
+	$(BIN)/python tools/try_wheel.py $(WHEEL)
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

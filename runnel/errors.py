@@ -51,6 +51,16 @@ class UserError(_Shown, Exception):
         self.keywords = tuple(keywords)
 
 
+class NotInstalled(UserError):
+    """A library of an extra is missing, which only some runs need."""
+
+    page = "dependencies#extras"
+
+    def __init__(self, what: str, library: str, extra: str, *, keywords: Collection[str] = ()):
+        text = f"{what} needs {library}, which is not installed; run: pip install 'runnel[{extra}]'"
+        super().__init__(text, keywords=keywords)
+
+
 class OutOfDescriptors(UserError):
     """A process has as many files open as it may; it may have fewer in a moment."""
 

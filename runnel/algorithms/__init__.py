@@ -43,4 +43,4 @@ def load(name: str) -> type[Algorithm]:
     """The class of a built-in algorithm, or of the user's own, `package.module:Class` or `file.py:Class`."""
     from runnel.algorithm import Algorithm
 
-    return load_class(known_as(name), REGISTRY, Algorithm, "algorithm")
+    return load_class(known_as(name), REGISTRY, Algorithm, "algorithm", page="algorithms")

@@ -28,7 +28,9 @@ def flags_given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 def check_address(args: argparse.Namespace) -> None:
     if args.address is not None and args.launcher != "ray":
-        raise UserError(f"found --address {args.address}, which is that of a Ray cluster; add --launcher ray")
+        raise UserError(
+            f"found --address {args.address}, which is that of a Ray cluster; add --launcher ray", page="cluster#run"
+        )
 
 
 def settings_asked(
@@ -88,12 +90,15 @@ def _opponents(args: argparse.Namespace, pairs: list[str]) -> dict[str, Any]:
     name = getattr(args, "opponents", None)
     if name is None:
         if pairs:
-            raise UserError(f"--set opponents.{pairs[0]}: found no --opponents, expected the matchmaker that it is for")
+            raise UserError(
+                f"--set opponents.{pairs[0]}: found no --opponents, expected the matchmaker that it is for",
+                page="self-play#past-opponents",
+            )
         return {}
     from runnel.execution.building import MATCHMAKERS, matchmaker
     from runnel.matchmaking import Matchmaker
 
-    cls = serialization.load_class(name, MATCHMAKERS, Matchmaker, "matchmaker")
+    cls = serialization.load_class(name, MATCHMAKERS, Matchmaker, "matchmaker", page="self-play#past-opponents")
     return {"opponents": matchmaker(name, settings.parse(cls, pairs, name))}
 
 
@@ -140,7 +145,9 @@ def env_settings_alone(args: argparse.Namespace) -> dict[str, Any]:
     """What `runnel eval --set env.key=value` asks for."""
     for pair in args.set:
         if not pair.startswith("env."):
-            raise UserError(f"--set {pair}: expected env.key=value, a setting of the environment")
+            raise UserError(
+                f"--set {pair}: expected env.key=value, a setting of the environment", page="command-line#settings"
+            )
     pairs = [settings.split(pair.removeprefix("env.")) for pair in args.set]
     return {key: settings.literal(text) for key, text in pairs}
 
@@ -179,7 +186,10 @@ def distribution_asked(
         from runnel.distributions import those_with
 
         flag = f"--{next(iter(numbers))}" if numbers else f"--set distribution.{pairs[0]}"
-        raise UserError(f"{flag} needs a --distribution that has it{those_with(next(iter(numbers), None))}")
+        raise UserError(
+            f"{flag} needs a --distribution that has it{those_with(next(iter(numbers), None))}",
+            page="command-line#list",
+        )
     else:
         before = recorded()
         cls, name = type(before), type(before).__name__.lower()
@@ -219,4 +229,4 @@ def _check_flags(name: str, cls: type, numbers: dict[str, Any]) -> None:
     fields = [field.name for field in dataclasses.fields(cls)]
     for flag in numbers:
         if flag not in fields:
-            raise UserError(f"distribution {name} has no --{flag}{those_with(flag)}")
+            raise UserError(f"distribution {name} has no --{flag}{those_with(flag)}", page="command-line#list")

@@ -104,7 +104,7 @@ def find(name: str) -> AlgorithmEntry | DistributionEntry:
         return _own(name)
     bases = ["Algorithm", "Distribution", *(path.rpartition(":")[2] for path in REGISTRY.values())]
     meant = source_scan.hint(name, source_scan.subclasses(name, bases)) or nearest(name, known)
-    raise UserError(f"there is no algorithm or distribution '{name}'{meant}")
+    raise UserError(f"there is no algorithm or distribution '{name}'{meant}", page="command-line#list")
 
 
 def as_json() -> dict[str, Any]:

@@ -6,10 +6,12 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from runnel.cli import doctor_checks as checks
-from runnel.cli.doctor_checks import Check
 from runnel.errors import printable
+
+if TYPE_CHECKING:
+    from runnel.cli.doctor_checks import Check
 
 
 def doctor_command(args: argparse.Namespace) -> int:
@@ -28,11 +30,14 @@ def doctor_command(args: argparse.Namespace) -> int:
 
 def examined(address: str | None) -> Iterator[Check]:
     """All checks, one after another: the quick ones first."""
+    from runnel.cli import doctor_checks as checks
+
     yield checks.python()
     yield checks.packages()
     yield checks.extras()
     yield checks.cores(*checks.count_cores())
     yield checks.memory(checks.free_bytes())
+    yield checks.working_directory()
     yield checks.shared_memory()
     yield checks.memfd()
     yield checks.descriptors(*checks.descriptor_limits())
@@ -43,6 +48,7 @@ def examined(address: str | None) -> Iterator[Check]:
     devices, platforms = checks.devices()
     yield devices
     yield checks.gpus(checks.gpu_nodes(), platforms)
+    yield checks.pictures()
 
 
 def lines(check: Check) -> list[str]:

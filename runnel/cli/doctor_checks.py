@@ -127,19 +127,24 @@ print(json.dumps([[d.platform, d.device_kind] for d in devices]))
 """
 
 
-def devices(code: str = DEVICES, timeout_s: float = DEVICES_S) -> tuple[Check, list[str]]:
+def devices(
+    code: str = DEVICES, timeout_s: float = DEVICES_S, environ: Mapping[str, str] = os.environ
+) -> tuple[Check, list[str]]:
     """JAX's devices, and their platforms. They are looked for in another process: a driver may hang, or crash."""
-    fix = "`python -c 'import jax; print(jax.devices())'` shows all of it; install jax again if it is broken"
+    asked = [f"{name}={environ[name]}" for name in ("JAX_PLATFORMS", "XLA_FLAGS") if environ.get(name)]
+    fix = f"try without {' and '.join(asked)}; " if asked else ""
+    fix += "`python -c 'import jax; print(jax.devices())'` shows all of it; install jax again if it is broken"
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+            [sys.executable, "-P", "-c", code], env=environ, capture_output=True, text=True, timeout=timeout_s,
+            check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         text = f"JAX found no devices within {timeout_s:.0f} s"
         return Check("devices", "wrong", text, "try with JAX_PLATFORMS=cpu; if that works, the driver hangs"), []
     if ended.returncode != 0:
         lines = ended.stderr.strip().splitlines() or [f"JAX ended with status {ended.returncode}"]
-        return Check("devices", "wrong", lines[-1][:300], fix), []
+        return Check("devices", "wrong", _last_error(lines), fix), []
     found = json.loads(ended.stdout.strip().splitlines()[-1])
     kinds = {f"{platform} ({kind})": 0 for platform, kind in found}
     for platform, kind in found:
@@ -162,6 +167,45 @@ def gpus(nodes: Sequence[str], platforms: Sequence[str], environ: Mapping[str, s
 
 def gpu_nodes() -> list[str]:
     return glob.glob("/dev/nvidia[0-9]*")
+
+
+DRAWING: Final = """
+from runnel.envs.making import draw_without_screen
+draw_without_screen()
+import mujoco
+mujoco.GLContext(64, 64).free()
+"""
+
+
+def pictures(installed: bool | None = None, code: str = DRAWING, environ: Mapping[str, str] = os.environ) -> Check:
+    """Whether MuJoCo can draw, with a screen or without: for `runnel eval --video`."""
+    installed = importlib.util.find_spec("mujoco") is not None if installed is None else installed
+    if not installed:
+        return Check("pictures", "ok", "MuJoCo is not installed, and the others need no screen")
+    screen = "a screen" if environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY") else "no screen"
+    gl = f"{screen}, MUJOCO_GL={environ['MUJOCO_GL']}" if environ.get("MUJOCO_GL") else screen
+    fix = "MUJOCO_GL=egl needs the package libegl1, MUJOCO_GL=osmesa libosmesa6; only `eval --video` of MuJoCo draws so"
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=WORKER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Check("pictures", "note", f"{gl}: MuJoCo has not answered within {WORKER_S:.0f} s", fix)
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines() or [f"it ended with status {ended.returncode}"]
+        return Check("pictures", "note", f"{gl}: MuJoCo cannot draw: {_last_error(said)}", fix)
+    return Check("pictures", "ok", f"{gl}: MuJoCo draws")
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """The line of a traceback that says what went wrong. Libraries print more after it, as they are taken down."""
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return (errors or lines)[-1][:300]
 
 
 def cores(count: int, allowed: int, quota: float | None) -> Check:
@@ -210,10 +254,13 @@ def free_bytes() -> int | None:
 
 def shared_memory(directory: Path = Path("/dev/shm"), least_bytes: int = 64 << 20) -> Check:
     """Of libraries: Ray, and environments in processes of their own. Runnel's own has no name, see `memfd`."""
+    mount = f"Ray needs it: mount -t tmpfs tmpfs {directory}"
     try:
         free = shutil.disk_usage(directory).free
     except OSError as error:
-        return Check("shared memory", "note", f"{directory}: {one_line(error)}", "Ray needs it; mount a tmpfs there")
+        return Check("shared memory", "note", f"{directory}: {one_line(error)}", mount)
+    if not os.path.ismount(directory):
+        return Check("shared memory", "note", f"{directory} is a directory on a disk", mount)
     found = f"{free / 2**20:,.0f} MiB free in {directory}"
     if free < least_bytes:
         fix = "Ray needs more; of a container: --shm-size=1g"
@@ -239,6 +286,24 @@ def memfd(create: Callable[[str], int] | None = MEMFD, size: int = 16 << 20) -> 
         fix = "raise the container's limit of memory, or allow memfd_create in its seccomp profile"
         return Check("memfd", "wrong", f"{size >> 20} MiB cannot be had: {one_line(error)}", fix)
     return Check("memfd", "ok", "works")
+
+
+def working_directory(least_bytes: int = 256 << 20) -> Check:
+    """Where runs are written, below `runs/`, unless --run-dir says otherwise."""
+    elsewhere = "or name another place: --run-dir DIR"
+    try:
+        here = os.getcwd()
+    except OSError:
+        return Check("directory", "wrong", "the working directory was removed", "change to one that exists")
+    free = shutil.disk_usage(here).free
+    found = f"{here}: {free / 2**30:,.1f} GiB free"
+    if free < least_bytes:
+        return Check(
+            "directory", "wrong", found, f"make room: a checkpoint that cannot be written is lost; {elsewhere}"
+        )
+    if not os.access(here, os.W_OK | os.X_OK):
+        return Check("directory", "note", f"{here} cannot be written", f"change to another, {elsewhere}")
+    return Check("directory", "ok", found)
 
 
 def descriptors(soft: int, hard: int) -> Check:

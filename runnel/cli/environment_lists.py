@@ -9,7 +9,7 @@ from runnel.cli import catalog, environment_names
 from runnel.config import serialization
 from runnel.config.settings import Setting
 from runnel.envs import FAMILIES, Family
-from runnel.errors import UserError, nearest
+from runnel.errors import NotInstalled, UserError, nearest
 
 
 def printed(name: str, as_json: bool) -> str | None:
@@ -21,7 +21,7 @@ def printed(name: str, as_json: bool) -> str | None:
         return None
     if family is None and name.endswith(":"):
         prefixes = [each.prefix for each in FAMILIES]
-        raise UserError(f"no environments are named '{name}...'{nearest(name, prefixes)}")
+        raise UserError(f"no environments are named '{name}...'{nearest(name, prefixes)}", page="command-line#list")
     if family is None and ":" in name and _is_entry(serialization.import_object(name)):
         return None
     rows = environment_names.settings(name)
@@ -39,10 +39,7 @@ def _is_entry(found: Any) -> bool:
 
 def _of_family(family: Family, as_json: bool) -> str:
     if not family.installed:
-        raise UserError(
-            f"{family.prefix} needs '{family.package}', which is not installed; run: pip install "
-            f"'runnel[{family.extra}]'"
-        )
+        raise NotInstalled(family.prefix, f"'{family.package}'", family.extra)
     names = environment_names.listed(family)
     if as_json:
         return json.dumps({"prefix": family.prefix, "summary": family.summary, "environments": names}, indent=2)

@@ -21,7 +21,7 @@ from runnel.config import serialization
 from runnel.config import settings as described
 from runnel.config.settings import Setting
 from runnel.envs import FAMILIES, Family, frame_stack, lineups, seats
-from runnel.errors import UserError, nearest
+from runnel.errors import NotInstalled, UserError, nearest
 
 GYMNASIUM: Final = Family("", "runnel.envs.gymnasium:GymnasiumEnvironment", "gymnasium", "", "a Gymnasium id")
 """The family of names without a prefix."""
@@ -165,12 +165,10 @@ def settings(name: str) -> list[Setting]:
         found = of_callable(serialization.import_object(name))
     else:
         if not family.installed:
-            raise UserError(
-                f"{name} needs '{family.package}', which is not installed; run: pip install 'runnel[{family.extra}]'"
-            )
+            raise NotInstalled(name, f"'{family.package}'", family.extra)
         known = listed(family)
         if name not in known:
-            raise UserError(f"there is no environment '{name}'{nearest(name, known)}")
+            raise UserError(f"there is no environment '{name}'{nearest(name, known)}", page="command-line#list")
         adapter = serialization.import_object(family.adapter)
         own = [] if family is GYMNASIUM else of_callable(adapter, keyword_only=True)
         library = _OF_LIBRARY.get(family.package, lambda _: [])(name.removeprefix(family.prefix))

@@ -277,5 +277,6 @@ def check_format(path: Path | str, config: Any) -> None:
         by = f"Runnel {version}" if re.fullmatch(r"\d[\w.+-]{0,30}", version) else "a newer Runnel"
         raise UserError(
             f"{path}: found format {found}, written by {by}; expected format {FORMAT} or older, which Runnel "
-            f"{__version__} reads; use {by} for this run"
+            f"{__version__} reads; use {by} for this run",
+            page="run-directory#configjson",
         )

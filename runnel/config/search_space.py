@@ -204,7 +204,9 @@ def _read(name: str, text: str, hint: Any) -> Any:
     elif len(ends) == 1 and _is_number(head) and _is_number(ends[0]):
         kind, ends = Uniform, [head, *ends]
     elif head in ("log", "int"):
-        raise UserError(f"over={name}={text}: found {text}, expected {_SYNTAX}", keywords=("over",))
+        raise UserError(
+            f"over={name}={text}: found {text}, expected {_SYNTAX}", keywords=("over",), page="sweeps#the-space"
+        )
     else:
         return Choice(tuple(settings.convert(name, part, hint) for part in _parts(text)))
     number = int if kind is IntUniform else float

@@ -131,7 +131,10 @@ def import_object(path: Any) -> Any:
     module_name, _ = parts
     if module_name.partition(".")[0] in STANDARD:
         # It has no algorithm or environment, but much that a file must not be able to call.
-        raise UserError(f"found '{path}' of Python's standard library; wanted a module of yours")
+        raise UserError(
+            f"found '{path}' of Python's standard library; wanted a module of yours",
+            page="command-line#algorithms-and-environments",
+        )
     return _attribute(_module_of_file(Path(module_name)) if module_name.endswith(".py") else _module(module_name), path)
 
 
@@ -158,7 +161,10 @@ def _attribute(module: types.ModuleType, path: str) -> Any:
             raise UserError(f"found '{path}', which leads through the module {value.__name__}; name it by that module")
         if not hasattr(value, part):
             known = [n for n in vars(value) if not n.startswith("_")] if hasattr(value, "__dict__") else []
-            raise UserError(f"'{module_name}' has no '{name}'{nearest(name, known)}")
+            raise UserError(
+                f"'{module_name}' has no '{name}'{nearest(name, known)}",
+                page="command-line#algorithms-and-environments",
+            )
         value = getattr(value, part)
     if isinstance(value, _FUNCTIONS) and str(value.__module__).partition(".")[0] in STANDARD:
         raise UserError(f"found '{path}', which is of Python's standard library; wanted one of yours")
@@ -168,15 +174,21 @@ def _attribute(module: types.ModuleType, path: str) -> Any:
 _FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
-def load_class(name: str, registry: Mapping[str, str], base: type[T], what: str) -> type[T]:
-    """The class that a registry has under `name`, or the user's own at `package.module:Name`."""
+def load_class(name: str, registry: Mapping[str, str], base: type[T], what: str, *, page: str) -> type[T]:
+    """The class that a registry has under `name`, or the user's own at `package.module:Name`.
+
+    `page`: of the documentation, that describes those there are.
+    """
     if name not in registry and ":" not in name:
         bases = [base.__name__, *(path.rpartition(":")[2] for path in registry.values())]
         meant = source_scan.hint(name, source_scan.subclasses(name, bases)) or nearest(name, registry)
-        raise UserError(f"there is no {what} '{name}'{meant}")
+        raise UserError(f"there is no {what} '{name}'{meant}", page=page)
     cls = import_object(registry.get(name, name))
     if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
-        raise UserError(f"{name} is no {what}; wanted a frozen dataclass that extends runnel.{base.__name__}")
+        raise UserError(
+            f"{name} is no {what}; wanted a frozen dataclass that extends runnel.{base.__name__}",
+            page="command-line#algorithms-and-environments",
+        )
     return cls
 
 
@@ -268,12 +280,18 @@ def _module(name: str) -> types.ModuleType:
         raise
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise UserError(f"there is no module '{name}' on the Python path or in the current directory") from None
+            raise UserError(
+                f"there is no module '{name}' on the Python path or in the current directory",
+                page="command-line#algorithms-and-environments",
+            ) from None
         raise UserError(
-            f"'{name}' cannot be imported: it needs '{error.name}', which is not installed{_line_of(error)}"
+            f"'{name}' cannot be imported: it needs '{error.name}', which is not installed{_line_of(error)}",
+            page="command-line#algorithms-and-environments",
         ) from error
     except Exception as error:
-        raise UserError(f"'{name}' cannot be imported: {_reason(error)}") from error
+        raise UserError(
+            f"'{name}' cannot be imported: {_reason(error)}", page="command-line#algorithms-and-environments"
+        ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -39,7 +39,9 @@ def parse(cls: type, pairs: Iterable[str], what: str = "") -> dict[str, Any]:
             deprecated.warn(f"setting '{key}' of {what or cls.__name__}", f"'{renamed[key]}'")
             key = renamed[key]
         if key not in hints:
-            raise UserError(f"{what or cls.__name__} has no setting '{key}'{nearest(key, hints)}")
+            raise UserError(
+                f"{what or cls.__name__} has no setting '{key}'{nearest(key, hints)}", page="command-line#settings"
+            )
         values[key] = convert(key, text, hints[key])
     return values
 
@@ -48,7 +50,7 @@ def split(pair: str) -> tuple[str, str]:
     """`"key=value"` -> `("key", "value")`."""
     key, equals, text = pair.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"found '{pair}', wanted key=value")
+        raise UserError(f"found '{pair}', wanted key=value", page="command-line#settings")
     return key.strip(), text.strip()
 
 
@@ -57,7 +59,9 @@ def convert(key: str, text: str, annotation: Any) -> Any:
     try:
         return _read(text, annotation)
     except _Mismatch as mismatch:
-        raise UserError(f"{key}={_short(text)}: found {_found(_short(text))}, wanted {mismatch}") from None
+        raise UserError(
+            f"{key}={_short(text)}: found {_found(_short(text))}, wanted {mismatch}", page="command-line#settings"
+        ) from None
     except RecursionError:
         raise UserError(f"{key}={_short(text)}: found brackets in brackets without end, wanted a value") from None
 
@@ -219,7 +223,7 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> d
         arguments[name] = value = _as_whole(given[name], annotation)
         words = _misfit(value, annotation)
         if words and parameter.kind is not parameter.VAR_KEYWORD:
-            raise UserError(f"{name}={value!r}: found {shown(value)}, expected {words}")
+            raise UserError(f"{name}={value!r}: found {shown(value)}, expected {words}", page="command-line#settings")
     return arguments
 
 

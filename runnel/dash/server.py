@@ -16,17 +16,20 @@ from typing import Any, Final
 
 from runnel.dash.guard import HEADERS, Guard
 from runnel.dash.runs import NoSuchRun, Runs
-from runnel.errors import UserError, printable
+from runnel.errors import NotInstalled, UserError, printable
 from runnel.recording.files import one_line
 from runnel.recording.requests import ALL
 from runnel.reporting.report import PAGE
 from runnel.reporting.run_view import UNREADABLE, VIDEOS
 
 TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-NEEDED: Final = "`runnel dash` needs Starlette and uvicorn: pip install 'runnel[dash]'"
 MOST_BODY_BYTES: Final = 4096
 BODY_S: Final = 5.0
 CONNECTIONS: Final = 100
+
+
+def _missing() -> NotInstalled:
+    return NotInstalled("`runnel dash`", "a web server (Starlette and uvicorn)", "dash")
 
 
 def make_app(runs: Runs, guard: Guard) -> Any:
@@ -38,7 +41,7 @@ def make_app(runs: Runs, guard: Guard) -> Any:
         from starlette.responses import PlainTextResponse, Response
         from starlette.routing import Route
     except ImportError:
-        raise UserError(NEEDED) from None
+        raise _missing() from None
 
     def static(name: str) -> Callable[[Request], Any]:
         content, kind = (PAGE / name).read_bytes(), TYPES[Path(name).suffix]
@@ -150,7 +153,7 @@ def serve(roots: Sequence[Path], host: str, port: int, say: Callable[[str], None
 
         from runnel.dash.connection import REQUEST_S, Connection
     except ImportError:
-        raise UserError(NEEDED) from None
+        raise _missing() from None
     guard = Guard(host, secrets.token_urlsafe(24))
     app = make_app(Runs(roots), guard)
     listening = _listen(host, port)
@@ -185,9 +188,13 @@ def _listen(host: str, port: int) -> socket.socket:
         return found
     except (socket.gaierror, UnicodeError):
         raise UserError(
-            f"host={host}: found no such address, expected one of this machine, such as 127.0.0.1", keywords=("host",)
+            f"host={host}: found no such address, expected one of this machine, such as 127.0.0.1",
+            keywords=("host",),
+            page="command-line#dash",
         ) from None
     except OSError as error:
         raise UserError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another port=", keywords=("port",)
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another port=",
+            keywords=("port",),
+            page="command-line#dash",
         ) from None

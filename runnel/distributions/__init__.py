@@ -35,7 +35,7 @@ def load(name: str) -> type[Distribution]:
     """The distribution of that name, or the user's own at `package.module:Name`."""
     from runnel.planning.plan import Distribution
 
-    return load_class(name, REGISTRY, Distribution, "distribution")
+    return load_class(name, REGISTRY, Distribution, "distribution", page="concepts")
 
 
 def default_for(environments: Literal["host", "jax"]) -> str:
@@ -70,7 +70,10 @@ def with_fields(
     if not (distribution is None or isinstance(distribution, str) or issubclass(cls, Distribution)):
         meant = f"; did you mean steps={distribution}?" if isinstance(distribution, int) else ""
         found = settings.shown(distribution)
-        raise UserError(f"distribution: found {found}, expected a name such as 'coarse', or a Distribution{meant}")
+        raise UserError(
+            f"distribution: found {found}, expected a name such as 'coarse', or a Distribution{meant}",
+            page="command-line#from-python",
+        )
     if not given and (instance is not None or distribution is None):
         return instance
     name = distribution if isinstance(distribution, str) else cls.__name__.lower()
@@ -78,9 +81,12 @@ def with_fields(
     has = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
     for field in given:
         if distribution is None:
-            raise UserError(f"{field}={given[field]!r} needs a distribution that has it{those_with(field)}")
+            raise UserError(
+                f"{field}={given[field]!r} needs a distribution that has it{those_with(field)}",
+                page="command-line#list",
+            )
         if field not in has:
-            raise UserError(f"distribution {name} has no '{field}'{those_with(field)}")
+            raise UserError(f"distribution {name} has no '{field}'{those_with(field)}", page="command-line#list")
     made: Any = cls(**given) if instance is None else dataclasses.replace(instance, **given)
     settings.check(made)
     return made

@@ -19,7 +19,7 @@ from runnel.config import serialization
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment, is_traceable
 from runnel.envs import frame_stack, lineups, seats
 from runnel.envs.making import COUNT, as_user_errors, check_settings, names_parameter, requires_parameter
-from runnel.errors import EnvironmentFailed, UserError, a
+from runnel.errors import EnvironmentFailed, NotInstalled, UserError, a
 from runnel.types import EnvSpec
 
 
@@ -108,9 +108,7 @@ def make(name: str, /, **kwargs: Any) -> Environment:
     """The environment of that name, made with the settings `kwargs`."""
     if family := _family(name):
         if not family.installed:
-            raise UserError(
-                f"{name} needs '{family.package}', which is not installed; run: pip install 'runnel[{family.extra}]'"
-            )
+            raise NotInstalled(name, f"'{family.package}'", family.extra)
         if family.stacks and frame_stack.SETTING in kwargs:
             frames = kwargs[frame_stack.SETTING]
             raise UserError(
@@ -285,7 +283,10 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
     if _is_gymnasium(found):
         found = _copies(name, found, kwargs)
     if not callable(found):
-        raise UserError(f"'{name}' is {a(found)}; wanted a callable that returns {WANTED}")
+        raise UserError(
+            f"'{name}' is {a(found)}; wanted a callable that returns {WANTED}",
+            page="add-an-environment#an-object-of-python",
+        )
     given = _call(name, found, kwargs)
     if _is_vector_env(given):
         from runnel.envs.user_vector import Maker, UserVectorEnvironment
@@ -296,7 +297,7 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
 
         return GymnasiumEnvironment(cast("Factory", found), kwargs, name=name, probe=given)
     if not _is_environment(given):
-        raise UserError(f"'{name}' returned {a(given)}; wanted {WANTED}")
+        raise UserError(f"'{name}' returned {a(given)}; wanted {WANTED}", page="add-an-environment#an-object-of-python")
     return given
 
 
@@ -309,7 +310,8 @@ def _copies(name: str, environment: Any, kwargs: dict[str, Any]) -> Callable[[],
     except Exception as problem:
         raise UserError(
             f"'{name}' is one environment, and cannot be copied ({type(problem).__name__}: {problem}); give its class, "
-            "or a function that makes a new one"
+            "or a function that makes a new one",
+            page="add-an-environment#an-object-of-python",
         ) from problem
     return make
 
@@ -323,16 +325,20 @@ def _find(name: str, module: str, attribute: str) -> Any:
     """What `package.module:callable` (or `/path/to/file.py:callable`) stands for."""
     families = [family.prefix.rstrip(":") for family in FAMILIES if family.prefix.endswith(":")]
     if meant := difflib.get_close_matches(module, families, n=1, cutoff=0.7):
-        raise UserError(f"'{name}' is no environment name; did you mean '{meant[0]}:{attribute}'?")
+        raise UserError(
+            f"'{name}' is no environment name; did you mean '{meant[0]}:{attribute}'?",
+            page="command-line#algorithms-and-environments",
+        )
     if not all(part.isidentifier() for part in attribute.split(".")):
         raise UserError(
             f"'{name}' is no environment name. For an id that a package registers, write a function that "
-            "makes it and name that: 'package.module:callable'"
+            "makes it and name that: 'package.module:callable'",
+            page="command-line#algorithms-and-environments",
         )
     try:
         return serialization.import_object(name)
     except UserError as problem:
-        raise UserError(f"environment '{name}': {problem}") from problem
+        raise UserError(f"environment '{name}': {problem}", page=problem.page) from problem
 
 
 def _call(name: str, factory: Any, kwargs: dict[str, Any]) -> Any:

@@ -285,7 +285,9 @@ def _rom_of(name: str) -> str:
     known = {id.removeprefix("ALE/"): spec.kwargs["game"] for id, spec in registered if id.startswith("ALE/")}
     if name not in known:
         names = [f"ALE/{game}" for game in known]
-        raise UserError(f"no Atari game is called 'ALE/{name}'{nearest(f'ALE/{name}', names)}")
+        raise UserError(
+            f"no Atari game is called 'ALE/{name}'{nearest(f'ALE/{name}', names)}", page="add-an-environment#atari"
+        )
     return known[name]
 
 

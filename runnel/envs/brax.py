@@ -106,7 +106,7 @@ def _make(title: str, name: str, settings: dict[str, Any]) -> Any:
         from brax import envs
     known = envs._envs  # nothing public lists them
     if name not in known:
-        raise UserError(f"no Brax environment is called '{name}'{nearest(name, known)}")
+        raise UserError(f"no Brax environment is called '{name}'{nearest(name, known)}", page="add-an-environment#brax")
     try:
         return envs.get_environment(name, **settings)
     except (TypeError, ValueError) as problem:

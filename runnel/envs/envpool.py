@@ -76,7 +76,10 @@ class EnvPoolEnvironment:
 
             known = envpool.list_all_envs()
             if self._task not in known:
-                raise UserError(f"no EnvPool environment is called '{self._task}'{nearest(self._task, known)}")
+                raise UserError(
+                    f"no EnvPool environment is called '{self._task}'{nearest(self._task, known)}",
+                    page="add-an-environment#envpool",
+                )
             try:
                 pool = envpool.make_gymnasium(
                     self._task, num_envs=len(seeds), num_threads=1, seed=list(seeds), **self._settings, **given

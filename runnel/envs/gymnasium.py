@@ -93,7 +93,9 @@ class GymnasiumEnvironment:
 def _space(environment: gymnasium.Env, which: str, name: str) -> gymnasium.Space:
     space = getattr(environment, which, None)  # gymnasium.Env declares them, and has none
     if space is None:
-        raise UserError(f"{name} has no {which}; set one in `__init__`")
+        raise UserError(
+            f"{name} has no {which}; set one in `__init__`", page="add-an-environment#your-own-from-gymnasium"
+        )
     return space
 
 
@@ -114,7 +116,9 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
         return gymnasium.make(name, disable_env_checker=True, **kwargs)
     except (error.UnregisteredEnv, error.DeprecatedEnv) as problem:
         known = source_scan.hint(name, source_scan.environments(name)) or nearest(name, gymnasium.registry)
-        raise UserError(f"no Gymnasium environment is called '{name}'{known}") from problem
+        raise UserError(
+            f"no Gymnasium environment is called '{name}'{known}", page="add-an-environment#a-gymnasium-id"
+        ) from problem
     except (error.DependencyNotInstalled, ImportError) as problem:
         raise missing_dependency(name, problem) from problem
     except error.Error as problem:

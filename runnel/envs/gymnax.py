@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel.environment import TimeStep
-from runnel.errors import UserError, nearest
+from runnel.errors import NotInstalled, UserError, nearest
 from runnel.ops.env_metrics import scalars
 from runnel.types import Array, Box, Discrete, EnvSpec, Leaf, PyTree, Space, space_map
 
@@ -202,11 +202,12 @@ def _make(name: str, settings: dict[str, Any]) -> tuple[Any, Any]:
     try:
         import gymnax
     except ImportError as problem:
-        raise UserError(
-            f"gymnax:{name} needs '{problem.name}', which is not installed; run: pip install 'runnel[gymnax]'"
-        ) from problem
+        raise NotInstalled(f"gymnax:{name}", f"'{problem.name}'", "gymnax") from problem
     if name not in gymnax.registered_envs:
-        raise UserError(f"no gymnax environment is called '{name}'{nearest(name, gymnax.registered_envs)}")
+        raise UserError(
+            f"no gymnax environment is called '{name}'{nearest(name, gymnax.registered_envs)}",
+            page="add-an-environment#gymnax",
+        )
     try:
         with _quiet():
             environment, params = gymnax.make(name)
@@ -318,9 +319,7 @@ def _draw_classic(name: str, state: Any) -> np.ndarray:
     try:
         return np.asarray(drawing.render(), np.uint8)
     except DependencyNotInstalled as problem:
-        raise UserError(
-            f"drawing {name} needs pygame, which is not installed; run: pip install 'runnel[classic]'"
-        ) from problem
+        raise NotInstalled(f"drawing {name}", "pygame", "classic") from problem
 
 
 @cache

@@ -102,7 +102,8 @@ def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Environm
         maps = _import(kind.tables["scenario"])
         if name not in maps:
             raise UserError(
-                f"no JaxMARL environment or map of SMAX is called '{name}'{nearest(name, [*ENVIRONMENTS, *maps])}"
+                f"no JaxMARL environment or map of SMAX is called '{name}'{nearest(name, [*ENVIRONMENTS, *maps])}",
+                page="add-an-environment#jaxmarl",
             )
         settings = {"scenario": name, **settings}
     for setting, table in kind.tables.items():

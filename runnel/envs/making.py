@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from runnel.config.settings import misfit, shown
-from runnel.errors import EnvironmentFailed, UserError, nearest
+from runnel.errors import EnvironmentFailed, NotInstalled, UserError, nearest
 
 
 def draw_without_screen() -> None:
@@ -51,7 +51,10 @@ def bad_setting(
     if not unknown:
         return problem
     known = [*(_settings_of(makes) if makes else []), *also]
-    return UserError(f"{name} has no setting '{unknown[0]}'{nearest(unknown[0], known) or '; leave it out'}")
+    return UserError(
+        f"{name} has no setting '{unknown[0]}'{nearest(unknown[0], known) or '; leave it out'}",
+        page="command-line#settings",
+    )
 
 
 def _settings_of(makes: Any) -> list[str]:
@@ -107,11 +110,13 @@ def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:
     known = _settings_of(makes)
     for key, value in settings.items():
         if key not in signature.parameters and not takes_any:
-            raise UserError(f"{name} has no setting '{key}'{nearest(key, known) or '; it takes none'}")
+            raise UserError(
+                f"{name} has no setting '{key}'{nearest(key, known) or '; it takes none'}", page="command-line#settings"
+            )
         parameter = signature.parameters.get(key)
         words = misfit(value, parameter.annotation, makes) if parameter and value is not parameter.default else None
         if words:
-            raise UserError(f"env.{key}={value}: found {shown(value)}, expected {words}")
+            raise UserError(f"env.{key}={value}: found {shown(value)}, expected {words}", page="command-line#settings")
     try:
         signature.bind(**settings)
     except TypeError as problem:
@@ -130,7 +135,10 @@ def as_user_errors(name: str, makes: Any, settings: Mapping[str, Any]) -> Iterat
         text = "".join(traceback.format_exception_only(problem))
         given = ", ".join(f"{key}={value}"[:60] for key, value in settings.items())
         making = f"{name} with {given}" if given else name
-        raise UserError(f"making {making} raised {' '.join(text.split())}{_place(problem, makes)}") from problem
+        raise UserError(
+            f"making {making} raised {' '.join(text.split())}{_place(problem, makes)}",
+            page="add-an-environment#your-own-from-gymnasium",
+        ) from problem
 
 
 def _place(problem: Exception, makes: Any) -> str:
@@ -145,10 +153,10 @@ def _place(problem: Exception, makes: Any) -> str:
 def missing_dependency(name: str, problem: Exception) -> UserError:
     text = one_line(problem)
     if "mujoco" in text.lower() and importlib.util.find_spec("mujoco") is None:
-        return UserError(f"{name} needs MuJoCo, which is not installed; run: pip install 'runnel[mujoco]'")
+        return NotInstalled(name, "MuJoCo", "mujoco")
     if "pygame" in text.lower() and importlib.util.find_spec("pygame") is None:
-        return UserError(f"{name} needs pygame, which is not installed; run: pip install 'runnel[classic]'")
-    return UserError(f"{name} needs something that is not installed: {text}")
+        return NotInstalled(name, "pygame", "classic")
+    return UserError(f"{name} needs something that is not installed: {text}", page=NotInstalled.page)
 
 
 def one_line(problem: Exception) -> str:

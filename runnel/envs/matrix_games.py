@@ -47,7 +47,9 @@ GAMES: Final = {
 def make(name: str, /, **settings: Any) -> MatrixGame:
     """The game of that name: `make("prisoners_dilemma", rounds=10)`."""
     if name not in GAMES:
-        raise UserError(f"no matrix game is called '{name}'{nearest(name, GAMES)}")
+        raise UserError(
+            f"no matrix game is called '{name}'{nearest(name, GAMES)}", page="add-an-environment#matrix-games"
+        )
     for setting in settings:
         if setting not in ("groups", "rounds"):
             raise UserError(f"matrix:{name} has no setting '{setting}'{nearest(setting, ('groups', 'rounds'))}")

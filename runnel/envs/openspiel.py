@@ -180,7 +180,9 @@ def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
     kinds = {kind.short_name: kind for kind in pyspiel.registered_games()}
     if name not in kinds:
         playable = [known for known, kind in kinds.items() if kind.default_loadable and _tensors(kind)]
-        raise UserError(f"no game of OpenSpiel is called '{name}'{nearest(name, playable)}")
+        raise UserError(
+            f"no game of OpenSpiel is called '{name}'{nearest(name, playable)}", page="add-an-environment#openspiel"
+        )
     kind = kinds[name]
     if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
         raise UserError(f"{title} is a mean-field game; wanted a game of one or more players")

@@ -167,7 +167,10 @@ def _module(name: str) -> Any:
         except ModuleNotFoundError as problem:
             if problem.name is None or not f"{path}.".startswith(f"{problem.name}."):  # it is there; another is not
                 raise _missing(f"pettingzoo:{name}", problem) from problem
-    raise UserError(f"no PettingZoo environment is called '{name}'{nearest(name, _known(name))}")
+    raise UserError(
+        f"no PettingZoo environment is called '{name}'{nearest(name, _known(name))}",
+        page="add-an-environment#pettingzoo",
+    )
 
 
 def known_names() -> set[str]:
@@ -195,7 +198,8 @@ def _missing(name: str, problem: ImportError) -> UserError:
     family = name.removeprefix("pettingzoo:").partition(".")[0]
     own = any(one.startswith(f"{family}.") for one in _registry())
     remedy = f"pip install 'pettingzoo[{family}]'" if own else "pip install it"
-    return UserError(f"{name} needs '{problem.name or problem}', which is not installed; run: {remedy}")
+    text = f"{name} needs '{problem.name or problem}', which is not installed; run: {remedy}"
+    return UserError(text, page="add-an-environment#pettingzoo")
 
 
 def _agents(world: Any, name: str) -> list[Agent]:

@@ -158,7 +158,9 @@ def _make(title: str, name: str, settings: dict[str, Any]) -> Any:
     import pgx
 
     if name not in pgx.available_envs():
-        raise UserError(f"no game of pgx is called '{name}'{nearest(name, pgx.available_envs())}")
+        raise UserError(
+            f"no game of pgx is called '{name}'{nearest(name, pgx.available_envs())}", page="add-an-environment#pgx"
+        )
     game = pgx.make(name)  # type: ignore[arg-type]
     if not settings:
         return game

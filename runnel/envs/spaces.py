@@ -201,7 +201,8 @@ def actions(space: spaces.Space, name: str) -> Actions:
             return Actions(Box(space.shape, np.dtype(np.float32), low, high), _unpack_reals(space))
     raise UserError(
         f"{name}: its action space is {_words(space)}; Runnel acts in one Box, Discrete, MultiDiscrete or "
-        f"MultiBinary. Wrap it in gymnasium.wrappers.TransformAction{OWN}"
+        f"MultiBinary. Wrap it in gymnasium.wrappers.TransformAction{OWN}",
+        page="add-an-environment#your-own-from-gymnasium",
     )
 
 
@@ -261,7 +262,8 @@ def _observation_space(space: spaces.Space, name: str) -> Space:
             return tuple(_observation_space(part, name) for part in space.spaces)
     raise UserError(
         f"{name}: its observation space has {_words(space)}; Runnel knows {SUPPORTED}. "
-        f"Wrap it in gymnasium.wrappers.TransformObservation{OWN}"
+        f"Wrap it in gymnasium.wrappers.TransformObservation{OWN}",
+        page="add-an-environment#your-own-from-gymnasium",
     )
 
 

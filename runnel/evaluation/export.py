@@ -102,6 +102,7 @@ def _check_new(directory: Path) -> None:
             raise UserError(
                 f"{directory} is there already and not empty; nothing was written: choose another directory with out=",
                 keywords=("out",),
+                page="command-line#export",
             )
 
 
@@ -151,7 +152,8 @@ def _traced(policy: Policy) -> ActingFunction:
     except Exception as error:
         act = f"{type(policy.algorithm).__name__}.act"
         raise UserError(
-            f"this policy cannot be exported: {act} fails: {type(error).__name__}: {one_line(error)}"
+            f"this policy cannot be exported: {act} fails: {type(error).__name__}: {one_line(error)}",
+            page="export#what-can-be-exported",
         ) from error
 
 

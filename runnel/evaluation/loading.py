@@ -53,7 +53,7 @@ def policies(run_dir: str | Path | Run, member: int | None = None) -> PolicyStor
     """
     directory = run_dir.run_dir if isinstance(run_dir, Run) else Path(run_dir)
     if not directory.is_dir():
-        raise UserError(f"there is no directory {directory}")
+        raise UserError(f"there is no directory {directory}", page="use-a-policy#load-it-and-act")
     if member is not None:
         directory = members_file.one(directory, member)
     members_file.refuse_several(directory)

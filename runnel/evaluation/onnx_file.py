@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from runnel.errors import UserError
+from runnel.errors import NotInstalled, UserError
 from runnel.evaluation.acting_function import MASK, ActingFunction, Port
 from runnel.recording.files import one_line
 from runnel.types import Array, Box, Discrete, MultiDiscrete
@@ -49,10 +49,7 @@ REPLACED: Final = {"stack": _stack, "unstack": _unstack, "rem": _remainder}
 def check_installed() -> None:
     """Refuses early where jax2onnx is not installed."""
     if importlib.util.find_spec("jax2onnx") is None:
-        raise UserError(
-            "format='onnx' needs 'jax2onnx', which is not installed; run: pip install 'runnel[onnx]'",
-            keywords=("format",),
-        )
+        raise NotInstalled("format='onnx'", "'jax2onnx'", "onnx", keywords=("format",))
 
 
 def to_onnx(function: ActingFunction, opset: int | None = None) -> tuple[bytes, dict[str, Any]]:

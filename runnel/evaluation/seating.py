@@ -168,7 +168,8 @@ def check_fit(policy: Policy, spec: AgentSpec, who: str, where: str) -> None:
     if own != wanted:
         raise UserError(
             f"{who} is a policy of {policy.config.trained_on or 'another game'}: found {_words(policy.spec)}, expected "
-            f"{_words(spec)}, as {where}"
+            f"{_words(spec)}, as {where}",
+            page="command-line#versus",
         )
 
 

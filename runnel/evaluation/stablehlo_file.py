@@ -44,6 +44,7 @@ def to_stablehlo(function: ActingFunction) -> tuple[bytes, dict[str, Any]]:
     if calls:
         raise UserError(
             f"this policy cannot be exported as StableHLO: it calls '{min(calls)}', a kernel outside of StableHLO; use "
-            "a network without it"
+            "a network without it",
+            page="export#what-can-be-exported",
         )
     return content, {"calling_convention": exported.calling_convention_version}

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from runnel.errors import UserError
+from runnel.errors import NotInstalled, UserError
 
 FPS: Final = 30
 CODECS: Final = {
@@ -80,7 +80,7 @@ def recording_video(path: Path | str | None) -> Iterator[Video | None]:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise UserError("video= needs ffmpeg; run: pip install 'runnel[video]'", keywords=("video",)) from None
+        raise NotInstalled("video=", "ffmpeg", "video", keywords=("video",)) from None
     # Environments that draw with SDL need no screen for it, and need not complain that there is none.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     temporary = directory / f".{os.getpid()}.{path.name}"

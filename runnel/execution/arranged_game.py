@@ -91,7 +91,8 @@ def _two_roles(spec: EnvSpec, algorithm: Algorithm, matchmaker: Matchmaker) -> A
     if len(learning) != 2:
         raise UserError(
             f"opponents=: {spec.name} has {len(learning)} groups that learn ({', '.join(learning)}), expected two, "
-            "which play each other's past; give each of the others a function or RUN_DIR@TAG"
+            "which play each other's past; give each of the others a function or RUN_DIR@TAG",
+            page="self-play#games-of-two-roles",
         )
     one, other = learning
     names = {group: f"{group}-past" for group in learning}

@@ -160,7 +160,8 @@ def matchmaker(
         raise UserError(f"opponents={given!r}: found {fields.shown(given)}, expected a name or a runnel.Matchmaker")
     if not isinstance(given, str):
         return given
-    return serialization.load_class(given, MATCHMAKERS, Matchmaker, "matchmaker")(**(settings or {}))
+    cls = serialization.load_class(given, MATCHMAKERS, Matchmaker, "matchmaker", page="self-play#past-opponents")
+    return cls(**(settings or {}))
 
 
 def planned(
@@ -172,7 +173,7 @@ def planned(
     except NotCompiled as error:
         same = environments.in_jax(graph.spec.name)
         text = f"{error}, or use its JAX version, {same}" if same else str(error)
-        raise UserError(text, keywords=error.keywords) from None
+        raise UserError(text, keywords=error.keywords, page=error.page) from None
     _check_vectors(plan, environment)
     _check_lineups(plan, graph)
     if not plan.hosts:
@@ -243,7 +244,8 @@ def rebuild(
     if environment is None:
         raise UserError(
             f"{run_dir} was trained on {kept['unavailable']}, which no other process can import; in Python, "
-            "give it again: environment=..."
+            "give it again: environment=...",
+            page="command-line#from-python",
         )
     return build(
         algorithm, environment, chosen, config["envs"], env_settings=kept["settings"],
@@ -260,7 +262,7 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
         members_file.refuse_several(run_dir)
         there = Path(run_dir).exists()
         what = f"{run_dir} holds no run: there is no config.json in it" if there else f"there is no directory {run_dir}"
-        raise UserError(what) from None
+        raise UserError(what, page="run-directory") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(config, dict):

@@ -108,7 +108,10 @@ def _read(path: Path, real: Path) -> dict[str, Any]:
     try:
         config = read_json(real.parent, real.name)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"there is no file {path}; expected the config.json of a run, or a run directory") from None
+        raise UserError(
+            f"there is no file {path}; expected the config.json of a run, or a run directory",
+            page="command-line#a-configuration-from-a-file",
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         why = str(getattr(error, "strerror", None) or error).partition(";")[0]
         raise UserError(f"{path} cannot be read: {why}; expected JSON as in the config.json of a run") from None
@@ -143,7 +146,10 @@ def _unknown(path: Path, key: str) -> UserError:
             f"{path}: found '{key}', which belongs to one process and is not taken from a file; give {key}= beside it"
         )
         return UserError(text, keywords=(key,))
-    return UserError(f"{path}: found '{key[:60]}', which no configuration has{nearest(key[:60], run_config.KEYS)}")
+    return UserError(
+        f"{path}: found '{key[:60]}', which no configuration has{nearest(key[:60], run_config.KEYS)}",
+        page="command-line#a-configuration-from-a-file",
+    )
 
 
 def _check_part(path: Path, part: str, value: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from runnel.errors import EnvironmentFailed, OutOfDescriptors, StateLost, UserError, WorkerFailed
 from runnel.graph.nodes import Graph
@@ -35,6 +35,10 @@ def retry_for_descriptors(do: Callable[[], T], seconds: float = DESCRIPTORS_S) -
             time.sleep(0.5)
 
 
+NO_MEMORY: Final = ("RESOURCE_EXHAUSTED", "memory ran out")
+"""What reasons say of which there may be less in another run: of a device's memory, and of this machine's."""
+
+
 class Fault(NamedTuple):
     """What happened to a worker."""
 
@@ -50,7 +54,8 @@ class Fault(NamedTuple):
         if self.error is not None:
             return self.error
         detail = f"\n{self.detail}" if self.detail else "; it left no word in its log"
-        return WorkerFailed(f"{self.worker} {self.reason}{more}{detail}")
+        page = "troubleshooting#out-of-memory" if any(words in self.reason for words in NO_MEMORY) else ""
+        return WorkerFailed(f"{self.worker} {self.reason}{more}{detail}", page=page)
 
 
 def raised(worker: str, failed: Failed) -> Fault:

@@ -322,6 +322,7 @@ def check_metric(metric: str | None, graph: Graph) -> None:
                 f"eval_metric=: found none, expected the metric by which a policy of {len(learning)} groups is best: "
                 f"{', '.join(known)} or env/NAME",
                 keywords=("eval_metric",),
+                page="evaluate",
             )
         return
     name = metric.removeprefix(LOWEST)
@@ -329,6 +330,7 @@ def check_metric(metric: str | None, graph: Graph) -> None:
         raise UserError(
             f"eval_metric='{metric}': no evaluation finds it{nearest(name, [*known, 'env/NAME'])}",
             keywords=("eval_metric",),
+            page="evaluate",
         )
 
 

@@ -50,12 +50,14 @@ def refuse_held(directory: Path) -> None:
             f"{directory} already holds a sweep; go on with it by `runnel resume {directory}`, or choose another "
             "run_dir=",
             keywords=("run_dir",),
+            page="troubleshooting#resume-is-refused",
         )
     if members_file.holds_members(directory):
         raise UserError(
             f"{directory} already holds several runs; go on with them by `runnel resume {directory}`, or choose "
             "another run_dir=",
             keywords=("run_dir",),
+            page="troubleshooting#resume-is-refused",
         )
     held = [
         name
@@ -69,12 +71,14 @@ def refuse_held(directory: Path) -> None:
             f"{directory} holds a run without a checkpoint ({', '.join(held)}): remove the directory or choose "
             "another run_dir=",
             keywords=("run_dir",),
+            page="troubleshooting#resume-is-refused",
         )
     if held:
         raise UserError(
             f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
             "or choose another run_dir=",
             keywords=("run_dir",),
+            page="troubleshooting#resume-is-refused",
         )
 
 

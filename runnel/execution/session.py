@@ -30,7 +30,7 @@ from runnel.execution.result import devices, usage_now
 from runnel.execution.run import Run
 from runnel.execution.run_stats import RunStats
 from runnel.execution.session_checkpoints import SessionCheckpoints
-from runnel.execution.session_end import SessionEnd
+from runnel.execution.session_end import SessionEnd, out_of_memory
 from runnel.execution.session_evaluation import SessionEvaluation
 from runnel.execution.session_state import SessionState
 from runnel.recording import provenance, run_directory
@@ -112,8 +112,11 @@ class Session:
                     result = self._run(stack)
             except Stuck as stuck:
                 result = self.end.leave_stuck(stuck)
-            except (Exception, Interrupted) as error:
-                self.end.failed(error)
+            except (Exception, Interrupted) as problem:
+                shortage = out_of_memory(problem)
+                self.end.failed(shortage or problem)
+                if shortage is not None:
+                    raise shortage from problem
                 raise
             except BaseException as problem:  # Ctrl-C is `Interrupted`: this one comes from code of the run's
                 error = failure(problem)

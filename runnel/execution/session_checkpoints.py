@@ -84,7 +84,8 @@ class SessionCheckpoints:
         read()
         if not saved["host"] and not is_traceable(state.built.environment):
             raise UserError(
-                f"{state.run_dir} was trained on a JAX environment; it cannot go on with a host environment"
+                f"{state.run_dir} was trained on a JAX environment; it cannot go on with a host environment",
+                page="run-directory#resume",
             )
         state.stats.counters = RunCounters.of(counters)
         taken = state.counters.env_steps
@@ -93,6 +94,7 @@ class SessionCheckpoints:
                 f"{state.run_dir} has taken {taken:,} steps already, and steps={state.run_config.steps} "
                 "counts from its beginning; ask for more than it has",
                 keywords=("steps",),
+                page="run-directory#resume",
             )
         cut = program.load(saved, taken)
         program.metric_window.load(state.counters.env_sums, state.counters.env_episodes)

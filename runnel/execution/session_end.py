@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
+import jax
+
 from runnel.errors import RunFailed, UserError, printable
 from runnel.execution.hang_watch import HangWatch
 from runnel.execution.result import outcome
@@ -25,6 +27,17 @@ from runnel.system import startup
 from runnel.system.signals import Interrupted, StopRequest, Stuck
 
 REQUEST: Final = "a request to stop"
+
+
+def out_of_memory(problem: BaseException) -> RunFailed | None:
+    """The error of a run whose device has no memory left for what it computes, if that is the problem."""
+    if not (isinstance(problem, jax.errors.JaxRuntimeError) and str(problem).startswith("RESOURCE_EXHAUSTED")):
+        return None
+    return RunFailed(
+        f"a device has no memory left ({one_line(problem)}); use fewer environments, a shorter unroll, more "
+        "minibatches, a smaller network or a replay of less capacity",
+        page="troubleshooting#out-of-memory",
+    )
 
 
 class SessionEnd:

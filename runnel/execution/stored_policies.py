@@ -45,9 +45,9 @@ def split_name(name: str | Path, tag: str = LATEST) -> tuple[Path, str]:
         return Path(name), tag
     path, at, named = str(name).rpartition("@")
     if not at or not path:
-        raise UserError(f"there is no directory {name}")
+        raise UserError(f"there is no directory {name}", page="use-a-policy#load-it-and-act")
     if not os.path.exists(path):
-        raise UserError(f"there is no directory {path}")
+        raise UserError(f"there is no directory {path}", page="use-a-policy#load-it-and-act")
     if not named:
         raise UserError(f"found '{name}', expected a tag after the '@', such as {path}@{LATEST}")
     if tag not in ("", LATEST, named):

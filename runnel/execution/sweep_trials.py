@@ -22,7 +22,7 @@ import numpy as np
 
 from runnel.config import search_space
 from runnel.config.search_space import Choice, IntUniform, LogUniform
-from runnel.errors import UserError
+from runnel.errors import NotInstalled, UserError
 from runnel.execution.sweep_schedule import TrialOutcome, TrialRecord
 from runnel.recording import run_directory
 from runnel.recording.files import AppendOnlyFile, as_user_error
@@ -47,9 +47,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UserError(
-            "sweeps need Optuna 5, which is not installed; install it by: pip install 'runnel[sweep]'"
-        ) from None
+        raise NotInstalled("a sweep", "Optuna 5", "sweep") from None
     if int(optuna.__version__.partition(".")[0]) < 5:
         raise UserError(f"found Optuna {optuna.__version__}, expected 5 or newer: pip install -U 'runnel[sweep]'")
     return optuna

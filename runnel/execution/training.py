@@ -344,9 +344,13 @@ def _check_keywords(called: Callable[..., Any], given: dict[str, Any], algorithm
         if dataclasses.is_dataclass(cls) and name in (field.name for field in dataclasses.fields(cls)):
             as_instance = f"{cls.__name__}({name}={value!r})"
             how = f"settings={{{name!r}: {value!r}}}" if isinstance(algorithm, str) else as_instance
-            raise UserError(f"'{name}' is a setting of {cls.__name__}; give it as {how}")
+            raise UserError(
+                f"'{name}' is a setting of {cls.__name__}; give it as {how}", page="command-line#from-python"
+            )
         arguments = [each for each in inspect.signature(called).parameters if each != "fields_of_distribution"]
-        raise UserError(f"{called.__name__} has no '{name}'{nearest(name, [*arguments, *known])}")
+        raise UserError(
+            f"{called.__name__} has no '{name}'{nearest(name, [*arguments, *known])}", page="command-line#from-python"
+        )
 
 
 def check_portable(config: dict[str, Any], built: BuiltRun) -> None:
@@ -357,12 +361,14 @@ def check_portable(config: dict[str, Any], built: BuiltRun) -> None:
             raise UserError(
                 f"{built.plan.distribution} runs in {built.plan.workers} processes, which cannot be given this object "
                 f"({environments.label(built.made_from)}): pass its class with env_settings=, or a function of a "
-                f"module; {distributions.default_for('host')} takes it as it is"
+                f"module; {distributions.default_for('host')} takes it as it is",
+                page="add-an-environment#an-object-of-python",
             )
         if why is not None:
             raise UserError(
                 f"distribution {built.plan.distribution} runs in {built.plan.workers} processes, and {why}; "
-                f"{' and '.join(distributions.of_one_process())} run it as it is"
+                f"{' and '.join(distributions.of_one_process())} run it as it is",
+                page="command-line#from-python",
             )
 
 
@@ -375,7 +381,9 @@ def settle(
     `cpus_per_host`: what it takes of each machine of a Ray cluster. None: all that is free.
     """
     if isinstance(launcher, str) and launcher not in ("local", "ray") and ":" not in launcher:
-        raise UserError(f"launcher '{launcher}' is not known; use local, ray or package.module:callable")
+        raise UserError(
+            f"launcher '{launcher}' is not known; use local, ray or package.module:callable", page="extend#a-launcher"
+        )
     carried_by = import_path(transport)
     pool: MachinePool = _here(launcher, carried_by, distribution, environment)
     stack.callback(pool.close)

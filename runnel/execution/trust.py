@@ -289,7 +289,10 @@ def admit(
     for name in trusted:
         if name not in known:
             needs = _some([name.path for name in names_in(config) if not is_registered(name)])
-            raise UserError(f"--trust {name}: {file or run_dir} does not name it; what needs trust there: {needs}")
+            raise UserError(
+                f"--trust {name}: {file or run_dir} does not name it; what needs trust there: {needs}",
+                page="run-directory#whose-code-is-executed",
+            )
     where = file or f"{run_dir}/config.json"
     own = [name for name in names_in(config, parts) if not is_registered(name)]
     unsigned = unsigned_because(config) if own else ""
@@ -355,7 +358,10 @@ def _take_from_recorded(run_dir: str | Path | None, name: Name, where: str | Pat
         return
     remedy = f"--trust {name.path} takes the one that Python finds now"
     if now is not None:
-        raise UserError(f"{name.path} was trained with {file}, and Python now finds {now} under that name; {remedy}")
+        raise UserError(
+            f"{name.path} was trained with {file}, and Python now finds {now} under that name; {remedy}",
+            page="run-directory#whose-code-is-executed",
+        )
     if not os.path.isfile(file):
         raise UserError(
             f"{name.path} was trained with {file}, which is not there any more; put it back, or, where '{module}' is "

@@ -115,7 +115,11 @@ def _that_fit(fresh: PyTree, stored: StoredPolicy, counters: Sequence[str]) -> t
             taken[name] = arrays[name]
     if not any(name.startswith("params") for name in taken):
         reason = _some(misfits) or f"it has {_some(list(arrays))}, expected {_some(list(wanted))}"
-        raise UserError(f"init_from=: no parameter of {stored.where} fits this run: {reason}", keywords=("init_from",))
+        raise UserError(
+            f"init_from=: no parameter of {stored.where} fits this run: {reason}",
+            keywords=("init_from",),
+            page="use-a-policy#start-another-run-from-it",
+        )
     whole = len(wanted) - len(counters)
     which = "does the counter" if len(counters) == 1 else "do the counters"
     fresh_too = f", as {which} {_some(counters)}" if counters else ""

@@ -43,7 +43,8 @@ class Builder:
                 kinds = " or ".join(kind.__name__ for kind in own.actions)
                 raise UserError(
                     f"{algorithm_name(own)} acts in {kinds} spaces; '{spec.name}' wants {type(agents.action).__name__} "
-                    f"actions{self._of(group)}; choose another algorithm (`runnel list`)"
+                    f"actions{self._of(group)}; choose another algorithm (`runnel list`)",
+                    page="algorithms",
                 )
         self.states = {group: self._state(group) for group in spec.groups}
         output = {group: space_type(agents.observation, self._columns(group)) for group, agents in spec.groups.items()}

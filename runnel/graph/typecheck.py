@@ -31,7 +31,9 @@ def traced(function: Callable[..., Any], *args: Any, what: str) -> tuple[Any, An
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
         where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"{what} fails on values of the shapes it would get{where}: {reason}") from error
+        raise UserError(
+            f"{what} fails on values of the shapes it would get{where}: {reason}", page="write-an-algorithm#errors"
+        ) from error
 
 
 def check_takes(function: Callable[..., Any], what: str, *names: str) -> None:

@@ -330,5 +330,6 @@ def _refusal(name: str, running: int, number: int) -> UserError:
     may = "" if limit == resource.RLIM_INFINITY else f" (this user may have {limit} processes and threads)"
     return UserError(
         f"found no room for the process of '{name}' after {running} workers: {os.strerror(number)}{may}; "
-        "use fewer workers, or raise the limit with `ulimit -u`, or the container's limit of processes or memory"
+        "use fewer workers, or raise the limit with `ulimit -u`, or the container's limit of processes or memory",
+        page="command-line#doctor",
     )

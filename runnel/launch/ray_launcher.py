@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runnel.errors import RunFailed, UserError
+from runnel.errors import NotInstalled, RunFailed, UserError
 from runnel.launch.fork_server_client import tail
 from runnel.launch.host_launcher import AGENT, END_S, AgentInvitation, JoinedHost, joined
 from runnel.launch.ray_guard import NOW
@@ -61,9 +61,7 @@ class RayHostLauncher:
         agent: Sequence[str] = AGENT,
     ):
         if importlib.util.find_spec("ray") is None:
-            raise UserError(
-                "--launcher ray needs Ray, which is not installed; run: pip install 'runnel[ray]'", page="cluster"
-            )
+            raise NotInstalled("--launcher ray", "Ray", "ray")
         check_version(importlib.metadata.version("ray"))
         self._request = 0
         self._lost: queue.SimpleQueue[str] = queue.SimpleQueue()

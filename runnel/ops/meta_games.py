@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from runnel.errors import UserError, nearest
+from runnel.errors import NotInstalled, UserError, nearest
 
 MOST_PROFILES: Final = 1024
 """Pairs of policies in alpha-rank: it decomposes a matrix with as many rows and columns."""
@@ -147,9 +147,7 @@ def _alpharank_modules() -> tuple[Any, Any]:
 
 
 def _missing(package: str) -> UserError:
-    return UserError(
-        f"the solver 'alpharank' needs '{package}', which is not installed; run: pip install 'runnel[openspiel]'"
-    )
+    return NotInstalled("the solver 'alpharank'", f"'{package}'", "openspiel")
 
 
 SOLVERS: Final[dict[str, Callable[..., MetaStrategies]]] = {

@@ -32,10 +32,19 @@ class Machine:
         """This machine. GPUs are counted without starting on them: that would take their memory from the workers."""
         import jax
 
-        found = gpus(jax.config.values.get("jax_platforms") or "")
+        platforms = jax.config.values.get("jax_platforms") or ""
+        found = gpus(platforms)
         if found and not _started():
             return cls(cpus(), tuple(f"cuda:{i}" for i in range(found)), name, address)
-        return cls(cpus(), tuple(f"{device.platform}:{device.id}" for device in jax.devices()), name, address)
+        try:
+            devices = jax.devices()
+        except (RuntimeError, AssertionError) as problem:  # JAX asserts where it has nothing for the platform asked for
+            asked = f" of the platforms '{platforms}', which JAX_PLATFORMS asks for" if platforms else ""
+            reason = (str(problem).strip().splitlines() or ["none is known to this jaxlib"])[0]
+            raise UserError(
+                f"found no device{asked}: {reason}; `runnel doctor` looks for what is wrong", page="command-line#doctor"
+            ) from problem
+        return cls(cpus(), tuple(f"{device.platform}:{device.id}" for device in devices), name, address)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Machine:

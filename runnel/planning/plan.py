@@ -273,7 +273,8 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename}:{last.lineno}"
         raise UserError(
-            f"the layout of distribution {name} fails ({where}): {type(error).__name__}: {error}"
+            f"the layout of distribution {name} fails ({where}): {type(error).__name__}: {error}",
+            page="write-a-distribution",
         ) from error
     if not isinstance(layout, Layout):
         raise UserError(f"the layout of distribution {name}: found a {type(layout).__name__}, wanted a runnel.Layout")
@@ -298,7 +299,10 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
             ):
                 kinds = (node.kind for node in graph.nodes.values())
                 known = dict.fromkeys([*kinds, *graph.nodes, *(f"{group}/*" for group in graph.spec.groups)])
-                raise UserError(f"distribution {name}: there is no node '{pattern}'{nearest(pattern, known)}")
+                raise UserError(
+                    f"distribution {name}: there is no node '{pattern}'{nearest(pattern, known)}",
+                    page="write-a-distribution",
+                )
     return layout
 
 
@@ -319,7 +323,8 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
             count = "no fragment" if not found else f"fragments {' and '.join(found)}"
             remedy = "; REST among a fragment's nodes takes what no other names" if not found else ""
             raise UserError(
-                f"distribution {name} gives node '{node.name}' to {count}; every node needs exactly one{remedy}"
+                f"distribution {name} gives node '{node.name}' to {count}; every node needs exactly one{remedy}",
+                page="write-a-distribution",
             )
         homes[node.name] = found[0]
     return {f.name: tuple(node for node, home in homes.items() if home == f.name) for f in layout.fragments}
@@ -337,6 +342,7 @@ def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, en
             f"'{graph.spec.name}' is a host environment and cannot be compiled into one XLA program; train it with "
             "distribution='inline'",
             keywords=("distribution",),
+            page="concepts#one-program",
         )
 
 
@@ -354,7 +360,11 @@ def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Seq
         use = f"{below} or {above}" if below else str(above)
         workers = f"{fragment.name} workers" if fragment.name == "environment" else f"{fragment.name}s"
         over = f"{parts} devices" if fragment.replicas == 1 else f"{parts} {workers}"
-        raise UserError(f"envs={graph.envs} does not divide over {over}; use envs={use}", keywords=("envs",))
+        raise UserError(
+            f"envs={graph.envs} does not divide over {over}; use envs={use}",
+            keywords=("envs",),
+            page="performance#what-the-distributions-do",
+        )
     share = graph.envs // fragment.replicas
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if steps else ()
     splits = max(k for k in range(1, max(fragment.env_splits, 1) + 1) if share % k == 0) if steps else 1

@@ -25,7 +25,8 @@ def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
         wanted = " and ".join(f"`{kind}`" for kind in missing)
         raise UserError(
             f"distribution {name} needs {wanted}, which {algorithm} does not have"
-            "; choose another distribution or algorithm: `runnel list` shows which go together"
+            "; choose another distribution or algorithm: `runnel list` shows which go together",
+            page="command-line#list",
         )
 
 
@@ -45,12 +46,14 @@ def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph
         if acts.replicas > players.replicas:
             raise UserError(
                 f"{acts.replicas} {acts.name} workers serve {players.replicas} {players.name} workers; "
-                f"use at most {players.replicas} of them"
+                f"use at most {players.replicas} of them",
+                page="performance#what-the-distributions-do",
             )
         if rolls is acts and acts is not players and players.replicas % acts.replicas:
             raise UserError(
                 f"{players.replicas} {players.name} workers do not divide over {acts.replicas} {acts.name} workers; "
-                f"use a multiple of {acts.replicas}"
+                f"use a multiple of {acts.replicas}",
+                page="performance#what-the-distributions-do",
             )
 
 
@@ -91,7 +94,8 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
             if players is not fragment and players.replicas * players.env_splits % fragment.replicas:
                 raise UserError(
                     f"{players.replicas} {players.name} workers do not divide over {fragment.replicas} "
-                    f"{fragment.name}s; use a multiple of {fragment.replicas}"
+                    f"{fragment.name}s; use a multiple of {fragment.replicas}",
+                    page="performance#what-the-distributions-do",
                 )
             outside = _other_kinds(fragment, home, graph)
             if outside:
@@ -140,6 +144,7 @@ def _check_blocks(fragment: PlacedFragment, graph: Graph) -> None:
             f"use {learners_in_words(divisors(blocks), found)} {those}, "
             f"or envs= a multiple of {graph.envs_for(found, fragment.nodes)}",
             keywords=("envs",),
+            page="performance#what-the-distributions-do",
         )
 
 
@@ -155,7 +160,8 @@ def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
             raise UserError(
                 f"{found} {those}: '{node.name}' has capacity={replay.capacity}, of which {those} cannot have equal "
                 f"parts, and each would need {human_bytes(tree_bytes(node.keeps))} for the whole; "
-                f"use capacity={f'{below} or {above}' if below else above}"
+                f"use capacity={f'{below} or {above}' if below else above}",
+                page="performance#what-the-distributions-do",
             )
 
 

@@ -52,14 +52,18 @@ def check_types(named: Mapping[str, Any], like: PyTree, where: Path) -> None:
     def check(path: Any, expected: Any) -> None:
         name = leaf_name(path)
         if name not in named:
-            raise UserError(f"{where} has no {name}; it was written by another algorithm or with other settings")
+            raise UserError(
+                f"{where} has no {name}; it was written by another algorithm or with other settings",
+                page="run-directory#resume",
+            )
         found = named[name]
         if jax.dtypes.issubdtype(expected.dtype, jax.dtypes.prng_key):
             expected = jax.eval_shape(jax.random.key_data, expected)
         if found.shape != expected.shape or found.dtype != expected.dtype:
             raise UserError(
                 f"{where}: {name} is {found.dtype}{list(found.shape)}, this run expects "
-                f"{expected.dtype}{list(expected.shape)}; it was written with other settings"
+                f"{expected.dtype}{list(expected.shape)}; it was written with other settings",
+                page="run-directory#resume",
             )
 
     jax.tree_util.tree_map_with_path(check, like)

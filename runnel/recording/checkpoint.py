@@ -245,8 +245,12 @@ class Checkpoints:
                 f"{self.run_dir} has no checkpoint; it was stopped before the first was written: train again with "
                 "another run_dir=, or remove this directory",
                 keywords=("run_dir",),
+                page="troubleshooting#resume-is-refused",
             )
-        return UserError(f"none of the {len(found)} checkpoints in {self.directory} is whole; nothing was changed")
+        return UserError(
+            f"none of the {len(found)} checkpoints in {self.directory} is whole; nothing was changed",
+            page="troubleshooting#resume-is-refused",
+        )
 
     def _rename(self, name: str, other: str) -> None:
         with run_directory.directory(self.run_dir, DIRECTORY) as fd:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from runnel.config import serialization
-from runnel.errors import UserError, a, nearest
+from runnel.errors import NotInstalled, UserError, a, nearest
 from runnel.recording.sinks import Sink, check_sinks
 from runnel.system import startup
 
@@ -55,10 +55,7 @@ def maker(name: str) -> SinkMaker:
     if name in TRACKERS:
         tracker = TRACKERS[name]
         if find_spec(tracker.package) is None:
-            raise UserError(
-                f"the sink {name} needs '{tracker.package}', which is not installed; run: "
-                f"pip install 'runnel[{tracker.extra}]'"
-            )
+            raise NotInstalled(f"the sink {name}", f"'{tracker.package}'", tracker.extra)
         return serialization.import_object(tracker.path)
     if name in _offered():
         try:

@@ -104,10 +104,14 @@ def check_fit(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, Any], where
     for name, leaf in wanted.items():
         shape, dtype = stored_type(leaf)
         if name not in arrays:
-            raise UserError(f"{where} has no {name}; it was written by another algorithm or with other settings")
+            raise UserError(
+                f"{where} has no {name}; it was written by another algorithm or with other settings",
+                page="run-directory#resume",
+            )
         found = arrays[name]
         if found.shape != shape or found.dtype != dtype:
             raise UserError(
                 f"{where}: {name} is {found.dtype}{list(found.shape)}, expected {dtype}{list(shape)}; "
-                "it was written with other settings, or for another environment"
+                "it was written with other settings, or for another environment",
+                page="run-directory#resume",
             )

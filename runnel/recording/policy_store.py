@@ -199,7 +199,10 @@ class PolicyStore:
         if not found:
             known = {t for s in snapshots for t in s.tags} | {str(s.version) for s in snapshots[-3:]}
             note = " (nothing was evaluated yet)" if tag == BEST else ""
-            raise UserError(f"{self.run_dir} has no policy '{tag[:40]}'{note}{nearest(tag[:40], known)}")
+            raise UserError(
+                f"{self.run_dir} has no policy '{tag[:40]}'{note}{nearest(tag[:40], known)}",
+                page="use-a-policy#list-filter-and-tag",
+            )
         return found
 
     def groups(self) -> list[str]:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from runnel.errors import UserError
+from runnel.errors import NotInstalled, UserError
 from runnel.recording import run_directory
 from runnel.recording.files import AppendOnlyFile, as_user_error, clean
 from runnel.system import startup
@@ -176,4 +176,4 @@ def check_wandb() -> None:
     import importlib.util
 
     if importlib.util.find_spec("wandb") is None:
-        raise UserError("--wandb needs Weights & Biases; run: pip install 'runnel[wandb]'")
+        raise NotInstalled("--wandb", "Weights & Biases", "wandb")

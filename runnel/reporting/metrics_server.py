@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from runnel.config.run_config import out_of_range
-from runnel.errors import UserError
+from runnel.errors import NotInstalled, UserError
 from runnel.recording.files import clean
 from runnel.reporting.live_view import forgiving
 from runnel.reporting.prometheus import ScrapedRun, families
@@ -128,6 +128,7 @@ def _bound(port: int, address: str, collector: MetricsServer) -> _Server:
         raise UserError(
             f"metrics_address={address}: found no such address, expected one of this machine, such as 127.0.0.1",
             keywords=keywords,
+            page="prometheus#from-another-machine",
         ) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -169,10 +170,7 @@ def check(port: int | None, address: str, quiet: bool = False) -> None:
             )
         return
     if find_spec("prometheus_client") is None:
-        raise UserError(
-            "metrics_port= needs prometheus_client, which is not installed; run: pip install 'runnel[prometheus]'",
-            keywords=keywords,
-        )
+        raise NotInstalled("metrics_port=", "prometheus_client", "prometheus", keywords=keywords)
     if port == 0 and quiet:
         raise UserError(
             "metrics_port=0: found it with quiet=, which does not print the port that is chosen; expected a port",

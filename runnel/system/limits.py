@@ -40,7 +40,8 @@ def check_descriptors(needed: int) -> None:
         return
     raise UserError(
         f"found a limit of {hard} file descriptors, wanted {needed} or more; raise it with `ulimit -n {needed}`, "
-        "or use fewer workers"
+        "or use fewer workers",
+        page="command-line#doctor",
     )
 
 
@@ -51,7 +52,8 @@ def check_memory(needed_bytes: int, on_cpus: bool) -> None:
         raise UserError(
             f"found states, unrolls and replays of {needed_bytes / 2**30:,.0f} GiB, and this machine has "
             f"{have / 2**30:,.0f} GiB of memory; use a smaller network, a shorter unroll, fewer environments or a "
-            "replay of less capacity"
+            "replay of less capacity",
+            page="troubleshooting#out-of-memory",
         )
 
 

@@ -27,7 +27,11 @@ def check_worker_processes(what: str, instead: str, keywords: tuple[str, ...] = 
     lacking = _lacking()
     if lacking:
         here = {"darwin": "macOS"}.get(sys.platform, sys.platform)
-        raise UserError(f"{what}: found {here}, which has no {lacking}, expected Linux; {instead}", keywords=keywords)
+        raise UserError(
+            f"{what}: found {here}, which has no {lacking}, expected Linux; {instead}",
+            keywords=keywords,
+            page="index#other-systems",
+        )
 
 
 def has_worker_processes() -> bool:

@@ -113,9 +113,13 @@ def refused(error: OSError, wanted: str) -> UserError:
     """The error for the user when the system provides no descriptor or memory."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return OutOfDescriptors(
-            f"no file descriptor is left for {wanted}; raise the limit (ulimit -n) or use fewer workers"
+            f"no file descriptor is left for {wanted}; raise the limit (ulimit -n) or use fewer workers",
+            page="command-line#doctor",
         )
-    return UserError(f"the system refused {wanted} ({os.strerror(error.errno or 0)}); use fewer or smaller streams")
+    return UserError(
+        f"the system refused {wanted} ({os.strerror(error.errno or 0)}); use fewer or smaller streams",
+        page="troubleshooting#out-of-memory",
+    )
 
 
 def attach(fd: int, size: int) -> mmap.mmap:

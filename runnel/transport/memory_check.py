@@ -71,5 +71,6 @@ def check_room(total_bytes: int, proc: Path = Path("/proc"), cgroups: Path = Pat
     if total_bytes > left:
         raise UserError(
             f"the streams of this plan need {_in_units(total_bytes)} of shared memory and {whose} {_in_units(left)}; "
-            "use fewer environments, shorter unrolls or fewer workers"
+            "use fewer environments, shorter unrolls or fewer workers",
+            page="troubleshooting#out-of-memory",
         )

@@ -114,6 +114,48 @@ def test_bash_replaces_what_follows_a_colon(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
+ZSH = """
+compdef() { :; }
+compadd() { [[ $1 == -S ]] && shift 2; shift; (( $# )) && print -l -- "$@"; return 0; }
+runnel() { "$PYTHON" -m runnel "$@"; }
+eval "$SCRIPT"
+words=("$@") CURRENT=$# _runnel
+"""
+"""Outside of its line editor zsh has no `compadd`, which takes what is offered."""
+
+FISH = """
+function runnel; $PYTHON -m runnel $argv; end
+eval (string collect -- $SCRIPT)
+complete --do-complete "$argv"
+"""
+
+
+def in_shell(shell: str, words: list[str], cwd: Path) -> list[str]:
+    """What zsh or fish are given to offer for the last word."""
+    environ = {
+        "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(cwd), "PYTHON": sys.executable,
+        "SCRIPT": SHELLS[shell],
+    }  # fmt: skip
+    path = str(shutil.which(shell))
+    (cwd / f".{shell}").write_text(ZSH if shell == "zsh" else FISH)
+    command = [path, "-f", f".{shell}", *words] if shell == "zsh" else [path, "-N", f".{shell}", " ".join(words)]
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environ, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return [line.partition("\t")[0] for line in ended.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_zsh_and_fish_offer_what_runnel_says(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    (tmp_path / "$(touch pwned)").mkdir()
+    assert in_shell(shell, ["runnel", "tr"], tmp_path) == ["train"]
+    assert in_shell(shell, ["runnel", "train", "ppo", "gymnax:CartP"], tmp_path) == ["gymnax:CartPole-v1"]
+    assert in_shell(shell, ["runnel", "train", "ppo", "X", "--set", "learning_r"], tmp_path) == ["learning_rate="]
+    assert "$(touch pwned)/" in in_shell(shell, ["runnel", "eval", ""], tmp_path)
+    assert not (tmp_path / "pwned").exists()
+
+
 @pytest.mark.parametrize(("shell", "check"), [("zsh", "-n"), ("fish", "--no-execute"), ("bash", "-n")])
 def test_scripts_are_what_the_shell_reads(
     shell: str, check: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

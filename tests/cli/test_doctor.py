@@ -39,7 +39,7 @@ def test_a_machine_that_tests_run_on_is_well(
     found = json.loads(ended.out)
     assert (ended.status, found["ok"], ended.err) == (0, True, "")
     by_name = {check["name"]: check for check in found["checks"]}
-    assert len(by_name) == 14
+    assert len(by_name) == 16
     assert by_name["worker processes"] == {"name": "worker processes", "status": "ok",
                                            "found": "one was started, and answered", "fix": ""}  # fmt: skip
     assert "cpu" in by_name["devices"]["found"]
@@ -93,7 +93,8 @@ def test_what_this_machine_cannot_be_made_to_lack_is_told_by_its_numbers(tmp_pat
     assert doctor_checks.cores(16, 4, None).status == "note"
     assert doctor_checks.cores(16, 16, 1.5).found == "16 on this machine, 16 allowed, 1.5 by the container's quota"
     assert doctor_checks.shared_memory(tmp_path / "none").status == "note"
-    assert doctor_checks.shared_memory(tmp_path, least_bytes=1 << 60).status == "note"
+    assert doctor_checks.shared_memory(tmp_path).found == f"{tmp_path} is a directory on a disk"
+    assert "--shm-size" in doctor_checks.shared_memory(Path("/"), least_bytes=1 << 60).fix
     assert doctor_checks.gpus([], []).status == "ok"
     nodes = ["/dev/nvidia0"]
     assert doctor_checks.gpus(nodes, ["cuda"], {}).status == "ok"
@@ -133,6 +134,26 @@ def test_a_jax_that_fails_crashes_or_hangs_ends_no_doctor(code: str, found: str)
     assert (check.status, check.found, platforms) == ("wrong", found, [])
 
 
+def test_what_the_environment_asks_of_jax_is_named_where_it_finds_no_devices() -> None:
+    check, _ = doctor_checks.devices(environ={**os.environ, "JAX_PLATFORMS": "nothing", "XLA_FLAGS": ""})
+    assert (check.status, "Unable to initialize backend 'nothing'" in check.found) == ("wrong", True)
+    assert check.fix.startswith("try without JAX_PLATFORMS=nothing; `python -c")
+
+
+def test_a_working_directory_that_is_gone_full_or_not_ours_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    assert doctor_checks.working_directory().status == "ok"
+    assert "make room" in doctor_checks.working_directory(least_bytes=1 << 60).fix
+    (tmp_path / "gone").chmod(0o500)
+    if os.geteuid() != 0:  # root writes everywhere
+        assert doctor_checks.working_directory().found == f"{tmp_path / 'gone'} cannot be written"
+    (tmp_path / "gone").rmdir()
+    assert doctor_checks.working_directory().found == "the working directory was removed"
+
+
 def test_a_worker_that_does_not_answer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     check = doctor_checks.workers("launch_entries:nothing_of_that_name")
     assert check.status == "wrong"
@@ -152,6 +173,14 @@ def test_a_cluster_that_does_not_answer_is_noticed() -> None:
         assert (refused.status, "does not answer" in refused.found) == ("wrong", True)
         listening.listen()
         assert doctor_checks.ray(address, installed=True).status == "ok"
+
+
+def test_a_renderer_that_is_not_there_is_noticed() -> None:
+    assert doctor_checks.pictures(installed=False).status == "ok"
+    environ = {name: value for name, value in os.environ.items() if not name.endswith("DISPLAY")}
+    found = doctor_checks.pictures(environ={**environ, "MUJOCO_GL": "nothing", "PYTHONPATH": str(ROOT)})
+    assert (found.status, "libegl1" in found.fix) == ("note", True)
+    assert found.found.startswith("no screen, MUJOCO_GL=nothing: MuJoCo cannot draw: RuntimeError: ")
 
 
 def test_a_key_that_others_can_read_is_noticed(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from runnel.cli import arguments, pages
 from runnel.cli import main as cli
 from runnel.cli.examples import EXAMPLES
 from runnel.cli.grammar import grammar
-from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
+from runnel.errors import EnvironmentFailed, NotInstalled, UserError, WorkerFailed
 
 COMMANDS = next(a for a in grammar()._actions if isinstance(a, argparse._SubParsersAction)).choices
 
@@ -99,21 +99,79 @@ def test_pages_are_printed_without_the_signs_of_their_format(runnel: Any) -> Non
         assert runnel(*line.split()[1:]).status == 0
 
 
-LINKS = sorted(
-    {
-        node.value.value
-        for path in (ROOT / "runnel").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.keyword) and node.arg == "page" and isinstance(node.value, ast.Constant)
-    }
-    | {EnvironmentFailed.page, WorkerFailed.page}
-)
+def links() -> set[str]:
+    """What the source gives as `page=`, as an argument or as an attribute of an error."""
+    found = set()
+    for path in set((ROOT / "runnel").rglob("*.py")) - {Path(pages.__file__)}:  # which prints them
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.keyword) and node.arg == "page"
+            named |= isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "page"
+            values = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)] if named else []
+            found |= {value for value in values if isinstance(value, str) and value}
+    return found
 
 
 def test_every_error_leads_to_a_page_and_a_section_that_there_are() -> None:
-    assert len(LINKS) > 6
-    for link in LINKS:
+    assert len(links()) > 40
+    assert {EnvironmentFailed.page, NotInstalled.page, WorkerFailed.page} <= links()
+    for link in links():
         assert pages.text(link)
+
+
+REFUSED = {  # commands, and the page that explains why
+    "plan nothing CartPole-v1": "algorithms",
+    "plan nowhere:Nothing CartPole-v1": "command-line#algorithms-and-environments",
+    "plan dqn Pendulum-v1": "algorithms",
+    "plan ppo CartPol-v1": "add-an-environment#a-gymnasium-id",
+    "plan ppo gymnax:CartPol-v1": "add-an-environment#gymnax",
+    "plan ppo matrix:rock_paper": "add-an-environment#matrix-games",
+    "plan ppo nowhere:Nothing": "command-line#algorithms-and-environments",
+    "plan ppo json:JSONDecoder": "command-line#algorithms-and-environments",
+    "plan ppo CartPole-v1 --set learning_rat=1": "command-line#settings",
+    "plan ppo CartPole-v1 --set unroll=many": "command-line#settings",
+    "plan ppo CartPole-v1 --set env.gravity=1": "command-line#settings",
+    "plan ppo CartPole-v1 --distribution nothing": "concepts",
+    "plan ppo CartPole-v1 --distribution fused": "concepts#one-program",
+    "plan ppo CartPole-v1 --distribution inline --actors 2": "command-line#list",
+    "plan ppo CartPole-v1 --envs 8 --distribution coarse --actors 3": "performance#what-the-distributions-do",
+    "plan ppo pgx:tic_tac_toe --opponents nothing": "self-play#past-opponents",
+    "plan ppo CartPole-v1 --address 10.0.0.1:6379": "cluster#run",
+    "train ppo CartPole-v1 --run-dir full": "troubleshooting#resume-is-refused",
+    "train ppo CartPole-v1 --config nowhere.json": "command-line#a-configuration-from-a-file",
+    "train ppo CartPole-v1 --sink nothing": "prometheus#trackers",
+    "train ppo CartPole-v1 --metrics-port 9100 --metrics-address 203.0.113.7": "prometheus#from-another-machine",
+    "train reinforce gymnax:CartPole-v1 --envs 16777216 --set unroll=65536": "troubleshooting#out-of-memory",
+    "sweep ppo CartPole-v1 --over unroll=log": "sweeps#the-space",
+    "resume nowhere": "run-directory",
+    "resume full": "run-directory",
+    "eval nowhere": "use-a-policy#load-it-and-act",
+    "dash . --host 203.0.113.7": "command-line#dash",
+    "list nothing": "command-line#list",
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_command_that_is_refused_says_where_that_is_explained(
+    command: str, runnel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "metrics.jsonl").write_text("")
+    ended = runnel(*command.split())
+    assert ended.status == 2
+    found, *link = ended.err.splitlines()
+    assert found.startswith(f"runnel {command.split()[0]}: ")
+    assert link == [f"see `runnel help {REFUSED[command]}`"], ended.err
+
+
+def test_a_missing_library_is_that_of_an_extra(runnel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert runnel("sweep", "ppo", "CartPole-v1", "--over", "unroll=8,16") == (
+        2,
+        "",
+        "runnel sweep: a sweep needs Optuna 5, which is not installed; run: pip install 'runnel[sweep]'\n"
+        "see `runnel help dependencies#extras`\n",
+    )
 
 
 def test_an_error_says_where_it_is_explained(runnel: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,7 @@ def test_a_run_without_a_checkpoint_is_trained_again_elsewhere(runnel: Any, tmp_
     assert "train again with another --run-dir, or remove this directory" in resumed.err
     assert "holds a run without a checkpoint" in again.err
     assert ": remove the directory or choose another --run-dir" in again.err
-    assert "resume" not in again.err
+    assert "runnel resume" not in again.err
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_a_run_without_results_says_so(played_run: Path, tmp_path: Path, command
         ended = command(*words, "--payoffs")
         assert (ended.status, ended.out) == (2, "")
         assert "has no results between policies: there is no matches.jsonl in it" in ended.err
-        assert len(ended.err.splitlines()) == 1
+        assert len(ended.said) == 1
     ended = command("policies", played_run, "--payoffs", "--with-tag", "latest")
     assert (ended.status, "found --with-tag beside --payoffs" in ended.err) == (2, True)
     assert len(PolicyStore(run_dir)) > 1  # those are still listed

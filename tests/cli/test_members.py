@@ -46,7 +46,7 @@ def test_a_mistake_in_seeds_is_one_line(
     ended = command(*TRAIN.split(), *flags.split())
     assert (ended.status, ended.out) == (2, "")
     assert message in ended.err
-    assert len(ended.err.splitlines()) == 1
+    assert len(ended.said) == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -118,7 +118,7 @@ def test_flags_of_one_run_do_not_resume_several(flags: str, members_dir: Path, c
     ended = command("resume", members_dir, *flags.split())
     assert ended.status == 2
     assert f"holds several runs; found {flags.split()[0]}, which can be given for one of them" in ended.err
-    assert len(ended.err.splitlines()) == 1
+    assert len(ended.said) == 1
 
 
 def test_a_directory_of_several_runs_is_not_overwritten(members_dir: Path, command: Callable[..., Ended]) -> None:
@@ -144,7 +144,7 @@ def test_an_edited_list_of_members_is_refused_in_a_line(
     ended = command(*words.replace("DIR", str(members_dir)).split())
     assert (ended.status, ended.out) == (2, "")
     assert "was the file edited?" in ended.err
-    assert len(ended.err.splitlines()) == 1
+    assert len(ended.said) == 1
 
 
 def test_plot_draws_bands_and_compares(members_dir: Path, command: Callable[..., Ended], tmp_path: Path) -> None:

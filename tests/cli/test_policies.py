@@ -98,7 +98,7 @@ def test_policies_are_tagged(run_dir: Path, command: Callable[..., Ended]) -> No
         ended = command("policies", run_dir, *flags)
         assert (ended.status, ended.out) == (2, "")
         assert words in ended.err
-        assert len(ended.err.splitlines()) == 1
+        assert len(ended.said) == 1
     assert listed(command("policies", f"{run_dir}@newest", "--json")) == [4]  # no mistake has removed it
     assert listed(command("policies", f"{run_dir}@3", "--json")) == [3]
     assert listed(command("policies", f"{run_dir}@newest", "--json", "--untag", "newest")) == [4]
@@ -120,7 +120,7 @@ def test_policies_of_what_is_no_run_are_refused(run_dir: Path, tmp_path: Path, c
         ended = command(*words)
         assert (ended.status, ended.out) == (2, "")
         assert line in ended.err
-        assert len(ended.err.splitlines()) == 1
+        assert len(ended.said) == 1
 
 
 def test_groups_have_a_column(tmp_path: Path, command: Callable[..., Ended]) -> None:

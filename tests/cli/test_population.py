@@ -62,5 +62,5 @@ def test_a_mistake_is_one_line(
     ended = command(*TRAIN.split(), *flags.split())
     assert (ended.status, ended.out) == (2, "")
     assert message in ended.err
-    assert len(ended.err.splitlines()) == 1
+    assert len(ended.said) == 1
     assert not list(tmp_path.iterdir())

@@ -207,10 +207,10 @@ def test_no_link_leads_to_the_curve_of_several_runs(tmp_path):
 
 def test_what_cannot_be_served_is_refused_in_words(capsys, tmp_path, server):
     ended = run_command(capsys, "dash", tmp_path / "nothing")
-    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert (ended.status, len(ended.said)) == (2, 1)
     assert "is no directory; expected one that holds runs" in ended.err
     ended = run_command(capsys, "dash", tmp_path, "--host", "a..b")
-    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert (ended.status, len(ended.said)) == (2, 1)
     assert "a..b: found no such address" in ended.err
     ended = run_command(capsys, "dash", tmp_path, "--port", server.port)
     assert (ended.status, ended.out) == (2, "")

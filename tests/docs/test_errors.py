@@ -60,7 +60,7 @@ def test_an_error_of_an_algorithm_is_the_one_that_the_page_quotes(mistake, tmp_p
         cli.main(["plan", *(named or ("bad:Mistaken", "CartPole-v1"))])
     for module in ("bad", "reinforce"):
         sys.modules.pop(module, None)
-    printed = capsys.readouterr().err.strip().splitlines()[-1]
+    *_, printed = (line for line in capsys.readouterr().err.splitlines() if not line.startswith("see `runnel help "))
     assert printed.replace(f"{tmp_path}/", "") == f"runnel plan: {quote}"
 
 

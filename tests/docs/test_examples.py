@@ -1,15 +1,19 @@
 """What the documentation shows works."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
+from commands import run_command
+from pages import FAST
 from paths import EXAMPLES, ROOT
 
 import runnel
+from runnel.recording.events import read_events
 
 
 @pytest.mark.parametrize("distribution", ["inline", "fused"])
@@ -88,6 +92,90 @@ def test_the_environments_of_the_documentation_report_metrics_and_scores(tmp_pat
     assert 0 < corridor.result["env"]["is_success"] <= 1
     for module in ("reinforce", "shaped", "corridor"):
         sys.modules.pop(module, None)
+
+
+SHORT = "--envs 2 --steps 64 --set unroll=8"
+PPO = "minibatches=1 epochs=1 hidden=(4,)"
+RUNS = {  # of pages whose commands run with the slow tests: the shortest run of each that uses all of it
+    "equinox_network": f"train ppo CartPole-v1 {SHORT} {PPO} network=equinox_network:network",
+    "nnx_network": f"train ppo CartPole-v1 {SHORT} {PPO} network=nnx_network:network",
+    "own_networks": f"train ppo CartPole-v1 {SHORT} {PPO} network=own_networks:module",
+    "recurrent": f"train recurrent:RecurrentReinforce corridor:Corridor {SHORT} memory_size=4",
+    "halves": f"train halves:Halves corridor:Corridor {SHORT}",
+    "lags": f"train lags:Lagging corridor:Corridor {SHORT}",
+    "stages": f"train stages:NoisyRewards corridor:Corridor {SHORT}",
+    "tag": f"train tag:OnlyOneLearns tag:Tag {SHORT} learner=runners",
+    "windy": f"train ppo windy:windy_pendulum {SHORT} {PPO} env.wind=0.3",
+    "failing": f"train reinforce:Reinforce failing:Failing {SHORT} env.fails=raises",
+    "own_matchmaker": (
+        "train ppo matrix:rock_paper_scissors --envs 4 --steps 256 --opponents own_matchmaker:Nemesis "
+        f"--set unroll=8 opponents.every=64 {PPO}"
+    ),
+}
+
+ELSEWHERE = {  # examples that other fast tests run: a page of test_pages.FAST, or a test
+    "act_with_onnx": "docs/export.md", "act_with_stablehlo": "docs/export.md", "stop_when_good": "docs/use-a-policy.md",
+    "file_transport": "tests/test_extension.py", "one_agent": "tests/test_extension.py",
+    "mixed_synchronisation": "tests/execution/test_mixed_synchronisation.py",
+    "two_step": "tests/algorithms/test_two_step.py", "slurm_job": "tests/launch/test_slurm.py",
+}  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A directory beside the examples, which are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    yield tmp_path
+    for example in EXAMPLES.glob("*.py"):
+        sys.modules.pop(example.stem, None)
+
+
+@pytest.mark.parametrize("example", RUNS)
+def test_an_example_trains(example, here, capsys):
+    assert run_command(capsys, *RUNS[example].split(), "--quiet", "--run-dir", "run") == (0, "", "")
+    found = json.loads((here / "run" / "result.json").read_text())
+    assert (found["status"], found["updates"] > 0) == ("finished", True)
+    assert bool(read_events(here / "run")) == (example == "failing")
+
+
+def test_a_population_by_a_rule_of_ones_own(here):
+    from own_rule import Tournament
+
+    population = runnel.train_population(
+        "reinforce:Reinforce", "corridor:Corridor", rule=Tournament(every=32), members=2, envs=2, steps=64,
+        settings={"unroll": 8}, run_dir="population", quiet=True,
+    )  # fmt: skip
+    first = json.loads((population.run_dir / "lineage.jsonl").read_text().splitlines()[0])
+    assert len(first["parents"]) == 2
+    assert first["parents"][0] == first["parents"][1]
+
+
+SHORTER = {  # instead of what scripts show
+    "first_steps.ipynb": {"20_000": "256", "unroll=32": "unroll=8, minibatches=1, epochs=1, hidden=(4,)"},
+    "small_league.py": {"80_000": "4_096", "8192": "1024", "episodes=200": "episodes=8"},
+}
+
+
+@pytest.mark.parametrize("name", ["first_steps.ipynb", pytest.param("small_league.py", marks=pytest.mark.slow)])
+def test_a_script_runs(name, here):
+    code = (EXAMPLES / name).read_text()
+    if name.endswith(".ipynb"):
+        code = "\n".join("".join(cell["source"]) for cell in json.loads(code)["cells"] if cell["cell_type"] == "code")
+    for shown, less in SHORTER[name].items():
+        assert shown in code
+        code = code.replace(shown, less)
+    exec(compile(code, name, "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert all((run / "report.html").exists() for run in (here / "runs").iterdir())
+
+
+def test_every_example_is_run_by_a_fast_test():
+    here = Path(__file__).read_text()
+    for example in EXAMPLES.iterdir():
+        if example.is_file() and example.stem not in RUNS:
+            place = ELSEWHERE.get(example.stem)
+            assert example.stem in (here if place is None else (ROOT / place).read_text()), example.name
+            assert place is None or not place.startswith("docs/") or Path(place).name in FAST
 
 
 def test_the_pictures_of_plans_are_what_runnel_plan_draws():

@@ -5,11 +5,8 @@ import shutil
 import sys
 
 import pytest
-from pages import LANGUAGES, NOTEBOOKS, PAGES, Reader, assert_printed, blocks
+from pages import FAST, LANGUAGES, NOTEBOOKS, PAGES, Reader, assert_printed, blocks
 from paths import EXAMPLES, ROOT
-
-FAST = {"evaluate.md", "export.md", "quick-start.md", "use-a-policy.md"}
-"""The pages whose commands end soon. The others run with the slow tests, except for plans and errors."""
 
 ALL = [page for page in (*PAGES, *NOTEBOOKS) if any(block.runs for block in blocks(page))]
 

@@ -20,6 +20,11 @@ class Ended(NamedTuple):
     out: str
     err: str
 
+    @property
+    def said(self) -> list[str]:
+        """The lines on standard error, without the one that says where to read more."""
+        return [line for line in self.err.splitlines() if not line.startswith("see `runnel help ")]
+
 
 def run_command(capsys: pytest.CaptureFixture[str], *argv: Any) -> Ended:
     capsys.readouterr()  # what was printed before

@@ -52,6 +52,9 @@ from runnel.planning.machine import Machine
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
+FAST = {"evaluate.md", "export.md", "quick-start.md", "use-a-policy.md"}
+"""The pages whose commands end soon. The others run with the slow tests, except for plans and errors."""
+
 LANGUAGES = ("python", "sh", "console", "text", "toml", "yaml")
 SAID = ("the file", "first", "prints", "run with", "needs", "own process", "without runnel", "not run")
 TRAINING = ("train", "sweep", "resume")

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-LARGE = {"jax", "jaxlib", "flax", "optax", "orbax", "numpy", "scipy", "gymnasium", "matplotlib", "rich", "asyncio"}
+LARGE = {
+    "jax", "jaxlib", "flax", "optax", "orbax", "numpy", "scipy", "gymnasium", "matplotlib", "rich",
+    "asyncio", "email", "socket", "subprocess",  # of Python's own library
+}  # fmt: skip
 
 
 def imported(*words: str | Path, until: str | None = None) -> tuple[set[str], str]:

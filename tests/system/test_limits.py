@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from paths import ROOT
-from toys import Reinforce
+from toys import Corridor, Reinforce
 
 import runnel
 from runnel.algorithms.ppo import PPO
-from runnel.errors import UserError
+from runnel.errors import RunFailed, UserError
+from runnel.planning.machine import gpus
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.events import EventLog, read_events
@@ -331,7 +334,7 @@ def test_no_command_ends_in_a_traceback_for_want_of_descriptors(limit: int) -> N
     assert process.returncode == 2, err
     assert err == (
         f"runnel: found a limit of {limit} file descriptors, wanted 32 or more; raise it with `ulimit -n 32`, or use "
-        "fewer workers\n"
+        "fewer workers\nsee `runnel help command-line#doctor`\n"
     )
 
 
@@ -371,3 +374,35 @@ def test_a_working_directory_that_was_removed_is_told_plainly(tmp_path: Path) ->
 def test_a_run_that_no_memory_can_hold_is_refused_before_it_starts(settings, tmp_path):
     with pytest.raises(UserError, match="this machine has"):
         runnel.train("ppo", "CartPole-v1", settings=settings, run_dir=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize(("platform", "reason"), [("nothing", "Unable to initialize backend 'nothing'"), ("cuda", "")])
+def test_a_platform_that_jax_does_not_have_is_refused_in_words(platform: str, reason: str) -> None:
+    if platform == "cuda" and gpus("cuda"):
+        pytest.skip("this machine has a GPU that JAX can use")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": platform}
+    argv = [sys.executable, "-m", "runnel", "plan", "ppo", "CartPole-v1"]
+    ended = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    *_, found, link = ended.stderr.splitlines()
+    assert ended.returncode == 2
+    assert found.startswith(
+        f"runnel plan: found no device of the platforms '{platform}', which JAX_PLATFORMS asks for: "
+    )
+    assert reason in found
+    assert link == "see `runnel help command-line#doctor`"
+
+
+class Greedy(Reinforce):
+    """Wants more memory for an update than there is anywhere."""
+
+    def learn(self, state, trajectory, key):
+        state, metrics = super().learn(state, trajectory, key)
+        return state, {**metrics, "least": jnp.sort(jax.random.uniform(key, (1 << 46,)))[0]}
+
+
+def test_a_device_without_memory_for_an_update_ends_the_run_in_words(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"a device has no memory left \(RESOURCE_EXHAUSTED: .*; use fewer") as refused:
+        runnel.train(Greedy(), Corridor(), "fused", envs=2, steps=64, run_dir=tmp_path / "run", quiet=True)
+    assert refused.value.page == "troubleshooting#out-of-memory"
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["reason"]) == ("failed", one_line(refused.value))

@@ -20,8 +20,8 @@ from paths import ROOT, SUPPORT
 import runnel
 from runnel.system import platform
 
-BEGIN = """
-import json, os, sys
+BEGIN = '''
+import json, os, signal, socket, sys, threading, time, urllib.request
 import runnel
 from runnel.cli.main import main
 
@@ -37,7 +37,28 @@ def refused(text):
     status = main(text.split())
     assert status == 2, (text, status)
 
-"""
+def dashed(path):
+    """What the live page of this directory answers; it ends as by Ctrl-C."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port, found = free.getsockname()[1], []
+
+    def look():
+        deadline = time.monotonic() + 60
+        while not found and time.monotonic() < deadline:
+            try:
+                found.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10).read().decode())
+            except OSError:
+                time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    run(f"dash . --port {port}")
+    looking.join()
+    return found[0]
+
+'''
 
 END = """
 looked_for = [path for path in sys.opened_of_linux if not path.startswith("/sys/bus/pci/")]  # as JAX does, for TPUs
@@ -66,7 +87,7 @@ def result(run: Path) -> dict[str, Any]:
     return json.loads((run / "result.json").read_text())
 
 
-def test_one_process_trains_resumes_evaluates_and_plots(tmp_path: Path) -> None:
+def test_one_process_trains_resumes_evaluates_plots_and_is_watched(tmp_path: Path) -> None:
     said = elsewhere(
         """
 here = "CartPole-v1 --distribution inline --envs 2 --steps 64 --seed 3 --set unroll=16 hidden=(4,)"
@@ -82,6 +103,9 @@ refused("train reinforce CartPole-v1 --distribution coarse --actors 2 --run-dir 
 refused(f"train reinforce {here} --run-dir workers --eval-every 64 --eval-workers 1 --quiet")
 policy = runnel.load("inline")
 policy.act([0.0, 0.0, 0.0, 0.0])
+runs = json.loads(dashed("api/runs"))["runs"]
+assert {each["name"]: each["status"] for each in runs} == {"inline": "finished", "fused": "finished"}, runs
+assert "page/dash.js" in dashed("")
 """,
         tmp_path,
     )
@@ -90,6 +114,7 @@ policy.act([0.0, 0.0, 0.0, 0.0])
     assert json.loads((tmp_path / "eval.json").read_text())["episodes"] == 1
     assert result(tmp_path / "fused")["status"] == "finished"
     assert (tmp_path / "curve.svg").read_text().startswith("<?xml")
+    assert "</html>" in (tmp_path / "inline" / "report.html").read_text()
     refusals = [line for line in said if line.startswith("runnel train: ")]
     assert refusals == [
         f"runnel train: distribution coarse runs in 3 processes: {WITHOUT_EVENTFD}inline and fused run in one",
