@@ -47,12 +47,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(CASES))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=1_500_000, help="at most, of each run")
     parser.add_argument("--out", default=None)
     options = parser.parse_args()
     rows = []
     for name in options.names:
         with tempfile.TemporaryDirectory() as directory:
-            result = train(name, options.seed, Path(directory) / "run")
+            result = train(name, options.seed, Path(directory) / "run", options.steps)
         algorithm, environment, numbers = CASES[name]
         wanted = ("mean_return", "env_steps", "updates", "wall_seconds", "startup_seconds", "steps_per_second",
                   "staleness_mean", "staleness_max", "bottleneck")  # fmt: skip

@@ -50,12 +50,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2_000_000)
     parser.add_argument("--eval-every", type=int, default=100_000)
     parser.add_argument("--episodes", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=3, help="of each side")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the first run; others follow")
     parser.add_argument("--out", metavar="DIR", help="where the raw results go (benchmarks/results)")
     args = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {"without": [], "with": []}
     about = machine.describe_elsewhere("runnel", "ale_py")
-    for seed in range(args.runs):
+    for seed in range(args.first_seed, args.first_seed + args.runs):
         for name, evaluated in (("without", False), ("with", True)):
             found[name].append(run(args, seed, evaluated))
             print(f"{name} evaluation, seed {seed}: {found[name][-1]}", flush=True)

@@ -7,6 +7,7 @@ the policies under `UniformPast`, and the mixture that `Psro` plays in the end, 
 
     python benchmarks/self_play.py rps tictactoe connect_four
     python benchmarks/self_play.py tictactoe --seeds 10 11
+    python benchmarks/self_play.py --seeds 1 --fraction 0.01 --games 20     a try, of about a minute each
 
 Settings were found with seeds 0 and 1; the results are of others.
 """
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,16 @@ from benchmarks._boards import CONNECT_FOUR, TIC_TAC_TOE
 from runnel.recording.match_log import read_matches
 
 EQUILIBRIA = {"rock_paper_scissors": (1 / 3, 1 / 3, 1 / 3), "biased_rock_paper_scissors": (1 / 16, 10 / 16, 5 / 16)}
-GAMES = 1000
+
+
+class Size(NamedTuple):
+    """How much of the benchmark is run."""
+
+    fraction: float = 1.0  # of the steps of each run
+    games: int = 1000  # against each opponent
+
+    def steps(self, whole: int) -> int:
+        return max(1, round(self.fraction * whole))
 
 
 def trained(
@@ -71,7 +81,7 @@ def strategies(run_dir: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def rps(seed: int, place: Path) -> list[dict[str, Any]]:
+def rps(seed: int, place: Path, size: Size) -> list[dict[str, Any]]:
     # Without a hidden layer the policy is a table. Large unrolls, because chance alone would make it pure.
     table = {
         "hidden": (), "unroll": 4, "minibatches": 1, "epochs": 2, "clip": 0.5, "normalise_advantages": False,
@@ -91,7 +101,7 @@ def rps(seed: int, place: Path) -> list[dict[str, Any]]:
             settings = {**table, "entropy_cost": entropy_cost}
             if name == "Psro":
                 settings["learning_rate"] = 0.05  # an oracle: it is to reach its response before the next decision
-            steps = decisions * matchmaker.every
+            steps = size.steps(decisions) * matchmaker.every
             result = trained(f"matrix:{game}", matchmaker, seed, steps, envs, settings, run_dir)
             found.append(result | _distances(run_dir, np.array(EQUILIBRIA[game])))
             print(_line(name, found[-1]), flush=True)
@@ -128,8 +138,8 @@ BOARD_SETTINGS = {"unroll": 32, "minibatches": 8, "discount": 1.0, "learning_rat
 """The entropy lets opponents try every reply now and then: with a sixth of it, rare replies stay unanswered."""
 
 
-def tictactoe(seed: int, place: Path) -> list[dict[str, Any]]:
-    steps = 6_000_000
+def tictactoe(seed: int, place: Path, size: Size) -> list[dict[str, Any]]:
+    steps = size.steps(6_000_000)
     settings = {**BOARD_SETTINGS, "unroll": 16, "hidden": (128, 128), "activation": "relu", "anneal_steps": steps}
     matchmaker = runnel.UniformPast(every=100_000, places=8)
     run_dir = place / f"tictactoe-{seed}"
@@ -142,27 +152,28 @@ def tictactoe(seed: int, place: Path) -> list[dict[str, Any]]:
     return [result]
 
 
-def connect_four(seed: int, place: Path) -> list[dict[str, Any]]:
-    steps = 6_000_000
+def connect_four(seed: int, place: Path, size: Size) -> list[dict[str, Any]]:
+    steps = size.steps(6_000_000)
     settings = {**BOARD_SETTINGS, "network": "benchmarks._board_network:Windows", "anneal_steps": steps}
     matchmaker = runnel.UniformPast(every=250_000, places=4)
     run_dir = place / f"connect_four-{seed}"
     result = trained("pgx:connect_four", matchmaker, seed, steps, 128, settings, run_dir)
-    player = boards.greedy(CONNECT_FOUR, runnel.load(run_dir, group="player"), GAMES // 2)
+    each = size.games // 2
+    player = boards.greedy(CONNECT_FOUR, runnel.load(run_dir, group="player"), each)
     rng = np.random.default_rng(seed)
     for name, opponent in (("random", boards.uniform), ("look_ahead", boards.look_ahead)):
         seats = {"first": True, "second": False}
         scores = {
-            seat: boards.play(CONNECT_FOUR, player, opponent(CONNECT_FOUR, rng), GAMES // 2, first)._asdict()
+            seat: boards.play(CONNECT_FOUR, player, opponent(CONNECT_FOUR, rng), each, first)._asdict()
             for seat, first in seats.items()
         }
-        won = sum(score["wins"] for score in scores.values()) / GAMES
+        won = sum(score["wins"] for score in scores.values()) / (2 * each)
         result[name] = {"won": won, **scores}
         print(f"connect_four seed {seed}: {won:.1%} won against {name}; {result['seconds']:.0f} s", flush=True)
     return [result]
 
 
-PARTS: dict[str, Callable[[int, Path], list[dict[str, Any]]]] = {
+PARTS: dict[str, Callable[[int, Path, Size], list[dict[str, Any]]]] = {
     "rps": rps,
     "tictactoe": tictactoe,
     "connect_four": connect_four,
@@ -173,14 +184,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS), metavar="PART")
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12, 13, 14])
+    parser.add_argument("--fraction", type=float, default=1.0, help="of the steps of each run; less is a try")
+    parser.add_argument("--games", type=int, default=1000, help="against each opponent of Connect Four, an even number")
     parser.add_argument("--out", metavar="DIR", help="where the raw results go (benchmarks/results)")
     args = parser.parse_args(arguments)
+    size = Size(args.fraction, args.games)
     for part in args.parts:
         found = []
         for seed in args.seeds:
             with tempfile.TemporaryDirectory() as place:
-                found += PARTS[part](seed, Path(place))
-        result = {"machine": machine.describe("pgx"), "seeds": args.seeds, "results": found}
+                found += PARTS[part](seed, Path(place), size)
+        result = {"machine": machine.describe("pgx"), "seeds": args.seeds, "size": size._asdict(), "results": found}
         print(machine.save(f"self_play-{part}", result, args.out), flush=True)
 
 

@@ -17,6 +17,7 @@ from runnel.algorithms.opponent_pool import OpponentPool
 from runnel.algorithms.scripted import Scripted
 from runnel.config import run_config, serialization
 from runnel.config import settings as fields
+from runnel.envs import seats
 from runnel.errors import UserError, nearest
 from runnel.execution import trust
 from runnel.execution.building import chosen_algorithm
@@ -127,10 +128,13 @@ def _stored(group: str, source: Any) -> OpponentPool:
 
 
 def policy_of(source: Any, group: str) -> StoredPolicy:
-    """Of the policies that a name stands for, that of the group of the same name, or the only one."""
+    """Of the policies that a name stands for, that of the group of the same name, or the only one.
+
+    The opponent in a symmetric game is alike the others: it may be any that has learnt.
+    """
     stored = find(source)
     found = learnt(stored)
-    if group in stored and group not in found:
+    if group in stored and group not in found and group != seats.OPPONENT:
         raise UserError(f"{source}: group '{group}' has not learnt there, expected a policy that has")
     if group in found:
         return found[group]

@@ -20,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel.algorithms.opponent_pool import DRAW, LOSS, WIN, OpponentPool, PoolState
+from runnel.envs import seats
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun
 from runnel.execution.group_algorithms import policy_of
 from runnel.execution.policy_recorder import PolicyRecorder
-from runnel.execution.stored_policies import find
+from runnel.execution.stored_policies import StoredPolicy, find
 from runnel.execution.warm_start import fitted_parameters, with_parameters
 from runnel.graph.nodes import Graph
 from runnel.matchmaking import Candidate, Matches, Matchmaker, keep_places
@@ -331,8 +332,21 @@ class Opponents:
                 stored = next(iter(find(snapshot).values()))
             else:
                 stored = policy_of(key, (*pool.players, pool.group)[0])
-            self._parameters[key] = fitted_parameters(pool.like, stored)
+            self._parameters[key] = self._fitted(pool, key, stored)
         return self._parameters[key]
+
+    def _fitted(self, pool: _Pool, key: str, stored: StoredPolicy) -> PyTree:
+        try:
+            return fitted_parameters(pool.like, stored)
+        except UserError as misfit:
+            if not pool.algorithm.learner:
+                raise
+            role = pool.algorithm.role
+            seats_too = "" if role else f", with env.{seats.SETTING}=1"
+            raise UserError(
+                f"{misfit}. All policies of a pool have one architecture; another one plays as a group of its own: "
+                f"{role or seats.OPPONENT}={key} in the place of an algorithm{seats_too}"
+            ) from None
 
     def _pinned(self, group: str) -> set[int]:
         """Versions of a group that may play, now or after the return to a checkpoint."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from runnel.errors import HostLost, RunFailed, UserError
 from runnel.execution.callbacks import Progress, read_only
@@ -29,11 +30,12 @@ class SessionEvaluation:
 
     def hand_over(self, program: Program, view: LiveView) -> bool:
         """Hands over the snapshots that were taken; returns whether an evaluation has reached its target return."""
-        began = time.monotonic()
-        for taken in program.snapshots():
-            self.state.policies.take(taken)
-        policies = self.state.policies
-        self._evaluated(policies.wait() if self.state.run_config.eval_wait else policies.poll(), view)
+        began, policies = time.monotonic(), self.state.policies
+        snapshots_taken = program.snapshots()
+        with self._shown(view, snapshots_taken[-1:] if self._training_waits() else []):
+            for taken in snapshots_taken:
+                policies.take(taken)
+            self._evaluated(policies.wait() if self.state.run_config.eval_wait else policies.poll(), view)
         if self._training_waits():
             self.state.stats.rate.exclude(time.monotonic() - began)
         return self.state.policies.reached
@@ -42,6 +44,12 @@ class SessionEvaluation:
         """Whether nothing is trained during an evaluation. Workers train on, whatever this process does meanwhile."""
         alone = self.state.built.plan.workers == 1 and self.state.policies.evaluates_here
         return self.state.run_config.eval_wait or alone
+
+    def _shown(self, view: LiveView, evaluated: Sequence[TakenSnapshot]) -> contextlib.AbstractContextManager[None]:
+        """Around what training waits for; nothing is shown where that is nothing."""
+        if not evaluated or self.state.run_config.eval_every is None:
+            return contextlib.nullcontext()
+        return view.pausing(f"evaluating at {evaluated[0].env_steps:,} steps")
 
     def _evaluated(self, evaluations: Iterable[RecordedEvaluation], view: LiveView) -> None:
         for found, snapshot in evaluations:
@@ -96,7 +104,8 @@ class SessionEvaluation:
         while True:
             try:
                 self.hand_over(program, view)
-                return self._evaluated(self.state.policies.finish(last), view)
+                with self._shown(view, [last]):
+                    return self._evaluated(self.state.policies.finish(last), view)
             except HostLost as lost:  # the workers have done their part: nothing is trained again
                 self.state.report_lost(lost, "evaluated on the machines that are left")
                 self.state.pool.leave(lost.host)

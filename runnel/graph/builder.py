@@ -189,7 +189,8 @@ class Builder:
             for ref in node.sources:
                 if ref.node not in self.nodes:
                     raise UserError(
-                        f"frozen=: {self.name} trains '{name}' with what group '{group}' learns; it cannot be frozen",
+                        f"frozen=: found '{group}', whose '{ref.node}' {self.name} gives to '{name}'; expected a group "
+                        "from which no other learns: freeze another one, or none",
                         keywords=("frozen",),
                     )
         (rollout,) = (node for node in self.nodes.values() if node.group == group and node.kind == "rollout")

@@ -13,7 +13,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
@@ -76,6 +76,15 @@ class LiveView(contextlib.AbstractContextManager["LiveView"]):
         """Says what broke and what was done about it; the last such line stays in sight."""
         self._view.event(text)
 
+    @contextlib.contextmanager
+    def pausing(self, text: str) -> Iterator[None]:
+        """Around what training waits for: a terminal shows it where time left is shown."""
+        self._view.doing(text)
+        try:
+            yield
+        finally:
+            self._view.doing("")
+
     def __enter__(self) -> Self:
         self._view.start()
         return self
@@ -122,6 +131,8 @@ class _View:
 
     def event(self, text: str) -> None:
         self.note(text)
+
+    def doing(self, text: str) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -216,6 +227,10 @@ class _Terminal(_View):
     def event(self, text: str) -> None:
         self._event = printable(text)
         self.note(text)
+
+    def doing(self, text: str) -> None:
+        self._bar.update(self._task, left=printable(text))
+        self._live.refresh()
 
     def note(self, text: str) -> None:
         self._live.console.print(printable(text), markup=False, highlight=False)

@@ -14,7 +14,9 @@ from commands import Ended, run_command
 from toys import Drift, Reinforce
 
 import runnel
+from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.policy_store import PolicyStore
+from runnel.reporting.curves import read_curve
 from runnel.reporting.statistics import RESAMPLES, confidence_interval, evaluation_statistics, flat
 
 
@@ -41,6 +43,18 @@ def run_dir(trained: Path, tmp_path: Path) -> Path:
 def listed(ended: Ended) -> list[int]:
     assert ended.status == 0, ended.err
     return [each["version"] for each in json.loads(ended.out)]
+
+
+def test_evaluations_are_drawn(run_dir: Path, tmp_path: Path, command: Callable[..., Ended]) -> None:
+    picture = tmp_path / "curve.svg"
+    assert command("plot", run_dir, "--metric", "eval/return", "--out", picture) == (0, f"{picture}\n", "")
+    assert "<!-- eval/return -->" in picture.read_text()
+    curve, found = read_curve(run_dir, "eval/return"), read_evaluations(run_dir)
+    assert curve.env_steps.tolist() == [each["env_steps"] for each in found] == [0, 64, 128]
+    assert curve.values.tolist() == [each["mean_return"] for each in found]
+    refused = command("plot", run_dir, "--metric", "eval/retrun", "--out", tmp_path / "other.svg")
+    assert refused.status == 2
+    assert "did you mean 'eval/return'" in refused.err
 
 
 def test_policies_are_listed(run_dir: Path, command: Callable[..., Ended]) -> None:

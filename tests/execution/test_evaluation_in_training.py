@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +95,7 @@ def events(run: Run, kind: str) -> list[dict[str, Any]]:
         pytest.param("fused", {"eval_wait": True}, marks=pytest.mark.slow),
         ("coarse", {"actors": 2}),
         pytest.param("coarse", {"actors": 2, "eval_wait": True}, marks=pytest.mark.slow),
-        pytest.param("fine", {"actors": 2}, marks=pytest.mark.slow),
+        ("fine", {"actors": 2}),
         pytest.param("fine", {"actors": 2, "eval_wait": True}, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -125,8 +127,7 @@ LEARNERS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("distribution", ["inline", "fused"])
+@pytest.mark.parametrize("distribution", ["fused", pytest.param("inline", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_learners_with_memory_statistics_and_replay_take_no_notice_of_it_either(
     learner: str, distribution: str, tmp_path: Path
@@ -314,6 +315,25 @@ def test_results_reach_metrics_the_result_and_the_screen(tmp_path: Path, capsys:
     progress = [line for line in out.splitlines() if "  return " in line and " eval " in line]
     assert progress[-1].startswith(f"{STEPS:,}")
     assert f"eval {short(last['mean_return'])}" in progress[-1]
+
+
+@pytest.mark.parametrize("distribution", ["inline", pytest.param("coarse", marks=pytest.mark.slow)])
+def test_a_terminal_shows_that_training_waits_for_an_evaluation(
+    distribution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    waits = {} if distribution == "inline" else {"actors": 2, "eval_workers": 1, "eval_wait": True}
+    train(
+        tmp_path / "run", distribution, eval_every=5 * PER_ITERATION, eval_episodes=3, quiet=False, **waits
+    )  # fmt: skip
+    for at in (5 * PER_ITERATION, STEPS):
+        assert f"evaluating at {at:,} steps" in sys.stdout.getvalue()
 
 
 def test_tags_name_the_newest_and_the_best(trained: Train) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import jax
+import jax.monitoring
 import numpy as np
 import pytest
 from chaos import Chaos
 from kill_runs import assert_same, final_state, train, undisturbed
 
 import runnel
+from runnel import distributions
+from runnel.algorithms.a2c import A2C
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.ppo import PPO
@@ -73,12 +78,12 @@ def test_the_learner_alone_counts_in_returns(whole_run):
     assert -1 <= whole_run.result["mean_return"] <= 1
 
 
+SYNCHRONOUS = ("coarse", "fine", "environments", "replicated")
+ASYNCHRONOUS = ("async", "decoupled")
+
+
 @pytest.mark.parametrize(
-    "distribution",
-    [
-        "inline",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("coarse", "fine", "environments", "decoupled")),
-    ],
+    "distribution", ["inline", *(pytest.param(name, marks=pytest.mark.slow) for name in (*SYNCHRONOUS, "decoupled"))]
 )
 def test_every_synchronous_distribution_plays_the_same_matches(distribution, whole_run, tmp_path):
     other = play(tmp_path / "other", distribution=distribution)
@@ -87,13 +92,88 @@ def test_every_synchronous_distribution_plays_the_same_matches(distribution, who
         np.testing.assert_allclose(np.asarray(mine), np.asarray(own), rtol=1e-4, atol=1e-5)
 
 
+def test_every_distribution_is_named_by_its_test():
+    """What the page says of all distributions is tested of each."""
+    assert {"fused", "inline", *SYNCHRONOUS, *ASYNCHRONOUS, "central"} == set(distributions.names())
+
+
+@pytest.mark.parametrize("algorithm", [SMALL, A2C(unroll=8)], ids=["ppo", "a2c"])
+def test_central_is_refused(algorithm, tmp_path):
+    with pytest.raises(UserError, match="central"):
+        play(tmp_path / "run", algorithm, distribution="central")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("distribution", ["async", "decoupled"])
+@pytest.mark.parametrize("distribution", ASYNCHRONOUS)
 def test_asynchronous_learners_play_past_policies_too(distribution, tmp_path):
-    run = play(tmp_path / "run", IMPALA(unroll=8), distribution=distribution, iterations=12)
+    """Actors play while the learner goes on; at a decision all of them pause, and play the same policies from then."""
+    run = play(tmp_path / "run", IMPALA(unroll=8), distribution=distribution, iterations=24, actors=2)
+    assert run.result["status"] == "finished"
     rounds = read_matches(run.run_dir)
+    assert [made.round for made in rounds] == list(range(len(rounds)))
     assert len(rounds) >= 3
-    assert payoffs_of(rounds).results
+    assert len({place for made in rounds for place in made.places}) >= 3
+    for before, made in pairwise(rounds):
+        assert made.env_steps >= before.env_steps + MATCHMAKER.every
+        assert {result.player for result in made.results} <= set(before.places)
+    # All games that were learnt from count, except for those that a decision interrupted, of which there are none here.
+    assert sum(result.games for made in rounds for result in made.results) == rounds[-1].env_steps
+    last = runnel.resume(run.run_dir, steps=30 * ITERATION, quiet=True)
+    assert read_matches(last.run_dir)[: len(rounds)] == rounds
+    assert len(read_matches(last.run_dir)) > len(rounds)
+
+
+@contextmanager
+def compilations():
+    """A list that gets longer with every program that is compiled in this process."""
+    found = []
+
+    def heard(event, duration, **_):
+        if event.endswith("/backend_compile_duration"):
+            found.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+
+
+@pytest.mark.parametrize("distribution", ["fused", "inline"])
+def test_more_stored_policies_compile_nothing(distribution, tmp_path):
+    """Three places; every iteration stores a policy, and from the fourth on the places are drawn among more."""
+    counted = []
+    with compilations() as compiled:
+        run = play(
+            tmp_path / "run", distribution=distribution, iterations=16, callback_every_s=0.0,
+            opponents=UniformPast(every=ITERATION, places=3, latest_share=0.2),
+            on_update=lambda progress: counted.append(len(compiled)),
+        )  # fmt: skip
+    rounds = read_matches(run.run_dir)
+    assert [len(made.pool) for made in rounds] == [1, *range(2, 18)]
+    assert len({made.places for made in rounds}) > 8
+    assert len(counted) == 16
+    assert compiled
+    assert counted[4:] == [counted[4]] * 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["coarse", "decoupled"])
+def test_workers_compile_nothing_for_more_stored_policies_either(distribution, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_LOG_COMPILES", "1")
+    found = []
+    for iterations in (5, 10):
+        run = play(
+            tmp_path / str(iterations), IMPALA(unroll=8) if distribution == "decoupled" else SMALL,
+            distribution=distribution, iterations=iterations, opponents=UniformPast(every=ITERATION, places=3),
+        )  # fmt: skip
+        logs = {
+            path.stem: path.read_text().count("Finished XLA compilation") for path in run.run_dir.glob("logs/*.log")
+        }
+        found.append(logs)
+    assert found[0] == found[1]
+    assert sum(found[0].values()) > 0
 
 
 @pytest.mark.parametrize(
@@ -101,6 +181,7 @@ def test_asynchronous_learners_play_past_policies_too(distribution, tmp_path):
     [
         (SMALL, GAME, "fused"),
         (SMALL, "openspiel:kuhn_poker", "inline"),
+        pytest.param(SMALL, "pettingzoo:classic.tictactoe_v3", "inline", marks=pytest.mark.slow),
         pytest.param(GRU, "pgx:kuhn_poker", "fused", marks=pytest.mark.slow),
         pytest.param(SMALL, "openspiel:kuhn_poker", "coarse", marks=pytest.mark.slow),
         pytest.param(
@@ -162,17 +243,30 @@ def test_a_learner_begins_with_stored_parameters(whole_run, tmp_path):
         np.testing.assert_array_equal(first.arrays()[name], stored.arrays()[name])
 
 
+KILLED = {
+    "coarse": (["--actors", "2"], ["actor-0", "actor-1", "learner"]),
+    "fine": (["--actors", "2"], ["environment-0", "environment-1", "learner"]),
+    "environments": (["--actors", "2"], ["environment-0", "environment-1", "learner"]),
+    "replicated": (["--learners", "2"], ["replica-0", "replica-1"]),
+}
+
+
 @pytest.mark.slow
-def test_killed_workers_change_nothing(tmp_path):
-    command = ["ppo", "openspiel:kuhn_poker", "--distribution", "coarse", "--actors", "2", "--opponents", "pfsp"]
+@pytest.mark.parametrize("distribution", KILLED)
+def test_killed_workers_change_nothing(distribution, tmp_path):
+    flags, workers = KILLED[distribution]
+    command = ["ppo", "openspiel:kuhn_poker", "--distribution", distribution, *flags, "--opponents", "pfsp"]
     command += ["--set", "opponents.every=8192", "opponents.places=3"]
-    wanted = undisturbed(command, tmp_path / "calm", 60_000)
-    workers = ["actor-0", "actor-1", "learner"]
-    chaos = Chaos(train(command, tmp_path / "killed", 60_000), tmp_path / "killed", workers, seed=1, most=4)
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    wanted = undisturbed(command, calm, 60_000)
+    chaos = Chaos(train(command, killed, 60_000), killed, workers, seed=1, most=4)
     assert chaos.run() == 0, chaos.output()
     assert chaos.done
-    assert_same(final_state(tmp_path / "killed"), wanted)
-    assert read_matches(tmp_path / "killed") == read_matches(tmp_path / "calm")
+    assert_same(final_state(killed), wanted)
+    assert read_matches(killed) == read_matches(calm)
+    payoffs = payoffs_of(read_matches(killed))
+    assert payoffs == payoffs_of(read_matches(calm))
+    assert sum(result.games for result in payoffs.results) > 1000
 
 
 def test_a_policy_that_is_gone_is_reported_and_not_played_any_more(played):
@@ -279,10 +373,36 @@ def test_a_mistake_is_said_before_anything_is_trained(algorithm, game, opponents
     assert not (tmp_path / "run").exists()
 
 
-def test_policies_of_other_shapes_are_refused(whole_run, tmp_path):
-    other = PPO(unroll=8, minibatches=2, hidden=(24,))
-    with pytest.raises(UserError, match="params"):
-        play(tmp_path / "run", other, opponents=Fixed(keys=(f"{whole_run.run_dir}@latest",)))
+WIDER = dataclasses.replace(SMALL, hidden=(24,))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "found"),
+    [
+        (WIDER, r"params/\S+ is float32\[.*16.*\], expected float32\[.*24.*\]"),
+        (DQN(unroll=8, min_size=64, capacity=256, batch=16), "has no params/"),
+    ],
+    ids=["wider", "of another algorithm"],
+)
+def test_policies_of_other_architectures_are_refused_in_a_pool(algorithm, found, whole_run, tmp_path):
+    key = f"{whole_run.run_dir}@latest"
+    with pytest.raises(UserError, match=found) as caught:
+        play(tmp_path / "run", algorithm, opponents=Fixed(keys=(key,)))
+    assert f"opponent={key} in the place of an algorithm" in str(caught.value)
+    assert "env.learning_seats=1" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("distribution", ["fused", pytest.param("coarse", marks=pytest.mark.slow)])
+def test_policies_of_other_architectures_play_as_a_group_of_their_own(distribution, whole_run, tmp_path):
+    """As the error says; the plan shows the group."""
+    algorithms = {"player": WIDER, "opponent": f"{whole_run.run_dir}@latest"}
+    run = play(tmp_path / "run", algorithms, GAME, distribution, 2, opponents=None, env_settings={"learning_seats": 1})
+    assert {"player", "opponent"} == {node.group for node in run.built.graph.of_kind("act")}
+    stored, plays = whole_run.states["player"].params, run.states["opponent"].params.places
+    for mine, theirs in zip(jax.tree.leaves(plays), jax.tree.leaves(stored), strict=True):
+        np.testing.assert_array_equal(np.asarray(mine)[0], np.asarray(theirs))
+    assert not any(place.startswith("player:") for made in read_matches(run.run_dir) for place in made.places)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from runnel.reporting.payoff_report import read_payoffs
 
 SMALL = PPO(unroll=8, minibatches=1, epochs=1, hidden=(8,), learning_rate=3e-3)
 PENNIES, TAG = "matrix:matching_pennies", "pettingzoo:mpe2.simple_tag_v3"
+ADVERSARY, TICTACTOE = "pettingzoo:mpe2.simple_adversary_v3", "pettingzoo:classic.tictactoe_v3"
 ENVS = 8
 ITERATION = 8 * ENVS
 PAST = PFSP(every=2 * ITERATION, places=3)
@@ -108,7 +109,7 @@ def test_a_group_that_does_not_learn_plays_in_all_environments():
     "distribution",
     [
         "inline",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("coarse", "fine", "environments")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("coarse", "fine", "environments", "replicated")),
     ],
 )
 def test_synchronous_distributions_play_the_same(distribution, two_roles, tmp_path):
@@ -123,13 +124,28 @@ def test_asynchronous_learners_play_each_others_past(distribution, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("distribution", ["inline", "coarse"])
-def test_roles_of_host_environments_are_resumed(distribution, tmp_path):
-    whole = play(tmp_path / "whole", SMALL, TAG, distribution, 7)
-    play(tmp_path / "parts", SMALL, TAG, distribution, 3)
+@pytest.mark.parametrize(("distribution", "game"), [("inline", TAG), ("coarse", TAG), ("inline", ADVERSARY)])
+def test_roles_of_host_environments_are_resumed(distribution, game, tmp_path):
+    whole = play(tmp_path / "whole", SMALL, game, distribution, 7)
+    play(tmp_path / "parts", SMALL, game, distribution, 3)
     last = runnel.resume(tmp_path / "parts", steps=7 * ITERATION, quiet=True)
     assert read_matches(last.run_dir) == read_matches(whole.run_dir)
     assert everything(last) == everything(whole)
+
+
+@pytest.mark.slow
+def test_roles_of_several_agents_play_each_others_past(tmp_path):
+    """One adversary against two agents that share a policy; an episode has 25 steps."""
+    past = dataclasses.replace(PAST, every=16 * ITERATION, payoff="return")
+    run = play(tmp_path / "run", dataclasses.replace(SMALL, unroll=32), ADVERSARY, "inline", 40, opponents=past)
+    assert set(run.result["group_returns"]) == {"adversary", "agent"}
+    rounds = read_matches(run.run_dir)
+    assert {made.group for made in rounds} == {"adversary-past", "agent-past"}
+    for group in ("adversary-past", "agent-past"):
+        own = [made for made in rounds if made.group == group]
+        assert len(own) == 3
+        assert all(key.startswith(group.removesuffix("past").rstrip("-")) for made in own for key in made.places)
+        assert sum(result.games for made in own for result in made.results) > 0
 
 
 def test_stopped_and_resumed_equals_never_stopped(two_roles, tmp_path):
@@ -185,6 +201,19 @@ def test_every_learner_of_a_league_has_its_own_pool(league):
     assert {key.partition(":")[0] for made in exploiter for key in made.places} == {"main"}
 
 
+@pytest.mark.slow
+def test_a_league_plays_a_game_of_turns(tmp_path):
+    """A board game with illegal moves, of the host."""
+    often = dataclasses.replace(LEAGUE, every=4 * ITERATION)
+    run = play(tmp_path / "run", SMALL, TICTACTOE, "inline", 13, opponents=often)
+    rounds = [made for made in read_matches(run.run_dir) if made.group == "main-opponent"]
+    assert len(rounds) == 4
+    assert {key.partition(":")[0] for key in rounds[-1].pool} == {"main", "main-exploiter"}
+    games = [result for made in rounds for result in made.results]
+    assert sum(result.wins + result.losses for result in games) > 0
+    assert len({key for made in rounds for key in made.places}) > 1
+
+
 def test_exploiters_begin_again_with_their_first_parameters(league, tmp_path):
     rounds = [made for made in read_matches(league.run_dir) if made.group == "main-exploiter-opponent"]
     assert [made.began for made in rounds] == [False, False, False, True]
@@ -194,6 +223,21 @@ def test_exploiters_begin_again_with_their_first_parameters(league, tmp_path):
     now = [np.asarray(leaf) for leaf in jax.tree.leaves(dict(league.states)["main-exploiter"].params)]
     assert sorted(x.tobytes() for x in now) == sorted(first[name].tobytes() for name in names)
     assert any(first[name].tobytes() != kept[name].tobytes() for name in names)  # what it had learnt is in the pool
+
+
+@pytest.mark.slow
+def test_killed_workers_change_nothing_in_a_league(tmp_path):
+    command = ["ppo", "openspiel:kuhn_poker", "--distribution", "coarse", "--actors", "2", "--opponents", "league"]
+    command += ["--set", "opponents.every=8192", "opponents.places=3", "opponents.league_exploiters=0"]
+    command += ["opponents.patience=2"]
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    wanted = undisturbed(command, calm, 60_000)
+    chaos = Chaos(train(command, killed, 60_000), killed, ["actor-0", "actor-1", "learner"], seed=1, most=4)
+    assert chaos.run() == 0, chaos.output()
+    assert chaos.done
+    assert_same(final_state(killed), wanted)
+    assert read_matches(killed) == read_matches(calm)
+    assert any(made.began for made in read_matches(killed))
 
 
 @pytest.mark.slow
@@ -207,7 +251,7 @@ def test_a_league_is_resumed_where_it_stopped(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("distribution", ["inline", "coarse"])
+@pytest.mark.parametrize("distribution", ["inline", "coarse", "fine", "environments", "replicated"])
 def test_a_league_is_the_same_under_every_synchronous_distribution(distribution, tmp_path):
     often = dataclasses.replace(LEAGUE, patience=1)
     one, other = (

@@ -144,6 +144,22 @@ def test_a_terminal_shows_in_its_bar_what_a_run_is_at(monkeypatch: pytest.Monkey
     assert "compiling (4 s)" in stream.getvalue()
 
 
+def test_a_terminal_shows_what_training_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    with LiveView(200_000, stream=stream) as view:
+        view.update(RECORD)
+        with view.pausing("evaluating at 50,000 steps"):
+            shown = stream.getvalue()
+            assert "50,000" in shown
+            assert "evaluating at 50,000 steps" in shown
+        view.update(RECORD)
+        view._view._live.refresh()  # type: ignore[attr-defined]
+    assert "2 min 30 s left" in stream.getvalue()[len(shown) :]
+    assert "evaluating" not in stream.getvalue()[len(shown) :]
+
+
 def test_the_last_event_stays_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")

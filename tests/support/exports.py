@@ -95,12 +95,14 @@ def made(name):
 class Trial:
     """What a policy does on observations, and what it was given, as `run_exported.py` reads it."""
 
-    def __init__(self, policy):
+    def __init__(self, policy, draw=None):
+        """`draw(space, rng)`: [ROWS, ...] observations."""
+        self.draw = draw or drawn
         drawing = np.random.default_rng(1)
         self.given, self.actions = {"steps": STEPS}, []
         for step in range(STEPS):
             first = np.full(ROWS, step == 0) | (drawing.random(ROWS) < (0.3 if step == 2 else 0.0))
-            observation = drawn(policy.spec.observation, drawing)
+            observation = self.draw(policy.spec.observation, drawing)
             self.actions.append(policy.act(observation, first))
             self.given[f"{step}/first"] = first
             self.given[f"{step}/agent"] = np.arange(ROWS)
