@@ -44,6 +44,37 @@ looked_for = [path for path in sys.opened_of_linux if not path.startswith("/sys/
 print(json.dumps(looked_for), file=sys.stderr)
 """
 
+LOOK = r"""
+import contextlib, http.client, io, re, signal, threading, time
+
+said, seen = io.StringIO(), {}
+
+def ask(port, token, method, path, body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
+    return connection.getresponse().read()
+
+def look():
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := re.search(r":(\d+)/#token=(\S+)", said.getvalue())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        port, token = int(found[1]), found[2]
+        seen["runs"] = json.loads(ask(port, token, "GET", "/api/runs"))["runs"]
+        seen["views"] = [json.loads(ask(port, token, "GET", f"/api/run?id={run['id']}")) for run in seen["runs"]]
+        request = json.dumps({"id": "0/inline", "what": "stop"})
+        seen["asked"] = ask(port, token, "POST", "/api/request", request).decode()
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=look).start()
+with contextlib.redirect_stdout(said):
+    run("dash . --port 0")
+with open("seen.json", "w") as file:
+    json.dump(seen, file)
+"""
+"""Serves the directory, and stores what a client is answered."""
+
 WITHOUT_EVENTFD = "found macOS, which has no eventfd, expected Linux; "
 
 
@@ -82,7 +113,8 @@ refused("train reinforce CartPole-v1 --distribution coarse --actors 2 --run-dir 
 refused(f"train reinforce {here} --run-dir workers --eval-every 64 --eval-workers 1 --quiet")
 policy = runnel.load("inline")
 policy.act([0.0, 0.0, 0.0, 0.0])
-""",
+"""
+        + LOOK,
         tmp_path,
     )
     found = result(tmp_path / "inline")
@@ -90,6 +122,11 @@ policy.act([0.0, 0.0, 0.0, 0.0])
     assert json.loads((tmp_path / "eval.json").read_text())["episodes"] == 1
     assert result(tmp_path / "fused")["status"] == "finished"
     assert (tmp_path / "curve.svg").read_text().startswith("<?xml")
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert {run["id"]: run["status"] for run in seen["runs"]} == {"0/inline": "finished", "0/fused": "finished"}
+    assert [(view["problems"], view["plan"] is None) for view in seen["views"]] == [([], False)] * 2
+    assert seen["asked"] == "found no run in progress there"
+    assert "Written by Runnel" in (tmp_path / "inline" / "report.html").read_text()
     refusals = [line for line in said if line.startswith("runnel train: ")]
     assert refusals == [
         f"runnel train: distribution coarse runs in 3 processes: {WITHOUT_EVENTFD}inline and fused run in one",
