@@ -84,8 +84,8 @@ def run_view(
     parts.add("payoffs", [group_view.MATCHES], lambda: group_view.payoffs(run_dir), [])
     config = parts.add("config", ["config.json"], lambda: plain(read_json(run_dir, "config.json", 1 << 17), 12), None)
     steps = config.get("steps") if isinstance(config, dict) else None
-    view["command"] = first_command(view["starts"], steps) or again(run_dir)
-    view["again"] = again(run_dir) if isinstance(config, dict) else ""
+    view["command"] = first_command(view["starts"], steps) or again(run_dir.absolute())
+    view["again"] = again(run_dir.absolute()) if isinstance(config, dict) else ""
     return view
 
 

@@ -64,7 +64,7 @@ def test_a_run_is_shown_whole(server: DashServer):
     assert view["logs"] == ["actor-1.log"]
     assert server.ask(path("log", id="0/one", name="actor-1.log")).json()["text"] == "first line\nlast line\n"
     several = server.ask(path("run", id="0/many")).json()
-    assert several["bands"][0]["members"] == 3
+    assert several["bands"]["mean_return"][0]["members"] == 3
     assert several["lineage"]["rounds"][0]["parents"] == [2, 1, 2]
     assert server.ask(path("run", id="0/many/member-1")).json()["top"] is False
 
@@ -78,6 +78,12 @@ def test_runs_are_compared_by_any_metric_with_the_settings_that_differ(server: D
     assert "unroll" not in {row["name"] for row in found["differing"]}
     found = server.ask(f"/api/compare?{urllib.parse.urlencode([*names[:2], ('metric', 'learn/value_loss')])}").json()
     assert [run["values"][1] for run in found["runs"]] == [2.5, 2.5]
+    for metric, first, last in (("learn/value_loss", 5, 5 / 30), ("eval/return", 70, 90), ("eval/length", 9, 9)):
+        found = server.ask(f"/api/compare?{urllib.parse.urlencode([*names, ('metric', metric)])}").json()
+        assert metric in found["metrics"]
+        ends = [(run["values"][0], run["values"][-1]) for run in found["runs"]]
+        assert ends == [(first, pytest.approx(last, rel=1e-3))] * 3
+        assert "high" in found["runs"][2]
 
 
 def test_what_the_page_has_is_not_sent_again(server: DashServer):
