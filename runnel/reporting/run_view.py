@@ -71,7 +71,7 @@ def run_view(
     parts.add("videos", None, lambda: films(run_dir), [])
     if several:
         group_view.add(parts.add, run_dir, view["result"])
-        view["command"] = first_command(view["starts"], _steps_of_members(run_dir, view))
+        view["command"] = first_command(view["starts"], _steps_of_members(run_dir, view), several=True)
         view["result"] = _without(view["result"], "runs")
         return view
     series = series or Series(run_dir)

@@ -78,6 +78,12 @@ def test_the_command_that_is_shown_trains_again_elsewhere_and_as_long(tmp_path):
     assert (str(again.config), again.run_dir) == (str(tmp_path / "config.json"), None)
     write(tmp_path, "provenance.json", {"starts": [{"command": f"runnel train {'x ' * 3000}"}]})
     assert run_view(tmp_path)["command"] == view["again"]
+    write(tmp_path, "provenance.json", {"starts": [{"command": "runnel train ppo CartPole-v1 --seeds=3"}]})
+    assert run_view(tmp_path)["command"] == view["again"]  # that of a member trains the others too
+    group = make_members(tmp_path / "group")
+    for command in ("runnel train ppo CartPole-v1 --seeds 3", "runnel sweep ppo CartPole-v1", "runnel train a b"):
+        write(group, "provenance.json", {"starts": [{"command": command}]})
+        assert run_view(group)["command"] == ("" if command.endswith("b") else command)
 
 
 @pytest.mark.parametrize(
