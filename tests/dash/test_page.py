@@ -159,9 +159,13 @@ def test_the_keyboard_reaches_opens_and_compares_runs(page, server):
     press_tab_to(page, "at.textContent === 'all runs'")
     page.key("Enter", "\r")
     page.wait("document.querySelectorAll('tbody tr').length === 4")
-    press_tab_to(page, "at.textContent === 'two'")
+    press_tab_to(page, "at.matches('tbody a')")
+    names = page.value("[...document.querySelectorAll('tbody a')].map(a => a.textContent)")
+    for key, place in (("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1), ("ArrowUp", 0), ("ArrowUp", 0)):
+        page.key(key)
+        assert page.value("document.activeElement.textContent") == names[place]
     page.key("Enter", "\r")
-    page.wait("document.querySelector('h1').textContent.startsWith('two')")
+    page.wait(f"document.querySelector('h1').textContent.startsWith({json.dumps(names[0])})")
 
 
 def test_what_is_new_is_drawn_by_itself_and_the_focus_stays(page, server, roots):

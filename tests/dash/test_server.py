@@ -143,7 +143,10 @@ def test_no_file_outside_of_a_run_is_read(server: DashServer):
     assert server.ask(path("video", id="0/hostile", name="stolen.mp4")).status == 400
     assert server.ask(path("video", id="0/hostile", name="config.json")).status == 400
     assert server.ask(path("video", id="0/hostile", name="play.gif")).headers["content-type"] == "image/gif"
-    assert server.ask("/page/../../../pyproject.toml").status == 404
+    for name in ("../one/config.gif", "/etc/passwd.gif", "videos/../../one/play.gif", "..%2fplay.gif"):
+        assert server.ask(path("video", id="0/hostile", name=name)).status in (400, 404)
+    for way in ("../../../pyproject.toml", "%2e%2e/%2e%2e/pyproject.toml", "..%2f..%2fpyproject.toml", "%00"):
+        assert server.ask(f"/page/{way}").status == 404
 
 
 def test_a_hostile_run_is_shown_as_far_as_it_can_be(server: DashServer):

@@ -141,6 +141,7 @@ KEYS: Final = {
     "Escape": 27,
     " ": 32,
     "ArrowLeft": 37,
+    "ArrowUp": 38,
     "ArrowRight": 39,
     "ArrowDown": 40,
 }

@@ -23,6 +23,13 @@ export function listPage() {
   let drawn = "";
   const body = h("tbody", {});
   const head = h("tr", {});
+  body.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const row = step && body.rows[event.target.closest("tr").sectionRowIndex + step];
+    if (!row) return;
+    event.preventDefault();
+    row.querySelector(event.target.tagName).focus();
+  });
   const count = h("span", { class: "dim" });
   const compare = h("button", { type: "button", class: "button" }, "Compare");
   compare.addEventListener("click", () => {
