@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from runnel.dash.discovery import MOST_LOOKED_AT, holds_run, runs_below, signature
 from runnel.dash.summary import FILES, summary
-from runnel.errors import UserError
-from runnel.recording import members_file, requests, run_directory, run_lock
+from runnel.errors import UserError, printable
+from runnel.recording import evaluation_log, members_file, requests, run_directory, run_lock
 from runnel.recording.sweep_file import WINNER
-from runnel.reporting import group_view
-from runnel.reporting.curves import read_curve
+from runnel.reporting import group_curves
+from runnel.reporting.curves import RETURN
 from runnel.reporting.run_view import UNREADABLE, about, run_view, status, text
 from runnel.reporting.series import Series, short, spread
 
@@ -27,6 +27,7 @@ MOST_OPEN: Final = 32
 MOST_KEPT: Final = 4 * MOST_RUNS
 MOST_COMPARED: Final = 40
 COMPARED_POINTS: Final = 300
+LONGEST_METRIC: Final = 1000
 LOG_BYTES: Final = 1 << 16
 MOST_VIDEO_BYTES: Final = 1 << 26
 
@@ -109,7 +110,9 @@ class Runs:
         """Curves of runs over one another, and the settings in which they differ."""
         if len(names) > MOST_COMPARED:
             raise UserError(f"found {len(names)} runs, expected {MOST_COMPARED} or fewer")
-        runs, settings, metrics = [], [], {"mean_return"}
+        if len(metric) > LONGEST_METRIC:
+            raise UserError("found no name of a metric")
+        runs, settings, metrics = [], [], {RETURN}
         for name in names:
             directory = self.directory(name)
             own, known = self._curve(name, directory, metric)
@@ -149,27 +152,31 @@ class Runs:
     # Reading
 
     def _curve(self, name: str, directory: Path, metric: str) -> tuple[dict[str, Any], set[str]]:
+        """What is drawn of a run, nothing where it has no such metric; and the metrics that it has."""
         if members_file.holds_members(directory):
-            return _band(directory, metric), set()
-        if metric.startswith("eval/"):
-            with contextlib.suppress(*UNREADABLE):
-                curve = read_curve(directory, metric)
-                places = spread(len(curve.values), COMPARED_POINTS)
-                values = [short(float(curve.values[i])) for i in places]
-                return {"steps": [float(curve.env_steps[i]) for i in places], "values": values}, {metric}
-            return {}, set()
+            listed = members_file.read(directory)
+            files = group_curves.files(directory, listed)
+            return self._keep(
+                name, f"band {metric}", directory, files, lambda: group_curves.merged(directory, listed, metric)
+            )
+        curves = self._curves(name, directory)
+        steps, values = curves.get(metric, ((), ()))
+        return ({"steps": steps, "values": values} if steps else {}), curves.keys() - group_curves.NOT_DRAWN
+
+    def _curves(self, name: str, directory: Path) -> dict[str, tuple[Sequence[float], Sequence[float | None]]]:
+        """By metric: the steps and values of one run."""
         series, lock = self._open(name, directory)
         with lock:
             with contextlib.suppress(OSError):
                 series.read()
             found = series.json(COMPARED_POINTS)
-        evaluated = {"eval/return"} if run_directory.exists(directory, "evaluations.jsonl") else set()
-        known = {*found["columns"], *evaluated} - {"env_steps", "iterations"}
-        if metric == "mean_return" and found["returns"]:
+        curves = {metric: (found["steps"], values) for metric, values in found["columns"].items()}
+        if found["returns"]:
             steps, values = zip(*found["returns"], strict=True)
-            return {"steps": steps, "values": values}, known
-        values = found["columns"].get(metric)
-        return ({"steps": found["steps"], "values": values} if values else {}), known
+            curves[RETURN] = steps, values
+        with contextlib.suppress(*UNREADABLE):
+            curves |= self._keep(name, "evaluated", directory, (evaluation_log.FILE,), lambda: _evaluated(directory))
+        return curves
 
     def _settings(self, name: str, directory: Path) -> dict[str, str]:
         """What a run is of, and all its settings; of several runs, what all share."""
@@ -217,9 +224,10 @@ def _is_listed(directory: Path, name: str) -> bool:
     return any(member.directory == name for member in members_file.read(directory))
 
 
-def _band(directory: Path, metric: str) -> dict[str, Any]:
-    """The band of all members of a directory."""
-    if metric != "mean_return":
-        return {}
-    found = group_view.bands(directory, [m._replace(settings={}) for m in members_file.read(directory)])
-    return {key: found[0][key] for key in ("steps", "values", "low", "high")} if found else {}
+def _evaluated(directory: Path) -> dict[str, tuple[list[float], list[float | None]]]:
+    """By metric: the steps and values of evaluations, as they are sent."""
+    found = {}
+    for metric, points in group_curves.of_evaluations(directory).items():
+        steps, values = (array[spread(len(array), COMPARED_POINTS)].tolist() for array in points)
+        found[printable(metric)] = steps, list(map(short, values))
+    return found

@@ -22,7 +22,7 @@ from runnel.execution.member_processes import MemberProcesses
 from runnel.execution.member_run import member_config
 from runnel.execution.run import may_be_done, read_result
 from runnel.execution.stacked_members import StackedMembers
-from runnel.recording import members_file, requests, stacks
+from runnel.recording import members_file, provenance, requests, stacks
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import write_json_atomically
 from runnel.recording.members_file import Member
@@ -112,6 +112,7 @@ class MemberGroup:
         """Trains the members and writes the result of all. `asked`: see `train`."""
         if self._backend.over() and self._before.get("finished") == len(self.members):  # nothing is left to train
             return self._ended_with(self._before)
+        provenance.record(self.directory, {})
         self.train(asked=asked)
         self.asked = self.asked or asked()
         result = self.result()

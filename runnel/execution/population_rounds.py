@@ -22,7 +22,7 @@ from runnel.execution.fused_members import SharedPrograms
 from runnel.execution.member_group import MemberGroup, Members, title
 from runnel.execution.run import read_result
 from runnel.population import Decision, PopulationRule, random_numbers
-from runnel.recording import members_file, population_file
+from runnel.recording import members_file, population_file, provenance
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import write_json_atomically
 from runnel.recording.population_file import PopulationConfig, Round
@@ -80,6 +80,7 @@ class PopulationRounds:
         before = members_file.read_result(self.directory)
         if before.get("status") == "finished" and self._target() == self._config.steps and not self._left():
             return self._ended_with(before)  # nothing is left to train
+        provenance.record(self.directory, {})
         total = self._config.steps * len(self._members)
         try:
             with StopRequest(self._stop), LiveView(total, self.quiet, title(self.directory, self._members)) as view:

@@ -25,7 +25,7 @@ from runnel.execution.sweep_results import MemberOutcomes, member_outcomes, obje
 from runnel.execution.sweep_schedule import HalvingSchedule, TrialBatch, best, next_step
 from runnel.execution.sweep_trials import NotRecorded, TrialStore
 from runnel.planning.plan import plural
-from runnel.recording import members_file, run_directory, sweep_file
+from runnel.recording import members_file, provenance, run_directory, sweep_file
 from runnel.recording.files import as_user_error, write_json_atomically
 from runnel.recording.sweep_file import SweepSpec
 from runnel.reporting import report
@@ -150,6 +150,8 @@ class SweepDriver:
                         keywords=("over",))  # fmt: skip
 
     def _train(self, batch: TrialBatch, store: TrialStore) -> None:
+        if not self._trained:
+            provenance.record(self._directory, {})
         self._trained = True
         steps, known = self._spec.rungs[batch.rung], store.trials()
         left = [t for t in batch.trials if not known[t].record.done(batch.rung)]

@@ -22,7 +22,7 @@ LIBRARIES: Final = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "gym
 
 
 def record(run_dir: Path, devices: Mapping[str, Any]) -> None:
-    """Adds a start of a run. `devices`: what it runs on, by machine."""
+    """Adds a start of a run, or of several. `devices`: what it runs on, by machine."""
     starts = [*read(run_dir), {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": command(),

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from runnel.errors import UserError, printable
-from runnel.recording import (
-    match_log,
-    members_file,
-    population_file,
-    run_directory,
-    stack_logs,
-    stacks,
-    sweep_file,
-)  # fmt: skip
+from runnel.errors import printable
+from runnel.recording import match_log, members_file, population_file, run_directory, sweep_file
 from runnel.recording.members_file import Member
-from runnel.recording.metrics import FILE as METRICS
+from runnel.reporting import group_curves
 from runnel.reporting.bands import by_settings
+from runnel.reporting.group_curves import MOST_BANDS, MOST_IN_BAND, MOST_LOG_BYTES
 from runnel.reporting.payoff_report import evenly_spaced, read_payoffs
-from runnel.reporting.series import glance, short, spread
-from runnel.reporting.statistics import interquartile_means
+from runnel.reporting.series import short, spread
 
 MATCHES: Final = match_log.FILE
-MOST_LOG_BYTES: Final = 1 << 26
-"""Longer records, of evaluations, matches or stacked members, are not shown."""
-
 MOST_MEMBERS: Final = 1000
-MOST_BANDS: Final = 12
-MOST_IN_BAND: Final = 64
-"""Curves of more members of one kind are not read: the band is of so many of them."""
+MOST_REPORTS: Final = 64
+"""So many members of a directory get a report beside that of all."""
 
 MOST_ROUNDS: Final = 200
 MOST_PLAYERS: Final = 16
-GRID: Final = 120
 
 Add = Callable[[str, Sequence[str] | None, Callable[[], Any], Any], Any]
 
@@ -59,21 +43,13 @@ def add(add: Add, directory: Path, result: Mapping[str, Any]) -> None:
         return members(listed, result)
 
     add("members", None, read, [])
+    add("notes", None, lambda: notes(listed), [])
     if not listed:
-        add("bands", None, list, [])
+        add("bands", None, dict, {})
         add("lineage", None, lambda: None, None)
         return
-    add("bands", _curves(directory, listed), lambda: bands(directory, listed), [])
+    add("bands", group_curves.files(directory, listed), lambda: group_curves.bands(directory, listed), {})
     add("lineage", [population_file.FILE, population_file.LINEAGE], lambda: lineage(directory, len(listed)), None)
-
-
-def _curves(directory: Path, listed: Sequence[Member]) -> list[str]:
-    """The files that hold the curves of members."""
-    count = 0
-    with contextlib.suppress(UserError):  # `bands` says why it cannot be read
-        count = len(stacks.read(directory, len(listed)))
-    recorded = [f"{stacks.name_of(k)}/{stack_logs.RETURNS}" for k in range(count)]
-    return recorded or [f"{member.directory}/{METRICS}" for member in listed[: MOST_BANDS * MOST_IN_BAND]]
 
 
 def members(listed: Sequence[Member], result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -92,52 +68,20 @@ def members(listed: Sequence[Member], result: Mapping[str, Any]) -> list[dict[st
     return found
 
 
-def bands(directory: Path, listed: Sequence[Member]) -> list[dict[str, Any]]:
-    """The interquartile mean and the quartiles of members that differ in their seeds alone."""
-    stacked = _stacked(directory, listed)
+def notes(listed: Sequence[Member]) -> list[str]:
+    """What is left out of many members."""
+    groups = by_settings(listed)
+    largest = max(map(len, groups), default=0)
     found = []
-    for group in by_settings(listed)[:MOST_BANDS]:
-        curves = [_points(directory, each, stacked) for each in group[:MOST_IN_BAND]]
-        curves = [curve for curve in curves if len(curve[0])]
-        if not curves:
-            continue
-        settings = ", ".join(f"{name}={value}" for name, value in group[0].settings.items())
-        found.append({"name": printable(settings)[:200] or "all members", "members": len(curves), **band(curves)})
+    if len(listed) > MOST_MEMBERS:
+        found.append(f"The table has the first {MOST_MEMBERS:,} of {len(listed):,} members.")
+    if len(groups) > MOST_BANDS:
+        found.append(f"There are bands of the first {MOST_BANDS} of {len(groups):,} settings.")
+    if largest > MOST_IN_BAND:
+        found.append(f"A band is of the first {MOST_IN_BAND} members of its settings, which up to {largest:,} share.")
+    if len(listed) > MOST_REPORTS:
+        found.append(f"The first {MOST_REPORTS} of {len(listed):,} members have a report of their own.")
     return found
-
-
-def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-    """Curves at common steps, as far as all of them go."""
-    start, end = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
-    grid = np.linspace(min(start, end), end, GRID) if start < end else np.array([end])
-    values = np.stack([np.interp(grid, steps, values) for steps, values in curves], axis=1)
-    low, high = np.quantile(values, [0.25, 0.75], axis=1)
-    lines = {"values": interquartile_means(values), "low": low, "high": high}
-    return {"steps": grid.tolist(), **{name: [short(x) for x in line] for name, line in lines.items()}}
-
-
-def _points(
-    directory: Path, member: Member, stacked: Mapping[str, tuple[np.ndarray, np.ndarray]] | None
-) -> tuple[np.ndarray, np.ndarray]:
-    if stacked is not None:
-        steps, values = stacked.get(member.directory, (np.zeros(0), np.zeros(0)))
-    else:
-        found = np.array(glance(directory, f"{member.directory}/{METRICS}").returns or np.zeros((0, 2)), np.float64)
-        steps, values = found[:, 0], found[:, 1]
-    order = np.argsort(steps, kind="stable")
-    return steps[order], values[order]
-
-
-def _stacked(directory: Path, listed: Sequence[Member]) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
-    """By directory: the curves of members that are recorded together."""
-    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    recorded = stacks.read(directory, len(listed))
-    for stack in range(len(recorded)):
-        with run_directory.open_to_read(directory, f"{stacks.name_of(stack)}/{stack_logs.RETURNS}", MOST_LOG_BYTES):
-            pass
-        read = stack_logs.read_curves(directory / stacks.name_of(stack), stack_logs.RETURNS)
-        found |= {listed[number].directory: points for number, points in read.items() if 0 <= number < len(listed)}
-    return found if recorded else None
 
 
 def lineage(directory: Path, count: int) -> dict[str, Any] | None:
@@ -147,11 +91,15 @@ def lineage(directory: Path, count: int) -> dict[str, Any] | None:
     config = population_file.read(directory, count)
     rounds = population_file.read_lineage(directory, count)
     chosen = [rounds[i] for i in spread(len(rounds), MOST_ROUNDS)]
+
+    def named(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{printable(str(name))[:80]: value for name, value in each.items()} for each in settings]
+
     return {
-        "steps": config.steps, "first": config.settings,
+        "steps": config.steps, "first": named(config.settings),
         "rounds": [
             {"round": each.round, "env_steps": each.env_steps, "parents": list(each.parents),
-             "scores": list(each.scores), "settings": list(each.settings)}
+             "scores": list(each.scores), "settings": named(each.settings)}
             for each in chosen
         ],
     }  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from runnel.errors import UserError
 from runnel.recording import members_file, run_directory
+from runnel.reporting.group_view import MOST_REPORTS
 from runnel.reporting.run_view import POINTS, run_view
 from runnel.reporting.series import Series
 
@@ -33,16 +34,13 @@ MOST_NUMBERS: Final = 24_000
 LOOKS: Final = 16
 """How often a long record of metrics is read on: 256 MiB in all."""
 
-MOST_MEMBERS: Final = 64
-"""So many members of a directory get a report beside that of all."""
-
 
 def write(run_dir: Path) -> None:
     """Writes the report of a run, or those of a directory of several. Never fails: it may be missing."""
     with contextlib.suppress(Exception, KeyboardInterrupt):
         if members_file.holds_members(run_dir):
             with contextlib.suppress(UserError):  # the report of all says why
-                for member in members_file.read(run_dir)[:MOST_MEMBERS]:
+                for member in members_file.read(run_dir)[:MOST_REPORTS]:
                     path = run_dir / member.directory
                     if _is_due(path):
                         _write_one(path)

@@ -71,7 +71,7 @@ def run_view(
     parts.add("videos", None, lambda: films(run_dir), [])
     if several:
         group_view.add(parts.add, run_dir, view["result"])
-        view["command"] = first_command(view["starts"], _steps_of_members(run_dir, view))
+        view["command"] = first_command(view["starts"], _steps_of_members(run_dir, view), several=True)
         view["result"] = _without(view["result"], "runs")
         return view
     series = series or Series(run_dir)
@@ -84,8 +84,8 @@ def run_view(
     parts.add("payoffs", [group_view.MATCHES], lambda: group_view.payoffs(run_dir), [])
     config = parts.add("config", ["config.json"], lambda: plain(read_json(run_dir, "config.json", 1 << 17), 12), None)
     steps = config.get("steps") if isinstance(config, dict) else None
-    view["command"] = first_command(view["starts"], steps) or again(run_dir)
-    view["again"] = again(run_dir) if isinstance(config, dict) else ""
+    view["command"] = first_command(view["starts"], steps) or again(run_dir.absolute())
+    view["again"] = again(run_dir.absolute()) if isinstance(config, dict) else ""
     return view
 
 

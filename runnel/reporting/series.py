@@ -137,6 +137,7 @@ class Glance(NamedTuple):
 
     last: MetricsRecord
     returns: list[tuple[float, float]]  # steps and mean returns, some of them
+    records: list[MetricsRecord]  # some of them
 
 
 def glance(run_dir: Path | str, name: str = FILE, spots: int = SPOTS) -> Glance:
@@ -144,7 +145,7 @@ def glance(run_dir: Path | str, name: str = FILE, spots: int = SPOTS) -> Glance:
     try:
         file = run_directory.open_to_read(run_dir, name, MOST_BYTES)
     except FileNotFoundError:
-        return Glance({}, [])
+        return Glance({}, [], [])
     with file:
         size = os.fstat(file.fileno()).st_size
         if size <= SMALL:
@@ -152,7 +153,8 @@ def glance(run_dir: Path | str, name: str = FILE, spots: int = SPOTS) -> Glance:
         else:
             found = list(_at_spots(file, size, spots))
     points = [point for record in found for point in points_between(record)]
-    return Glance(found[-1] if found else {}, [points[i] for i in spread(len(points), 2 * spots)])
+    returns, records = ([each[i] for i in spread(len(each), 2 * spots)] for each in (points, found))
+    return Glance(found[-1] if found else {}, returns, records)
 
 
 def _at_spots(file: Any, size: int, spots: int) -> Iterator[MetricsRecord]:

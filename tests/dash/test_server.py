@@ -64,7 +64,7 @@ def test_a_run_is_shown_whole(server: DashServer):
     assert view["logs"] == ["actor-1.log"]
     assert server.ask(path("log", id="0/one", name="actor-1.log")).json()["text"] == "first line\nlast line\n"
     several = server.ask(path("run", id="0/many")).json()
-    assert several["bands"][0]["members"] == 3
+    assert several["bands"]["mean_return"][0]["members"] == 3
     assert several["lineage"]["rounds"][0]["parents"] == [2, 1, 2]
     assert server.ask(path("run", id="0/many/member-1")).json()["top"] is False
 
@@ -78,6 +78,12 @@ def test_runs_are_compared_by_any_metric_with_the_settings_that_differ(server: D
     assert "unroll" not in {row["name"] for row in found["differing"]}
     found = server.ask(f"/api/compare?{urllib.parse.urlencode([*names[:2], ('metric', 'learn/value_loss')])}").json()
     assert [run["values"][1] for run in found["runs"]] == [2.5, 2.5]
+    for metric, first, last in (("learn/value_loss", 5, 5 / 30), ("eval/return", 70, 90), ("eval/length", 9, 9)):
+        found = server.ask(f"/api/compare?{urllib.parse.urlencode([*names, ('metric', metric)])}").json()
+        assert metric in found["metrics"]
+        ends = [(run["values"][0], run["values"][-1]) for run in found["runs"]]
+        assert ends == [(first, pytest.approx(last, rel=1e-3))] * 3
+        assert "high" in found["runs"][2]
 
 
 def test_what_the_page_has_is_not_sent_again(server: DashServer):
@@ -137,7 +143,10 @@ def test_no_file_outside_of_a_run_is_read(server: DashServer):
     assert server.ask(path("video", id="0/hostile", name="stolen.mp4")).status == 400
     assert server.ask(path("video", id="0/hostile", name="config.json")).status == 400
     assert server.ask(path("video", id="0/hostile", name="play.gif")).headers["content-type"] == "image/gif"
-    assert server.ask("/page/../../../pyproject.toml").status == 404
+    for name in ("../one/config.gif", "/etc/passwd.gif", "videos/../../one/play.gif", "..%2fplay.gif"):
+        assert server.ask(path("video", id="0/hostile", name=name)).status in (400, 404)
+    for way in ("../../../pyproject.toml", "%2e%2e/%2e%2e/pyproject.toml", "..%2f..%2fpyproject.toml", "%00"):
+        assert server.ask(f"/page/{way}").status == 404
 
 
 def test_a_hostile_run_is_shown_as_far_as_it_can_be(server: DashServer):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -186,6 +187,20 @@ def test_the_pictures_of_plans_are_what_runnel_plan_draws():
         assert tool.drawn(picture) == shown, f"{picture} is stale: run `python tools/plan_pictures.py`"
     for module in ("staged", "q_learning", "reinforce", "tag"):
         sys.modules.pop(module, None)
+
+
+def test_every_picture_has_a_script_a_place_on_a_page_and_words():
+    images = ROOT / "docs" / "images"
+    by_script = {*_tool("pictures").PICTURES, *_tool("plan_pictures").PICTURES, "learning.png"}
+    assert {path.name for path in images.iterdir()} == by_script
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    shown = [
+        found for page in pages for found in re.findall(r"!\[([^]]*)\]\((?:docs/)?images/([^)]+)\)", page.read_text())
+    ]
+    assert {name for _, name in shown} == by_script
+    for words, name in shown:
+        assert len(words.split()) >= 3, f"{name} is shown without saying what it shows"
+        assert (images / name).stat().st_size < 600_000, f"{name} is too large for a page"
 
 
 def test_pages_show_the_examples_as_they_are(tmp_path):

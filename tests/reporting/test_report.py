@@ -3,9 +3,11 @@
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
+from commands import run_command
 from fragile import Fragile
 from made_runs import EVIL, make_hostile, make_members, make_run, write
 
@@ -76,6 +78,39 @@ def test_the_command_that_is_shown_trains_again_elsewhere_and_as_long(tmp_path):
     assert (str(again.config), again.run_dir) == (str(tmp_path / "config.json"), None)
     write(tmp_path, "provenance.json", {"starts": [{"command": f"runnel train {'x ' * 3000}"}]})
     assert run_view(tmp_path)["command"] == view["again"]
+    write(tmp_path, "provenance.json", {"starts": [{"command": "runnel train ppo CartPole-v1 --seeds=3"}]})
+    assert run_view(tmp_path)["command"] == view["again"]  # that of a member trains the others too
+    group = make_members(tmp_path / "group")
+    for command in ("runnel train ppo CartPole-v1 --seeds 3", "runnel sweep ppo CartPole-v1", "runnel train a b"):
+        write(group, "provenance.json", {"starts": [{"command": command}]})
+        assert run_view(group)["command"] == ("" if command.endswith("b") else command)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "reinforce CartPole-v1 --distribution inline --envs 2 --steps 64 --seed 3 --set unroll=16 'hidden=(4,)'",
+        pytest.param("ppo gymnax:CartPole-v1 --envs 4 --steps 512 --seeds 2 --set unroll=16", marks=pytest.mark.slow),
+    ],
+)
+def test_the_commands_of_a_report_train_the_same_where_they_are_pasted(what, capsys, monkeypatch, tmp_path):
+    words = ["train", *shlex.split(what), "--quiet", "--run-dir", "mine"]
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "argv", ["runnel", *words])
+    assert run_command(capsys, *words).status == 0
+    view = view_in(Path("mine"))
+    commands = {view["command"], view.get("again", view["command"])}
+    assert len(commands) == (1 if "--seeds" in what else 2)
+    for number, command in enumerate(commands):
+        there = tmp_path / f"there-{number}"
+        there.mkdir()
+        monkeypatch.chdir(there)
+        assert run_command(capsys, *shlex.split(command)[1:]).status == 0
+        (result,) = there.glob("runs/*/result.json")
+        found, first = (json.loads(path.read_text()) for path in (result, tmp_path / "here" / "mine" / "result.json"))
+        assert found["mean_return"] == first["mean_return"]
+        assert (found["env_steps"], found["status"]) == (first["env_steps"], "finished")
 
 
 def test_members_that_cannot_be_read_are_a_part_that_is_missing(tmp_path):
@@ -84,7 +119,7 @@ def test_members_that_cannot_be_read_are_a_part_that_is_missing(tmp_path):
     found["members"][1]["settings"] = "x"
     write(group, "members.json", found)
     view = run_view(group)
-    assert (view["members"], view["bands"], view["lineage"]) == ([], [], None)
+    assert (view["members"], view["bands"], view["lineage"]) == ([], {}, None)
     assert [problem.partition(":")[0] for problem in view["problems"]] == ["members"]
     assert view["result"]["iqm_return"] == 151
     report.write(group)

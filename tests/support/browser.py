@@ -37,6 +37,7 @@ class Browser:
     def __init__(self, socket: ClientConnection):
         self._socket, self._numbers = socket, itertools.count(1)
         self.requests: list[str] = []  # addresses that the page has asked for
+        self.sent: list[dict[str, str]] = []  # the headers of its requests
         self.problems: list[str] = []  # exceptions, and refusals of the page's content security policy
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
@@ -57,6 +58,8 @@ class Browser:
         method, found = message.get("method"), message.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(found["request"]["url"])
+        elif method == "Network.requestWillBeSentExtraInfo":
+            self.sent.append({name.lower(): value for name, value in found["headers"].items()})
         elif method == "Runtime.exceptionThrown":
             details = found["exceptionDetails"]
             self.problems.append(details.get("exception", {}).get("description") or details["text"])
@@ -66,6 +69,7 @@ class Browser:
     def open(self, address: str) -> None:
         self.call("Page.navigate", url="about:blank")
         self.requests.clear()
+        self.sent.clear()
         self.call("Page.navigate", url=address)
 
     def value(self, script: str) -> Any:
@@ -130,7 +134,17 @@ class Browser:
         file.write_bytes(base64.b64decode(found["data"]))
 
 
-KEYS: Final = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowRight": 39}
+KEYS: Final = {
+    "Backspace": 8,
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    " ": 32,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
 
 
 @contextlib.contextmanager

@@ -29,13 +29,14 @@ class DashServer(NamedTuple):
     address: str  # with the token
     port: int
     token: str
+    host: str = "127.0.0.1"  # at which it is asked
 
     def ask(self, path: str, method: str = "GET", body: Any = None, host: str = "", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         with contextlib.closing(connection):
             connection.putrequest(method, path, skip_host=True)
             content = b"" if body is None else json.dumps(body).encode()
-            named = {"Host": host or f"127.0.0.1:{self.port}", "Content-Length": str(len(content))}
+            named = {"Host": host or f"{self.host}:{self.port}", "Content-Length": str(len(content))}
             for name, value in {**named, **{n.replace("_", "-"): v for n, v in headers.items()}}.items():
                 connection.putheader(name, value)
             connection.endheaders(content)
@@ -51,12 +52,17 @@ class DashServer(NamedTuple):
 
 @contextlib.contextmanager
 def dash_server(
-    *run_dirs: Path, flags: tuple[str, ...] = (), before: str = "pass", errors: Any = None, cwd: Path | None = None
+    *run_dirs: Path,
+    flags: tuple[str, ...] = (),
+    before: str = "pass",
+    errors: Any = None,
+    cwd: Path | None = None,
+    host: str = "127.0.0.1",
 ) -> Iterator[DashServer]:
     """`before`: what its process does first. `errors`: a file for what it says on standard error."""
     script = f"import sys; from runnel.cli.main import main; {before}; sys.exit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-c", script, "dash", *map(str, run_dirs), "--port", "0", *flags],
+        [sys.executable, "-c", script, "dash", *map(str, run_dirs), "--host", host, "--port", "0", *flags],
         stdout=subprocess.PIPE, stderr=errors, text=True, cwd=cwd,
     )  # fmt: skip
     try:
@@ -64,8 +70,9 @@ def dash_server(
         line = process.stdout.readline()
         found = re.search(r"http://\S*:(\d+)/#token=(\S+)", line)
         assert found is not None, line
-        yield DashServer(found[0], int(found[1]), found[2])
+        yield DashServer(found[0], int(found[1]), found[2], host)
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
+    assert said.count("\n") <= 1, said  # how to stop it, and no line of any request

@@ -12,6 +12,9 @@ from runnel.recording.evaluation_log import EvaluationLog
 from runnel.recording.events import EventLog
 from runnel.recording.match_log import MatchLog, MatchRound
 
+NAMES = ("javascript:window.hacked=4", '"><img src=x onerror=window.hacked=5>', "{{constructor}}", "%2e%2e%2fetc")
+"""Of directories, which are names of runs."""
+
 EVIL = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=2</script>\u202e\'${hacked}'
 
 
@@ -226,4 +229,26 @@ def make_hostile(path: Path) -> Path:
     (path / "stolen.mp4").symlink_to("/etc/passwd")
     (path / "play.gif").write_text(EVIL)
     os.mkfifo(path / "matches.jsonl")
+    return path
+
+
+def make_hostile_members(path: Path) -> Path:
+    """A sweep of a population whose every word is HTML, in a directory with such a name."""
+    make_members(path)
+    listed = json.loads((path / "members.json").read_text())
+    for each in listed["members"]:
+        each["settings"] = {EVIL: EVIL, "learning_rate": {"class": EVIL}}
+    write(path, "members.json", listed)
+    population = json.loads((path / "population.json").read_text())
+    write(path, "population.json", {**population, "settings": [{EVIL: 1.0}] * len(listed["members"])})
+    result = json.loads((path / "result.json").read_text())
+    trial = {"trial": EVIL, "status": EVIL, "objective": EVIL, "settings": {EVIL: EVIL}}
+    runs = [{**run, "status": EVIL, "return": EVIL, "env_steps": EVIL, "reason": EVIL} for run in result["runs"]]
+    evil = {"algorithm": EVIL, "environment": EVIL, "distribution": EVIL, "reason": EVIL}
+    write(path, "result.json", {**result, **evil, "runs": runs, "trials": [trial], "iqm_return": EVIL})
+    for member in listed["members"]:
+        with (path / member["directory"] / "metrics.jsonl").open("a") as file:
+            for steps in (3000, 3100):
+                line = {"env_steps": steps, EVIL: steps, "__proto__": steps / 2, "constructor": 1.0}
+                file.write(json.dumps(line) + "\n")
     return path

@@ -20,8 +20,8 @@ from paths import ROOT, SUPPORT
 import runnel
 from runnel.system import platform
 
-BEGIN = '''
-import json, os, signal, socket, sys, threading, time, urllib.request
+BEGIN = """
+import json, os, sys
 import runnel
 from runnel.cli.main import main
 
@@ -37,33 +37,43 @@ def refused(text):
     status = main(text.split())
     assert status == 2, (text, status)
 
-def dashed(path):
-    """What the live page of this directory answers; it ends as by Ctrl-C."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port, found = free.getsockname()[1], []
-
-    def look():
-        deadline = time.monotonic() + 60
-        while not found and time.monotonic() < deadline:
-            try:
-                found.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10).read().decode())
-            except OSError:
-                time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    run(f"dash . --port {port}")
-    looking.join()
-    return found[0]
-
-'''
+"""
 
 END = """
 looked_for = [path for path in sys.opened_of_linux if not path.startswith("/sys/bus/pci/")]  # as JAX does, for TPUs
 print(json.dumps(looked_for), file=sys.stderr)
 """
+
+LOOK = r"""
+import contextlib, http.client, io, re, signal, threading, time
+
+said, seen = io.StringIO(), {}
+
+def ask(port, token, method, path, body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
+    return connection.getresponse().read()
+
+def look():
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := re.search(r":(\d+)/#token=(\S+)", said.getvalue())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        port, token = int(found[1]), found[2]
+        seen["runs"] = json.loads(ask(port, token, "GET", "/api/runs"))["runs"]
+        seen["views"] = [json.loads(ask(port, token, "GET", f"/api/run?id={run['id']}")) for run in seen["runs"]]
+        request = json.dumps({"id": "0/inline", "what": "stop"})
+        seen["asked"] = ask(port, token, "POST", "/api/request", request).decode()
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=look).start()
+with contextlib.redirect_stdout(said):
+    run("dash . --port 0")
+with open("seen.json", "w") as file:
+    json.dump(seen, file)
+"""
+"""Serves the directory, and stores what a client is answered."""
 
 WITHOUT_EVENTFD = "found macOS, which has no eventfd, expected Linux; "
 
@@ -103,10 +113,8 @@ refused("train reinforce CartPole-v1 --distribution coarse --actors 2 --run-dir 
 refused(f"train reinforce {here} --run-dir workers --eval-every 64 --eval-workers 1 --quiet")
 policy = runnel.load("inline")
 policy.act([0.0, 0.0, 0.0, 0.0])
-runs = json.loads(dashed("api/runs"))["runs"]
-assert {each["name"]: each["status"] for each in runs} == {"inline": "finished", "fused": "finished"}, runs
-assert "page/dash.js" in dashed("")
-""",
+"""
+        + LOOK,
         tmp_path,
     )
     found = result(tmp_path / "inline")
@@ -114,7 +122,11 @@ assert "page/dash.js" in dashed("")
     assert json.loads((tmp_path / "eval.json").read_text())["episodes"] == 1
     assert result(tmp_path / "fused")["status"] == "finished"
     assert (tmp_path / "curve.svg").read_text().startswith("<?xml")
-    assert "</html>" in (tmp_path / "inline" / "report.html").read_text()
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert {run["id"]: run["status"] for run in seen["runs"]} == {"0/inline": "finished", "0/fused": "finished"}
+    assert [(view["problems"], view["plan"] is None) for view in seen["views"]] == [([], False)] * 2
+    assert seen["asked"] == "found no run in progress there"
+    assert "Written by Runnel" in (tmp_path / "inline" / "report.html").read_text()
     refusals = [line for line in said if line.startswith("runnel train: ")]
     assert refusals == [
         f"runnel train: distribution coarse runs in 3 processes: {WITHOUT_EVENTFD}inline and fused run in one",

@@ -10,14 +10,14 @@ export function chart(series, options = {}) {
   const draw = () => {
     const width = Math.max(220, box.clientWidth);
     plot = drawn(drawing, series, width, height, options);
+    if (document.activeElement === drawing && drawing.dataset.at) show(Number(drawing.dataset.at)); // it was drawn anew
   };
   const show = (pixel) => pointAt(drawing, tip, series, plot, pixel, xName);
   const hide = () => {
     tip.hidden = true;
     drawing.querySelector(".cross")?.remove();
   };
-  let at = null;
-  drawing.addEventListener("pointermove", (event) => show((at = event.offsetX)));
+  drawing.addEventListener("pointermove", (event) => show((drawing.dataset.at = event.offsetX)));
   drawing.addEventListener("pointerleave", hide);
   drawing.addEventListener("blur", hide);
   drawing.addEventListener("keydown", (event) => {
@@ -25,8 +25,9 @@ export function chart(series, options = {}) {
     if (event.key === "Escape") hide();
     if (!step || !plot) return;
     event.preventDefault();
-    at = Math.min(plot.right, Math.max(plot.left, (at ?? plot.right) + step * Math.max(2, (plot.right - plot.left) / 60)));
-    show(at);
+    const from = Number(drawing.dataset.at ?? plot.right) + step * Math.max(2, (plot.right - plot.left) / 60);
+    drawing.dataset.at = Math.min(plot.right, Math.max(plot.left, from));
+    show(Number(drawing.dataset.at));
   });
   new ResizeObserver(draw).observe(box);
   return box;

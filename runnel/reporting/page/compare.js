@@ -1,6 +1,6 @@
 import { card, h, table } from "./elements.js";
 import { chart } from "./chart.js";
-import { legend, withSmoothing } from "./sections.js";
+import { BANDS, legend, withSmoothing } from "./sections.js";
 
 const MOST_COLOURS = 8;
 
@@ -31,7 +31,7 @@ export function comparePage(ids) {
       chart(withSmoothing(series, weight), { yName: metric, height: 340 }),
       legend(series),
       ...(empty.length ? [h("p", { class: "dim" }, `without ${metric}: ${empty.join(", ")}`)] : []),
-      ...(found.runs.some((run) => run.low) ? [h("p", { class: "dim" }, "Bands: quartiles of members; lines: their interquartile mean.")] : []),
+      ...(found.runs.some((run) => run.low) ? [h("p", { class: "dim" }, BANDS)] : []),
     );
     const columns = [
       { name: "setting", cell: (row) => row.name },

@@ -24,6 +24,18 @@ function filled(element, properties, children) {
   return element;
 }
 
+// Draws anew, and gives the focus to what takes the place of what had it.
+export function keepingFocus(element, draw) {
+  const key = (one) => one.dataset.key ?? one.getAttribute("href") ?? one.getAttribute("aria-label");
+  const before = element.contains(document.activeElement) ? document.activeElement : null;
+  draw();
+  if (!before || before.isConnected || key(before) === null) return;
+  const now = [...element.querySelectorAll("a, button, input, select, [tabindex]")].find((one) => key(one) === key(before));
+  if (!now) return;
+  if (before.dataset.at) now.dataset.at = before.dataset.at;
+  now.focus({ preventScroll: true });
+}
+
 export function card(title, ...children) {
   return h("section", { class: "card" }, title && h("h2", {}, title), children);
 }

@@ -1,4 +1,4 @@
-import { h, pill, short } from "./elements.js";
+import { h, keepingFocus, pill, short } from "./elements.js";
 import { sparkline } from "./chart.js";
 
 const selected = new Set(); // ids, kept while the tab is open
@@ -23,6 +23,13 @@ export function listPage() {
   let drawn = "";
   const body = h("tbody", {});
   const head = h("tr", {});
+  body.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const row = step && body.rows[event.target.closest("tr").sectionRowIndex + step];
+    if (!row) return;
+    event.preventDefault();
+    row.querySelector(event.target.tagName).focus();
+  });
   const count = h("span", { class: "dim" });
   const compare = h("button", { type: "button", class: "button" }, "Compare");
   compare.addEventListener("click", () => {
@@ -33,7 +40,14 @@ export function listPage() {
     words = filter.value;
     draw();
   });
-  const draw = () => {
+  const element = h(
+    "div",
+    {},
+    h("div", { class: "bar" }, h("h1", {}, "Runs"), filter, compare, count),
+    h("section", { class: "card" }, h("div", { class: "scroll" }, h("table", { class: "runs" }, h("thead", {}, head), body))),
+  );
+  const draw = () => keepingFocus(element, fill);
+  const fill = () => {
     const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
     const text = (run) => [run.name, run.status, run.algorithm, run.environment, run.distribution].join(" ").toLowerCase();
     const shown = runs.filter((run) => wanted.every((word) => text(run).includes(word)));
@@ -47,7 +61,7 @@ export function listPage() {
   };
   const heading = (column) => {
     const arrow = order.name === column.name ? (order.down ? " ↓" : " ↑") : "";
-    const button = h("button", { type: "button", class: "plain" }, column.name + arrow);
+    const button = h("button", { type: "button", class: "plain", "data-key": column.name }, column.name + arrow);
     button.addEventListener("click", () => {
       order = { name: column.name, down: order.name === column.name ? !order.down : true };
       draw();
@@ -59,7 +73,7 @@ export function listPage() {
     compare.textContent = selected.size ? `Compare ${selected.size}` : "Compare";
   };
   const row = (run) => {
-    const box = h("input", { type: "checkbox", checked: selected.has(run.id), "aria-label": `select ${run.name}` });
+    const box = h("input", { type: "checkbox", checked: selected.has(run.id), "aria-label": `select ${run.name}`, "data-key": run.id });
     box.addEventListener("change", () => {
       box.checked ? selected.add(run.id) : selected.delete(run.id);
       update();
@@ -83,12 +97,7 @@ export function listPage() {
   };
   update();
   return {
-    element: h(
-      "div",
-      {},
-      h("div", { class: "bar" }, h("h1", {}, "Runs"), filter, compare, count),
-      h("section", { class: "card" }, h("div", { class: "scroll" }, h("table", { class: "runs" }, h("thead", {}, head), body))),
-    ),
+    element,
     async refresh(get) {
       document.title = "Runnel";
       const found = await get("/api/runs", {});

@@ -1,4 +1,4 @@
-import { card, h } from "./elements.js";
+import { card, h, keepingFocus } from "./elements.js";
 import { curves, metricNames } from "./sections.js";
 
 const SHOWN = 4;
@@ -13,11 +13,11 @@ export function metricPanel(view) {
     state.weight = Number(weight.value);
     draw();
   });
-  const draw = () => charts.replaceChildren(curves(view(), state.chosen, state.weight));
+  const draw = () => keepingFocus(charts, () => charts.replaceChildren(...curves(view(), state.chosen, state.weight).filter(Boolean)));
   const update = () => {
     const names = metricNames(view());
     if (!state.touched) state.chosen = names.slice(0, SHOWN); // more are known as a run goes on
-    const now = JSON.stringify([names, view().curves]);
+    const now = JSON.stringify([names, view().curves, view().bands]);
     if (now === state.drawn) return;
     state.drawn = now;
     const known = [...chips.children].map((one) => [one.dataset.name, one.getAttribute("aria-pressed") === "true"]);

@@ -1,16 +1,15 @@
-import { card, h } from "./elements.js";
+import { h } from "./elements.js";
 import { metricPanel } from "./panel.js";
-import { bandCurves, evaluationResults, faults, header, lineageOf, memberTable, payoffMatrices, plan, reproduce, settingsOf, summary, trials, workers } from "./sections.js";
+import { evaluationResults, faults, header, lineageOf, memberTable, payoffMatrices, plan, reproduce, settingsOf, summary, trials, workers } from "./sections.js";
 
 // The page of a report: everything is in the file.
 const view = JSON.parse(document.getElementById("view").textContent);
-const several = view.kind !== "run";
 document.title = `${view.name} - Runnel`;
 document.getElementById("main").append(
   ...[
     header(view),
     summary(view),
-    several ? view.bands.length > 0 && card("Curves", bandCurves(view)) : metricPanel(() => view),
+    metricPanel(() => view),
     lineageOf(view),
     trials(view),
     memberTable(view),

@@ -1,5 +1,5 @@
 import { ask, blob, get as fetched, hasToken } from "./api.js";
-import { card, h } from "./elements.js";
+import { card, h, keepingFocus } from "./elements.js";
 import { metricPanel } from "./panel.js";
 import * as s from "./sections.js";
 
@@ -7,23 +7,23 @@ import * as s from "./sections.js";
 export function runPage(id) {
   let view = null;
   let panel = null;
+  const seen = { log: "", film: "" }; // what is looked at, though more may come
   const link = (directory) => `#run/${encodeURIComponent(`${id}/${directory}`)}`;
   const slots = [
     slot((v) => [v.name, v.status, v.about, v.result, v.problems], s.header),
     slot((v) => [v.status, v.asked], (v) => controls(id, v)),
     slot((v) => [v.now, v.result, v.status, v.usage?.bottleneck], s.summary),
-    slot((v) => v.bands, (v) => v.bands?.length > 0 && card("Curves", s.bandCurves(v))),
-    slot((v) => v.kind, (v) => v.kind === "run" && (panel = metricPanel(() => view))),
+    slot((v) => v.kind, () => (panel = metricPanel(() => view))),
     slot((v) => v.lineage, s.lineageOf),
     slot((v) => v.result.trials, s.trials),
-    slot((v) => v.members, (v) => s.memberTable(v, link)),
+    slot((v) => [v.members, v.notes], (v) => s.memberTable(v, link)),
     slot((v) => v.plan, s.plan),
     slot((v) => v.usage, s.workers),
     slot((v) => v.evaluations, s.evaluationResults),
     slot((v) => v.payoffs, s.payoffMatrices),
-    slot((v) => v.videos, (v) => films(id, v.videos)),
-    slot((v) => v.events, s.faults),
-    slot((v) => v.logs, (v) => logs(id, v.logs)),
+    slot((v) => v.videos, (v) => films(id, v.videos, seen)),
+    slot((v) => v.events.length && [v.events, s.spanOf(v)], s.faults),
+    slot((v) => v.logs, (v) => logs(id, v.logs, seen)),
     slot((v) => v.about, s.settingsOf),
     slot((v) => [v.starts, v.config], s.reproduce),
   ];
@@ -48,7 +48,7 @@ function slot(part, make) {
       const now = JSON.stringify(part(view) ?? null);
       if (now === drawn) return;
       drawn = now;
-      element.replaceChildren(make(view) || "");
+      keepingFocus(element, () => element.replaceChildren(make(view) || ""));
     },
   };
 }
@@ -82,7 +82,7 @@ function controls(id, view) {
   return h("div", { class: "bar controls" }, button("Checkpoint", "checkpoint", off), button("Stop", "stop", { ...off, class: "button danger" }), why, said);
 }
 
-function logs(id, names) {
+function logs(id, names, seen) {
   if (!names.length) return null;
   const text = h("pre", { class: "log", tabindex: "0", "aria-label": "log" });
   const which = h("select", { "aria-label": "worker's log" }, h("option", { value: "" }, "choose a log"), names.map((name) => h("option", { value: name }, name)));
@@ -97,7 +97,14 @@ function logs(id, names) {
       text.textContent = problem.message;
     }
   };
-  which.addEventListener("change", load);
+  which.addEventListener("change", () => {
+    seen.log = which.value;
+    load();
+  });
+  if (names.includes(seen.log)) {
+    which.value = seen.log;
+    load();
+  }
   const timer = setInterval(() => {
     if (!text.isConnected) return clearInterval(timer);
     if (!document.hidden && which.value) load();
@@ -105,10 +112,11 @@ function logs(id, names) {
   return card("Logs", which, text);
 }
 
-function films(id, names) {
+function films(id, names, seen) {
   if (!names.length) return null;
   const box = h("div", { class: "films" });
   const show = async (name) => {
+    seen.film = name;
     try {
       const found = await blob("/api/video", { id, name });
       const source = URL.createObjectURL(found);
@@ -119,9 +127,10 @@ function films(id, names) {
     }
   };
   const buttons = names.slice(0, 50).map((name) => {
-    const button = h("button", { type: "button", class: "chip" }, name);
+    const button = h("button", { type: "button", class: "chip", "data-film": name }, name);
     button.addEventListener("click", () => show(name));
     return button;
   });
+  if (names.includes(seen.film)) show(seen.film);
   return card("Videos", h("div", { class: "chips" }, buttons), box);
 }

@@ -7,6 +7,7 @@ import { timeline } from "./timeline.js";
 // its part of the view has changed.
 
 const FIRST = ["mean_return", "eval/return", "steps_per_second", "staleness_mean"];
+export const BANDS = "Lines: the interquartile mean of members. Bands: their quartiles.";
 const OF_TIME = new Set(["env_steps", "iterations", "wall_seconds", "eval/env_steps", "updates", "episodes"]);
 
 export function header(view) {
@@ -47,40 +48,42 @@ export function summary(view) {
 }
 
 export function metricNames(view) {
-  const columns = view.curves?.columns ?? {};
-  const names = Object.keys(columns).filter((name) => !OF_TIME.has(name));
-  const still = (name) => new Set(columns[name].filter(isNumber)).size < 2; // such as restarts, where there were none
-  const order = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : name.includes("loss") ? 10 : 20) + (still(name) ? 100 : 0);
+  const found = view.kind === "run" ? (view.curves?.columns ?? {}) : (view.bands ?? {});
+  const names = Object.keys(found).filter((name) => !OF_TIME.has(name));
+  const values = (name) => seriesOf(view, name).flatMap((one) => one.y.filter(isNumber));
+  const still = new Set(names.filter((name) => new Set(values(name)).size < 2)); // such as restarts, where there were none
+  const order = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : name.includes("loss") ? 10 : 20) + (still.has(name) ? 100 : 0);
   return names.sort((a, b) => order(a) - order(b) || a.localeCompare(b));
 }
 
-export function curveOf(view, metric) {
+// The series that show a metric: that of a run, or the bands of several.
+export function seriesOf(view, metric) {
+  if (view.kind !== "run") {
+    const bands = Object.hasOwn(view.bands, metric) ? view.bands[metric] : [];
+    return bands.map((band) => ({ ...band, name: `${band.name} (${band.members})`, x: band.steps, y: band.values }));
+  }
   const { steps, columns, returns } = view.curves;
-  if (metric === "mean_return" && returns.length) return { name: metric, x: returns.map((p) => p[0]), y: returns.map((p) => p[1]) };
-  return { name: metric, x: steps, y: columns[metric] ?? [] };
+  if (metric === "mean_return" && returns.length) return [{ name: metric, x: returns.map((p) => p[0]), y: returns.map((p) => p[1]) }];
+  return [{ name: metric, x: steps, y: Object.hasOwn(columns, metric) ? columns[metric] : [] }];
 }
 
 export function withSmoothing(series, weight) {
   if (!weight) return series;
   return series.flatMap((one, number) => {
     const colour = one.colour ?? number;
-    return [{ ...one, colour, faint: true, low: null, high: null }, { ...one, colour, y: smoothed(one.y, weight) }];
+    const [y, low, high] = [one.y, one.low, one.high].map((values) => values && smoothed(values, weight));
+    return [{ ...one, colour, faint: true, low: null, high: null }, { ...one, colour, y, low, high }];
   });
 }
 
 export function curves(view, chosen, weight) {
-  const charts = chosen.map((metric) =>
-    h("figure", {}, chart(withSmoothing([curveOf(view, metric)], weight), { yName: metric, height: 210 })),
-  );
-  return h("div", { class: "charts" }, charts);
-}
-
-export function bandCurves(view) {
-  const series = view.bands.map((band) => ({ name: `${band.name} (${band.members})`, x: band.steps, y: band.values, low: band.low, high: band.high }));
+  const drawn = chosen.map((metric) => [metric, seriesOf(view, metric)]);
+  const charts = drawn.map(([metric, series]) => h("figure", {}, chart(withSmoothing(series, weight), { yName: metric, height: 210 })));
+  const several = view.kind !== "run" && drawn.length > 0;
   return [
-    chart(series, { yName: "mean return", height: 280 }),
-    legend(series),
-    h("p", { class: "dim" }, "Line: interquartile mean over members. Band: their quartiles."),
+    h("div", { class: "charts" }, charts),
+    several && legend(drawn.map(([, series]) => series).reduce((a, b) => (b.length > a.length ? b : a))),
+    several && h("p", { class: "dim" }, BANDS),
   ];
 }
 
@@ -127,7 +130,14 @@ function meter(share) {
 }
 
 export function faults(view) {
-  return view.events.length > 0 && card("Faults and events", timeline(view.events));
+  return view.events.length > 0 && card("Faults and events", timeline(view.events, spanOf(view)));
+}
+
+// When a run began and until when it has trained, in milliseconds, as far as that is known.
+export function spanOf(view) {
+  const starts = view.starts.map((start) => Date.parse(start.time)).filter(Number.isFinite);
+  const seconds = view.result.wall_seconds ?? view.now?.wall_seconds;
+  return starts.length && isNumber(seconds) ? [...starts, starts[0] + 1000 * seconds] : starts;
 }
 
 export function evaluationResults(view) {
@@ -207,7 +217,7 @@ export function memberTable(view, link) {
     { name: "return", numeric: true, cell: (row) => short(row.return) },
     { name: "settings", cell: (row) => pairs(row.settings) },
   ];
-  return card("Members", table(columns, found));
+  return card("Members", table(columns, found), view.notes.map((words) => h("p", { class: "dim" }, words)));
 }
 
 export function settingsOf(view) {
