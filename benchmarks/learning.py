@@ -181,12 +181,12 @@ def chosen(patterns: list[str], on: str) -> list[Task]:
     return [task for task in tasks if any(fnmatch.fnmatchcase(task.name, pattern) for pattern in patterns)]
 
 
-def _describe(on: str) -> dict[str, Any]:
+def describe(on: str) -> dict[str, Any]:
     return machine.describe_elsewhere(*PACKAGES, environ=_environment(on))
 
 
 def run(tasks: list[Task], options: argparse.Namespace) -> None:
-    results = {on: Results(options.out, _describe(on)) for on in {task.on for task in tasks}}
+    results = {on: Results(options.out, describe(on)) for on in {task.on for task in tasks}}
     wanted = [(task, seed) for task in tasks for seed in options.seeds or task.seeds]
     if options.missing:
         wanted = [(task, seed) for task, seed in wanted if not results[task.on].has(task, seed)]

@@ -127,9 +127,14 @@ class HostVector(Protocol):
     stateful: bool
     """Whether all that it is can be read from `state` and set again: episodes then need not be replayed."""
 
-    watch: Callable[[int], None] | None
-    """Where set, it is called with the row of each environment just before that is stepped, reset or replayed, and with
-    -1 when all are done; if this process dies or hangs, the supervisor knows which one it was."""
+    @property
+    def watch(self) -> Callable[[int], None] | None:
+        """Where set, it is called with the row of each environment just before that is stepped, reset or replayed, and
+        with -1 when all are done; if this process dies or hangs, the supervisor knows which one it was."""
+        ...
+
+    @watch.setter
+    def watch(self, watch: Callable[[int], None] | None) -> None: ...
 
     def reset(self, observation: dict[str, PyTree]) -> None:
         """Starts episode 0 of every environment (a later one where that failed) and writes the first observations."""

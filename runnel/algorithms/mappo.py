@@ -158,7 +158,7 @@ class MAPPO(Algorithm):
         return Act(head.action(sample), memory, Extras(sample if head.clips else (), distribution.log_prob(sample)))
 
     def learn(self, state: State, trajectory: Trajectory, key: Array) -> tuple[State, Metrics]:
-        batch = self._batch(state, trajectory)
+        batch = self.batch(state, trajectory)
         # In floating point: a count of environment steps would overflow within minutes on a GPU.
         steps = trajectory.reward.size // state.critic.agents
         per_update = 0.0 if self.anneal_steps is None else steps / self.anneal_steps
@@ -167,7 +167,7 @@ class MAPPO(Algorithm):
 
         def step(carry: tuple[Networks, Any], minibatch: Batch) -> tuple[tuple[Networks, Any], Metrics]:
             networks, optimisers = carry
-            grads, metrics = jax.grad(self._loss, has_aux=True)(networks, minibatch)
+            grads, metrics = jax.grad(self.loss, has_aux=True)(networks, minibatch)
             updates = map(self._optimiser().update, grads, optimisers)
             changes, optimisers = zip(*updates, strict=True)
             changes = jax.tree.map(lambda x: -learning_rate * x, Networks(*changes))
@@ -188,7 +188,7 @@ class MAPPO(Algorithm):
         metrics = metrics._replace(explained_variance=1 - unexplained, learning_rate=learning_rate)
         return State(params, critic, optimisers, returned, state.updates + 1), metrics
 
-    def _batch(self, state: State, trajectory: Trajectory) -> Batch:
+    def batch(self, state: State, trajectory: Trajectory) -> Batch:
         """Advantages and targets of an unroll."""
         params, critic, extras = state.params, state.critic, trajectory.extras
         observation, last_observation = (
@@ -232,7 +232,8 @@ class MAPPO(Algorithm):
             jax.tree.map(lambda x: x[None], memory),
         )
 
-    def _loss(self, networks: Networks, batch: Batch) -> tuple[Array, Metrics]:
+    def loss(self, networks: Networks, batch: Batch) -> tuple[Array, Metrics]:
+        """Of a batch or a minibatch, and what is reported of it."""
         policy: AgentPolicy = networks.policy
         if self.memory == "none":
             distribution, _ = jax.vmap(policy.step, (0, None, 0))(batch.observation, (), batch.agent)

@@ -154,7 +154,7 @@ class PPO(Algorithm):
         return Act(head.action(sample), prediction.memory, extras)
 
     def learn(self, state: State, trajectory: Trajectory, key: Array) -> tuple[State, Metrics]:
-        batch, return_statistics = self._batch(state, trajectory)
+        batch, return_statistics = self.batch(state, trajectory)
         # In floating point: a count of environment steps would overflow within minutes on a GPU.
         per_update = 0.0 if self.anneal_steps is None else trajectory.reward.size / self.anneal_steps
         left = jnp.maximum(0.0, 1 - state.updates * per_update)
@@ -162,7 +162,7 @@ class PPO(Algorithm):
 
         def step(carry: tuple[Any, optax.OptState], part: Batch) -> tuple[Any, Metrics]:
             actor_critic, optimiser = carry
-            grads, metrics = jax.grad(self._loss, has_aux=True)(actor_critic, part)
+            grads, metrics = jax.grad(self.loss, has_aux=True)(actor_critic, part)
             changes, optimiser = self._optimiser().update(grads, optimiser)
             changes = jax.tree.map(lambda x: -learning_rate * x, changes)
             metrics = metrics._replace(grad_norm=optax.tree.norm(grads), learning_rate=learning_rate)
@@ -183,7 +183,7 @@ class PPO(Algorithm):
         state = State(Params(actor_critic, observations, values), optimiser, return_statistics, state.updates + 1)
         return state, metrics._replace(explained_variance=1 - unexplained)
 
-    def _batch(self, state: State, trajectory: Trajectory) -> tuple[Batch, statistics.Statistics]:
+    def batch(self, state: State, trajectory: Trajectory) -> tuple[Batch, statistics.Statistics]:
         """Advantages and targets of an unroll, and the statistics of returns that include it."""
         params, acted, active = state.params, trajectory.extras, view(trajectory.observation).active
         r_t, return_statistics = self._rewards(state, trajectory)
@@ -235,7 +235,8 @@ class PPO(Algorithm):
         return_statistics = statistics.update_statistics(state.returns, sums)
         return r_t * jax.lax.rsqrt(return_statistics.variance + 1e-8), return_statistics
 
-    def _loss(self, actor_critic: ActorCritic, batch: Batch) -> tuple[Array, Metrics]:
+    def loss(self, actor_critic: ActorCritic, batch: Batch) -> tuple[Array, Metrics]:
+        """Of a batch or a minibatch, and what is reported of it."""
         if self.memory == "none":
             prediction = actor_critic.batch(batch.observation)
         else:

@@ -29,7 +29,7 @@ _lower = functools.partial(convolution._conv_general_dilated_lower, expand_compl
 
 def register() -> None:
     """Lowers convolutions on CPUs this way from now on, in this process."""
-    mlir.register_lowering(convolution.conv_general_dilated_p, _rule, platform="cpu")
+    mlir.register_lowering(convolution.conv_general_dilated_p, rule, platform="cpu")
 
 
 @contextlib.contextmanager
@@ -49,7 +49,8 @@ def fast_layout(rank: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers((0, last, *space), kernel, (0, last, *space))
 
 
-def _rule(ctx: Any, lhs: Any, rhs: Any, *, dimension_numbers: lax.ConvDimensionNumbers, **settings: Any) -> Any:
+def rule(ctx: Any, lhs: Any, rhs: Any, *, dimension_numbers: lax.ConvDimensionNumbers, **settings: Any) -> Any:
+    """How a convolution is lowered."""
     fast = fast_layout(len(dimension_numbers.lhs_spec))
     if dimension_numbers == fast or _LEFT_TO_JAX.get():
         return _lower(ctx, lhs, rhs, dimension_numbers=dimension_numbers, **settings)

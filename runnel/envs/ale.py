@@ -255,7 +255,7 @@ class AleVector(GymnasiumVector):
 
     @property
     def _games(self) -> list[AtariGame]:
-        return cast("list[AtariGame]", self._bare)
+        return cast("list[AtariGame]", self.bare)
 
     def _goes_on(self, row: int) -> bool:
         game = self._games[row]

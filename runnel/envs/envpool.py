@@ -112,7 +112,7 @@ class EnvPoolVector(PooledVector):
         super().__init__(name, indices, seed, observations)
         self._make, self._actions = make, actions
         self._all = np.arange(len(self._indices), dtype=np.int32)
-        self._pool: Any = None
+        self.pool: Any = None
         self._own_score = own_score
         self._score, self._length = np.zeros(len(self._all)), np.zeros(len(self._all), np.int64)  # of the games so far
         self._infos: list[tuple[np.ndarray, dict[str, Any]]] = []  # of the last step: rows, and what came with them
@@ -140,23 +140,23 @@ class EnvPoolVector(PooledVector):
         self._tell_watch(-1)
 
     def render(self, row: int) -> np.ndarray:
-        return np.asarray(self._pool.render(self._all[row : row + 1])[0], np.uint8)
+        return np.asarray(self.pool.render(self._all[row : row + 1])[0], np.uint8)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-        self._pool = None  # which ends its thread
+        if self.pool is not None:
+            self.pool.close()
+        self.pool = None  # which ends its thread
 
     def _begin_all(self) -> None:
         """Makes a new pool, from the seeds of the episodes that begin with it."""
         self.close()
         numbers = zip(self._indices, self._episodes.tolist(), strict=True)
-        self._pool = self._make([episode_seed(self._seed, index, number) for index, number in numbers])
+        self.pool = self._make([episode_seed(self._seed, index, number) for index, number in numbers])
         self._reset(self._all)
 
     def _step(self, rows: np.ndarray, actions: np.ndarray, out: HostStep) -> dict[int, EnvironmentFault]:
         """Steps some of the environments and writes their results; returns which of them failed."""
-        observation, reward, terminated, truncated, info = self._pool.step(actions[rows], rows)
+        observation, reward, terminated, truncated, info = self.pool.step(actions[rows], rows)
         kept = out.reward[DEFAULT_GROUP]
         kept[rows] = reward
         out.terminated[rows], out.truncated[rows] = terminated, truncated & ~terminated
@@ -175,7 +175,7 @@ class EnvPoolVector(PooledVector):
         """
         if not len(rows):
             return []
-        observation, _, terminated, truncated, info = self._pool.step(np.zeros(len(rows), np.int32), rows)
+        observation, _, terminated, truncated, info = self.pool.step(np.zeros(len(rows), np.int32), rows)
         self._score[rows] += info["reward"]
         self._show(rows, observation, "step", {})
         return rows[terminated | truncated].tolist()
@@ -214,7 +214,7 @@ class EnvPoolVector(PooledVector):
         while len(rows):
             for row in rows.tolist():
                 self._tell_watch(row)
-            observation, _ = self._pool.reset(rows)
+            observation, _ = self.pool.reset(rows)
             faults = self._show(rows, observation, "reset", self._condemnations(rows))
             for row, fault in faults.items():
                 self._fail(row, fault)

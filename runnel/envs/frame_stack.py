@@ -26,17 +26,11 @@ import numpy as np
 
 from runnel.environment import (
     Episode,
-    EpisodeMetrics,
-    Failure,
     HostEnvironment,
     HostStep,
     HostVector,
-    Lives,
-    cut_with_others,
-    ended_episodes,
-    lives_of,
-    reports_return,
 )
+from runnel.envs.wrappers import HostWrapper, VectorWrapper
 from runnel.errors import UserError
 from runnel.observations import is_parted
 from runnel.types import (
@@ -157,34 +151,24 @@ def _stacked(leaf: Leaf, frames: int) -> Leaf:
     return Box(shape, leaf.dtype, repeated(leaf.low), repeated(leaf.high))
 
 
-class FrameStackedEnvironment:
+class FrameStackedEnvironment(HostWrapper):
     """A host environment whose observations are stacks of frames."""
 
     def __init__(self, environment: HostEnvironment, frames: int):
-        self.environment, self.frames = environment, frames
-        self.spec = stacked_spec(environment.spec, frames)
-        self.fixed_envs: int | None = getattr(environment, "fixed_envs", None)
-        self.one_vector = bool(getattr(environment, "one_vector", False))
-        self.reports_return = reports_return(environment)
+        super().__init__(environment, stacked_spec(environment.spec, frames))
+        self.frames = frames
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> FrameStackedVector:
         vector = self.environment.open(indices, seed, render)
         return FrameStackedVector(vector, self.environment.spec, len(indices), self.frames)
 
 
-class FrameStackedVector:
-    """A vector whose observations are stacks of frames.
-
-    It keeps the newest k observations of the vector inside it, which resets and recovers its environments as it does
-    without this.
-    """
-
-    stateful = False
-    watch: Callable[[int], None] | None = None
+class FrameStackedVector(VectorWrapper):
+    """A vector whose observations are stacks of frames: it keeps the newest k observations of the vector inside."""
 
     def __init__(self, vector: HostVector, spec: EnvSpec, envs: int, frames: int):
         """`spec` is that of the vector inside."""
-        self._vector = vector
+        super().__init__(vector)
         self._agents = {group: agents.agents for group, agents in spec.groups.items()}
         self._places = places(spec)
 
@@ -194,19 +178,12 @@ class FrameStackedVector:
         self._frames = deque(observations() for _ in range(frames))  # the oldest first
         self._last = observations()
 
-    @property
-    def lives(self) -> Lives | None:
-        """That of the vector inside, where its environments go on after what ends an episode for learning."""
-        return lives_of(self._vector)
-
     def reset(self, observation: dict[str, PyTree]) -> None:
-        self._vector.watch = self.watch
         self._vector.reset(self._frames[-1])
         self._fill(None)
         self._show(observation)
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
-        self._vector.watch = self.watch
         newest = self._frames[0]  # the oldest is not needed any more
         self._vector.step(action, out._replace(observation=newest, last_observation=self._last))
         self._frames.rotate(-1)
@@ -215,15 +192,11 @@ class FrameStackedVector:
             self._end(ended, out)
         self._show(out.observation)
 
-    def episode_numbers(self) -> np.ndarray:
-        return self._vector.episode_numbers()
-
     def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
         """Rebuilds episodes and their stacks: each is replayed to each of its last k steps, the last time to its end.
 
         A vector shows where an episode stands, and not how it came there.
         """
-        self._vector.watch = self.watch
         stand, cut = list(episodes), np.zeros(len(episodes), np.bool_)
         oldest = min(len(self._frames) - 1, max(map(_length, episodes), default=0))
         for back in range(oldest, -1, -1):
@@ -244,24 +217,6 @@ class FrameStackedVector:
             self._fill(cut)
         self._show(observation)
         return cut
-
-    def condemn(self, row: int, episode: int, what: str) -> None:
-        self._vector.condemn(row, episode, what)
-
-    def failures(self) -> list[Failure]:
-        return self._vector.failures()
-
-    def episode_metrics(self) -> list[EpisodeMetrics]:
-        return ended_episodes(self._vector)
-
-    def cut_with_others(self) -> list[tuple[int, int]]:
-        return cut_with_others(self._vector)
-
-    def render(self, row: int) -> np.ndarray:
-        return self._vector.render(row)
-
-    def close(self) -> None:
-        self._vector.close()
 
     def _show(self, observation: dict[str, PyTree]) -> None:
         for place in self._places:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from runnel.environment import JaxEnvironment, TimeStep
 from runnel.envs.frame_stack import FrameAxis, LeafPlace, places, stacked_spec
-from runnel.types import Array, EnvSpec, PyTree
+from runnel.envs.wrappers import JaxWrapper
+from runnel.types import Array, PyTree
 
 
 class StackedState(NamedTuple):
@@ -19,16 +20,14 @@ class StackedState(NamedTuple):
     stacks: tuple[Array, ...]  # what is shown, of each leaf that is stacked
 
 
-class FrameStackedJaxEnvironment:
+class FrameStackedJaxEnvironment(JaxWrapper):
     """A JAX environment whose observations are stacks of frames."""
 
     def __init__(self, environment: JaxEnvironment, frames: int):
-        self.environment, self.frames = environment, frames
-        self.spec: EnvSpec = stacked_spec(environment.spec, frames)
+        super().__init__(environment, stacked_spec(environment.spec, frames))
+        self.frames = frames
         self._places = places(environment.spec)
         self._only = next(iter(environment.spec.groups)) if len(environment.spec.groups) == 1 else None
-        if hasattr(environment, "render"):
-            self.render = lambda state: environment.render(state.inner)  # type: ignore[attr-defined]
 
     def reset(self, key: Array) -> tuple[StackedState, PyTree]:
         inner, observation = self.environment.reset(key)

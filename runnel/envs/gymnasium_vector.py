@@ -46,11 +46,11 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         self._observations = observations
         self._actions = actions
         rows = len(self._indices)
-        self._bare: list[gymnasium.Env] = [*self._environments]
+        self.bare: list[gymnasium.Env] = [*self.environments]
         self._steps: list[Callable[..., Any]] = [_call] * rows
         self._resets: list[Callable[..., Any]] = [_call] * rows
         self._limits = [NEVER] * rows
-        for row, environment in enumerate(self._environments):
+        for row, environment in enumerate(self.environments):
             self._use(row, environment)
         self._deadlines = [NEVER] * rows  # the clock time at which each episode is cut
         self._next_deadline = NEVER
@@ -94,7 +94,7 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
 
     def render(self, row: int) -> np.ndarray:
         try:
-            picture = self._bare[row].render()
+            picture = self.bare[row].render()
         except (error.DependencyNotInstalled, ImportError) as problem:
             raise missing_dependency(self._name, problem) from problem
         return np.asarray(picture, np.uint8)
@@ -102,7 +102,7 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
     def _use(self, row: int, environment: gymnasium.Env) -> None:
         bare, limit = _strip(environment)
         _quicken(bare)
-        self._environments[row], self._bare[row], self._limits[row] = environment, bare, limit
+        self.environments[row], self.bare[row], self._limits[row] = environment, bare, limit
         self._steps[row], self._resets[row] = bare.step, bare.reset
 
     def _close(self, environment: gymnasium.Env) -> None:

@@ -9,7 +9,7 @@ its past. A group plays one role. No JAX is imported here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,16 +17,12 @@ import numpy as np
 from runnel.environment import (
     Episode,
     EpisodeMetrics,
-    Failure,
     HostEnvironment,
     HostStep,
     HostVector,
-    Lives,
-    cut_with_others,
     ended_episodes,
-    lives_of,
-    reports_return,
 )
+from runnel.envs.wrappers import HostWrapper, VectorWrapper, copy_rows
 from runnel.errors import UserError
 from runnel.types import EnvSpec, PyTree, zeros
 
@@ -84,29 +80,24 @@ def lined_up_spec(spec: EnvSpec, lineups: Lineups) -> EnvSpec:
     return dataclasses.replace(spec, groups=groups)
 
 
-class LinedUpEnvironment:
+class LinedUpEnvironment(HostWrapper):
     """A host environment of which each role is played by several groups."""
 
     def __init__(self, environment: HostEnvironment, lineups: Any):
-        self.environment, self.lineups = environment, checked(lineups, environment.spec)
-        self.spec = lined_up_spec(environment.spec, self.lineups)
-        self.fixed_envs: int | None = getattr(environment, "fixed_envs", None)
-        self.one_vector = bool(getattr(environment, "one_vector", False))
-        self.reports_return = reports_return(environment)
+        self.lineups = checked(lineups, environment.spec)
+        super().__init__(environment, lined_up_spec(environment.spec, self.lineups))
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> LinedUpVector:
         return LinedUpVector(self.environment.open(indices, seed, render), self.environment.spec, indices, self.lineups)
 
 
-class LinedUpVector:
+class LinedUpVector(VectorWrapper):
     """A vector whose environments are each played by one line-up."""
-
-    stateful = False
-    watch: Callable[[int], None] | None = None
 
     def __init__(self, vector: HostVector, spec: EnvSpec, indices: Sequence[int], lineups: Lineups):
         """`spec` is that of the vector inside, whose groups are the roles."""
-        self._vector, self._spec, self._role = vector, spec, roles_of(spec, lineups)
+        super().__init__(vector)
+        self._spec, self._role = spec, roles_of(spec, lineups)
         count = len(indices)
         self._plays = {
             group: np.asarray([group in lineups[index % len(lineups)] for index in indices], np.bool_)
@@ -122,17 +113,11 @@ class LinedUpVector:
     def _groups(self) -> Any:
         return self._spec.groups.items()
 
-    @property
-    def lives(self) -> Lives | None:
-        return lives_of(self._vector)
-
     def reset(self, observation: dict[str, PyTree]) -> None:
-        self._vector.watch = self.watch
         self._vector.reset(self._observation)
         self._show(self._observation, observation)
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
-        self._vector.watch = self.watch
         for group, plays in self._plays.items():
             rows = self._rows(group, plays)
             self._action[self._role[group]][rows] = action[group][rows]
@@ -148,11 +133,7 @@ class LinedUpVector:
             self._show(self._last, out.last_observation, ended)
         self._show(self._observation, out.observation)
 
-    def episode_numbers(self) -> np.ndarray:
-        return self._vector.episode_numbers()
-
     def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
-        self._vector.watch = self.watch
         inside = [
             Episode(episode.number, {self._role[g]: episode.actions[g] for g, plays in self._plays.items() if plays[k]})
             for k, episode in enumerate(episodes)
@@ -161,24 +142,9 @@ class LinedUpVector:
         self._show(self._observation, observation)
         return cut
 
-    def condemn(self, row: int, episode: int, what: str) -> None:
-        self._vector.condemn(row, episode, what)
-
-    def failures(self) -> list[Failure]:
-        return self._vector.failures()
-
     def episode_metrics(self) -> list[EpisodeMetrics]:
         """Metrics of a role are those of the group that played it."""
         return [each._replace(values=self._of_groups(each.row, each.values)) for each in ended_episodes(self._vector)]
-
-    def cut_with_others(self) -> list[tuple[int, int]]:
-        return cut_with_others(self._vector)
-
-    def render(self, row: int) -> np.ndarray:
-        return self._vector.render(row)
-
-    def close(self) -> None:
-        self._vector.close()
 
     def _of_groups(self, row: int, values: Mapping[str, float]) -> dict[str, float]:
         playing = {role: group for group, role in self._role.items() if self._plays[group][row]}
@@ -192,15 +158,5 @@ class LinedUpVector:
     def _show(self, source: Mapping[str, PyTree], target: dict[str, PyTree], envs: np.ndarray | None = None) -> None:
         """Copies what each role sees, in all environments or in some, to where its groups see it."""
         for group, role in self._role.items():
-            _copy(source[role], target[group], slice(None) if envs is None else self._rows(group, envs))
-
-
-def _copy(source: PyTree, target: PyTree, rows: Any) -> None:
-    if isinstance(source, dict):
-        for name in source:
-            _copy(source[name], target[name], rows)
-    elif isinstance(source, tuple):
-        for part, into in zip(source, target, strict=True):
-            _copy(part, into, rows)
-    else:
-        target[rows] = source[rows]
+            rows = slice(None) if envs is None else self._rows(group, envs)
+            copy_rows(source[role], rows, target[group], rows)

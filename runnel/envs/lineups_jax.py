@@ -9,7 +9,8 @@ import numpy as np
 
 from runnel.environment import JaxEnvironment, TimeStep
 from runnel.envs.lineups import checked, lined_up_spec, roles_of
-from runnel.types import Array, EnvSpec, PyTree
+from runnel.envs.wrappers import JaxWrapper
+from runnel.types import Array, PyTree
 
 
 class LinedUpState(NamedTuple):
@@ -19,15 +20,13 @@ class LinedUpState(NamedTuple):
     lineup: Array  # [] the number of the one that plays
 
 
-class LinedUpJaxEnvironment:
+class LinedUpJaxEnvironment(JaxWrapper):
     """A JAX environment of which each role is played by several groups."""
 
     def __init__(self, environment: JaxEnvironment, lineups: Any):
-        self.environment, self.lineups = environment, checked(lineups, environment.spec)
-        self.spec: EnvSpec = lined_up_spec(environment.spec, self.lineups)
+        self.lineups = checked(lineups, environment.spec)
+        super().__init__(environment, lined_up_spec(environment.spec, self.lineups))
         self._role = roles_of(environment.spec, self.lineups)
-        if hasattr(environment, "render"):
-            self.render = lambda state: environment.render(state.inner)  # type: ignore[attr-defined]
 
     def reset(self, key: Array) -> tuple[LinedUpState, PyTree]:
         return self.reset_at(key, jnp.int32(0))

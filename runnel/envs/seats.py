@@ -8,24 +8,18 @@ episode to episode, so that a policy learns to play every seat. No JAX is import
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from runnel.environment import (
     Episode,
-    EpisodeMetrics,
-    Failure,
     HostEnvironment,
     HostStep,
     HostVector,
-    Lives,
-    cut_with_others,
-    ended_episodes,
-    lives_of,
-    reports_return,
 )
+from runnel.envs.wrappers import HostWrapper, VectorWrapper, copy_rows
 from runnel.errors import UserError
 from runnel.types import AgentSpec, EnvSpec, PyTree, zeros
 
@@ -66,29 +60,24 @@ def seated_spec(spec: EnvSpec, seats: int) -> EnvSpec:
     return dataclasses.replace(spec, groups={group: part(seats), OPPONENT: part(agents.agents - seats)})
 
 
-class SeatedEnvironment:
+class SeatedEnvironment(HostWrapper):
     """A host environment of which some seats learn."""
 
     def __init__(self, environment: HostEnvironment, seats: int):
-        self.environment, self.seats = environment, seats
-        self.spec = seated_spec(environment.spec, seats)
-        self.fixed_envs: int | None = getattr(environment, "fixed_envs", None)
-        self.one_vector = bool(getattr(environment, "one_vector", False))
-        self.reports_return = reports_return(environment)
+        super().__init__(environment, seated_spec(environment.spec, seats))
+        self.seats = seats
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> SeatedVector:
         return SeatedVector(self.environment.open(indices, seed, render), self.environment.spec, indices, self.seats)
 
 
-class SeatedVector:
+class SeatedVector(VectorWrapper):
     """A vector of which some seats learn. Episode k of environment i begins in seat i + k."""
-
-    stateful = False
-    watch: Callable[[int], None] | None = None
 
     def __init__(self, vector: HostVector, spec: EnvSpec, indices: Sequence[int], seats: int):
         """`spec` is that of the vector inside."""
-        self._vector, self._seats = vector, seats
+        super().__init__(vector)
+        self._seats = seats
         ((self._group, agents),) = spec.groups.items()
         self._players, self._indices = agents.agents, np.asarray(indices, np.int64)
         rows = len(indices) * self._players
@@ -96,18 +85,12 @@ class SeatedVector:
         self._action = np.zeros((rows, *agents.action.shape), agents.action.dtype)
         self._rows = self._seating(np.zeros(len(indices), np.int64))
 
-    @property
-    def lives(self) -> Lives | None:
-        return lives_of(self._vector)
-
     def reset(self, observation: dict[str, PyTree]) -> None:
-        self._vector.watch = self.watch
         self._vector.reset({self._group: self._observation})
         self._rows = self._seating(self._vector.episode_numbers())
         self._show(self._observation, observation)
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
-        self._vector.watch = self.watch
         for group, rows in self._rows.items():
             self._action[rows.ravel()] = action[group]
         reward = np.zeros(len(self._action), out.reward[self._group].dtype)
@@ -127,34 +110,12 @@ class SeatedVector:
             self._rows = self._seating(self._vector.episode_numbers())
         self._show(self._observation, out.observation)
 
-    def episode_numbers(self) -> np.ndarray:
-        return self._vector.episode_numbers()
-
     def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
-        self._vector.watch = self.watch
         whole = [self._of_all(episode, int(index)) for episode, index in zip(episodes, self._indices, strict=True)]
         cut = self._vector.restore(whole, {self._group: self._observation})
         self._rows = self._seating(self._vector.episode_numbers())
         self._show(self._observation, observation)
         return cut
-
-    def condemn(self, row: int, episode: int, what: str) -> None:
-        self._vector.condemn(row, episode, what)
-
-    def failures(self) -> list[Failure]:
-        return self._vector.failures()
-
-    def episode_metrics(self) -> list[EpisodeMetrics]:
-        return ended_episodes(self._vector)
-
-    def cut_with_others(self) -> list[tuple[int, int]]:
-        return cut_with_others(self._vector)
-
-    def render(self, row: int) -> np.ndarray:
-        return self._vector.render(row)
-
-    def close(self) -> None:
-        self._vector.close()
 
     def _order(self, episode: np.ndarray, index: np.ndarray) -> np.ndarray:
         """[..., players] the player in each seat: those that learn come first."""
@@ -169,7 +130,7 @@ class SeatedVector:
         """Copies what the players of all environments, or of some, see to where their groups see it."""
         for group, rows in self._rows.items():
             own = slice(None) if envs is None else envs.repeat(rows.shape[1])
-            _copy(source, target[group], rows.ravel()[own], own)
+            copy_rows(source, rows.ravel()[own], target[group], own)
 
     def _of_all(self, episode: Episode, index: int) -> Episode:
         """An episode with the actions of all players, as the vector inside knows it."""
@@ -180,14 +141,3 @@ class SeatedVector:
         for group, players in seats.items():
             actions[:, players] = episode.actions[group].reshape(length, len(players), *self._action.shape[1:])
         return Episode(episode.number, {self._group: actions})
-
-
-def _copy(source: PyTree, target: PyTree, rows: np.ndarray, own: Any) -> None:
-    if isinstance(source, dict):
-        for name in source:
-            _copy(source[name], target[name], rows, own)
-    elif isinstance(source, tuple):
-        for part, into in zip(source, target, strict=True):
-            _copy(part, into, rows, own)
-    else:
-        target[own] = source[rows]

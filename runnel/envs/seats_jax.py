@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from runnel.environment import JaxEnvironment, TimeStep
 from runnel.envs.seats import OPPONENT, seated_spec
-from runnel.types import Array, EnvSpec, PyTree
+from runnel.envs.wrappers import JaxWrapper
+from runnel.types import Array, PyTree
 
 SEATS_KEY = 0x5EA7
 """Folded into the key of a reset: the environment draws its own numbers as it does without seats."""
@@ -22,16 +23,14 @@ class SeatedState(NamedTuple):
     order: Array  # [players] the player in each seat: those that learn come first
 
 
-class SeatedJaxEnvironment:
+class SeatedJaxEnvironment(JaxWrapper):
     """A JAX environment of which some seats learn."""
 
     def __init__(self, environment: JaxEnvironment, seats: int):
-        self.environment, self.seats = environment, seats
-        self.spec: EnvSpec = seated_spec(environment.spec, seats)
+        super().__init__(environment, seated_spec(environment.spec, seats))
+        self.seats = seats
         ((self._group, agents),) = environment.spec.groups.items()
         self._players = agents.agents
-        if hasattr(environment, "render"):
-            self.render = lambda state: environment.render(state.inner)  # type: ignore[attr-defined]
 
     def reset(self, key: Array) -> tuple[SeatedState, PyTree]:
         inner, observation = self.environment.reset(key)

@@ -72,10 +72,10 @@ class TeamVector(RecoveringVector[Game]):
             self.watch(-1)
 
     def render(self, row: int) -> np.ndarray:
-        return np.asarray(self._environments[row].environment.render(), np.uint8)
+        return np.asarray(self.environments[row].environment.render(), np.uint8)
 
     def _use(self, row: int, environment: Game) -> None:
-        self._environments[row] = environment
+        self.environments[row] = environment
 
     def _close(self, environment: Game) -> None:
         environment.environment.close()
@@ -170,7 +170,7 @@ class TeamVector(RecoveringVector[Game]):
         return _Played(shown, rewards, moment.terminated, moment.truncated, moment.infos)
 
     def _call(self, row: int, call: str, argument: Any) -> tuple[Moment, np.ndarray | None]:
-        game = self._environments[row]
+        game = self.environments[row]
         moment = getattr(game, call)(argument)
         return moment, None if self._state is None else self._state(game.environment, moment)
 

@@ -45,7 +45,7 @@ class UserVector(PooledVector):
         """`build` makes the vectors, at first and where they failed; they are closed where `closes`."""
         super().__init__(name, indices, seed, observations)
         self._build, self._closes, self._closed, self._actions = build, closes, closed, actions
-        self._treated = build()
+        self.treated = build()
         self._cut_with_others: deque[tuple[int, int]] = deque(maxlen=KEPT)  # rows and episodes
         self._proven = False  # whether every environment has once begun an episode
 
@@ -72,7 +72,7 @@ class UserVector(PooledVector):
         return found
 
     def render(self, row: int) -> np.ndarray:
-        picture = self._treated.render(row)
+        picture = self.treated.render(row)
         if np.ndim(picture) != 3:
             raise UserError(
                 f"{self._name} cannot be rendered: wanted one [height, width, 3] for each environment from `render`, "
@@ -86,7 +86,7 @@ class UserVector(PooledVector):
 
     def _begin_all(self) -> None:
         while True:
-            given = self._try("reset", self._treated.reset, self._this_seed)
+            given = self._try("reset", self.treated.reset, self._this_seed)
             fault = given if isinstance(given, EnvironmentFault) else self._show("reset", given)
             if fault is None:
                 self._proven = True
@@ -99,7 +99,7 @@ class UserVector(PooledVector):
 
     def _step(self, actions: np.ndarray) -> VectorStep | EnvironmentFault:
         """What the vector gave for these actions, or what is wrong with it for all environments."""
-        step = self._try("step", self._treated.step, actions, self._next_seed)
+        step = self._try("step", self.treated.step, actions, self._next_seed)
         if isinstance(step, EnvironmentFault):
             return step
         rewards = step.reward
@@ -179,7 +179,7 @@ class UserVector(PooledVector):
         """Begins the next episodes of these. Where the vector can only reset all of them, the others are cut."""
         left = list(dict.fromkeys(rows))
         while left:
-            given = self._try("reset", self._treated.restart, left, self._this_seed)
+            given = self._try("reset", self.treated.restart, left, self._this_seed)
             if isinstance(given, EnvironmentFault):
                 self._make_anew(given, out)
                 return
@@ -218,10 +218,10 @@ class UserVector(PooledVector):
             self._fail(0, problem)
 
     def _build_again(self) -> None:
-        self._treated = self._build()
+        self.treated = self._build()
 
     def _close_vectors(self) -> None:
-        for vector in self._treated.vectors if self._closes else ():
+        for vector in self.treated.vectors if self._closes else ():
             with contextlib.suppress(Exception, SystemExit):  # what it did was good, and is done
                 vector.close()
 
@@ -241,7 +241,7 @@ class UserVector(PooledVector):
 
     def _unpack(self, action: dict[str, np.ndarray]) -> np.ndarray:
         actions = np.asarray(self._actions.unpack(action[DEFAULT_GROUP]))
-        spare = sum(vector.num_envs for vector in self._treated.vectors) - len(actions)
+        spare = sum(vector.num_envs for vector in self.treated.vectors) - len(actions)
         return np.concatenate([actions, actions[:1].repeat(spare, axis=0)]) if spare else actions
 
     def _this_seed(self, env: int) -> int:

@@ -39,7 +39,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
         self._indices = [int(index) for index in indices]
         self._seed = int(seed)
         rows = len(self._indices)
-        self._environments = [make() for _ in indices]
+        self.environments = [make() for _ in indices]
         self._episodes = [0] * rows
         self._clock = 0  # steps of the vector since `reset` or `restore`
         self._failures = Failures(name, rows)
@@ -98,7 +98,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
         return self._ended.fetch()
 
     def close(self) -> None:
-        for environment in self._environments:
+        for environment in self.environments:
             with contextlib.suppress(Exception, SystemExit):  # what it did was good, and is done
                 self._close(environment)
 
@@ -148,7 +148,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
         if self.watch is not None:
             self.watch(row)
         with contextlib.suppress(Exception, SystemExit):
-            self._close(self._environments[row])
+            self._close(self.environments[row])
         try:
             self._use(row, self._make())
         except KeyboardInterrupt:

@@ -101,6 +101,10 @@ class EvaluationWorkers:
         done, self._done = self._done, []
         return done
 
+    def all_play(self) -> bool:
+        """Whether every worker has begun to play."""
+        return all(share.warm for share in self._shares)
+
     def busy(self) -> bool:
         return self._now is not None or bool(self._waiting)
 

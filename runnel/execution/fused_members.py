@@ -70,7 +70,7 @@ class SharedPrograms:
         others = [config.get(part) for part in ("environment", "distribution", "envs", "frozen")]
         key = json.dumps([config["algorithm"].get("class"), settings, sorted(traced), others], sort_keys=True)
         if key not in self._made:
-            self._made[key] = _cohort_program(built, traced)
+            self._made[key] = cohort_program(built, traced)
         return self._made[key]
 
     def built(self, member: WaitingMember, trust: Collection[str], objects: Mapping[str, Any]) -> BuiltRun:
@@ -346,7 +346,7 @@ def devices_of(built: BuiltRun) -> list[Any]:
     return [by_name[name] for name in built.plan.fragments[0].devices[0]]
 
 
-def _cohort_program(built: BuiltRun, traced: Sequence[str]) -> CohortProgram:
+def cohort_program(built: BuiltRun, traced: Sequence[str]) -> CohortProgram:
     """The program of members like this one, with these settings as its arguments."""
 
     def make_loop(values: Mapping[str, Any]) -> Loop:

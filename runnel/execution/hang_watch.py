@@ -72,14 +72,14 @@ class HangWatch:
     def held(self) -> Frame | None:
         """Where the run has waited for its environment for a while, if it has."""
         stack = self.stack()
-        if self._silent_s < HELD_S or self._limit(stack) is None:
+        if self._silent_s < HELD_S or self.limit(stack) is None:
             return None
         called = any(_within(stack, *call) for call in (*STEPPING, *RESETTING))
         return stacks.place(stack) if called else stacks.own(stack)
 
     def _look_for_a_hang(self, stack: Sequence[Frame], passed: float) -> None:
         steps = self.steps()
-        limit = self._limit(stack)
+        limit = self.limit(stack)
         self._silent_s = self._silent_s + passed if steps == self._seen and limit is not None else 0.0
         self._seen = steps
         if limit is not None and self._silent_s > limit:
@@ -87,7 +87,7 @@ class HangWatch:
             self.say(f"the environment has not returned for {self._silent_s:.0f} s:\n{self.text()}")
             self.end(f"the environment has not returned for {self._silent_s:.0f} s (--hang-after), in {at}", LAST_S)
 
-    def _limit(self, stack: Sequence[Frame]) -> float | None:
+    def limit(self, stack: Sequence[Frame]) -> float | None:
         """How long the run may stay where it is; None where it is not in an environment."""
         if stacks.compiles(stack):
             return None

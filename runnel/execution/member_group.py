@@ -145,13 +145,13 @@ class MemberGroup:
                     said = _say(view, backend.notes, said)
                     for text in backend.news():
                         view.event(text)
-                    self._show(view)
+                    self.show(view)
                     self._take_requests()
                     backend.wait(SHOW_S)
             except Interrupted:
                 backend.abort()
                 raise
-            self._show(view)
+            self.show(view)
             del stopping
 
     def _take_requests(self) -> None:
@@ -175,7 +175,8 @@ class MemberGroup:
         self.asked = signal.Signals(number).name
         self._backend.stop(number)
 
-    def _show(self, view: LiveView) -> None:
+    def show(self, view: LiveView) -> None:
+        """Shows how far all members have come."""
         training = self._backend.standing()
         known = [training.get(index) or self._ended(self.members[index]) for index in self._shown]
         if not any(each.env_steps for each in known):

@@ -71,7 +71,7 @@ class MemberProcesses:
                     self._news.append(f"{member.directory.name} failed (status {status}); see {_log(member)}")
         while self._waiting and len(self._running) < self._at_a_time and self._stopped is None:
             member = self._waiting.pop(0)
-            process = self._start(member)
+            process = self.start(member)
             self._running[member.number] = (member, process)
             if self._stopped is not None:  # a signal that came while it was started
                 _signal(process, self._stopped)
@@ -120,7 +120,8 @@ class MemberProcesses:
         for _, process in self._running.values():
             process.wait()
 
-    def _start(self, member: WaitingMember) -> subprocess.Popen[bytes]:
+    def start(self, member: WaitingMember) -> subprocess.Popen[bytes]:
+        """Starts the process of a member."""
         job = {**self._job, "directory": str(member.directory.absolute()), "parent": os.getpid()}
         log = _log(member)
         log.parent.mkdir(exist_ok=True)

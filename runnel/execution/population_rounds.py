@@ -104,13 +104,13 @@ class PopulationRounds:
     def _advance(self, view: LiveView) -> bool:
         """One round after another; whether the last one is over."""
         while not self._asked:
-            self._follow()
+            self.follow()
             self._train(view)
             if self._asked:
                 break
             if self._target() == self._config.steps:
                 return True
-            self._decide(view)
+            self.decide(view)
         return not self._left() and self._target() == self._config.steps
 
     def _stop(self, number: int) -> None:
@@ -155,7 +155,7 @@ class PopulationRounds:
 
     # Deciding
 
-    def _decide(self, view: LiveView) -> None:
+    def decide(self, view: LiveView) -> None:
         """Writes down the decision after this round: from here on it counts."""
         number, now = len(self._rounds) + 1, population_file.settings_now(self._config, self._rounds)
         scores = np.array([member_copy.score(path, self.rule.objective) for path in self._paths])
@@ -192,7 +192,7 @@ class PopulationRounds:
                     "state is copied keeps its own"
                 )
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Lets all members follow the newest decision, if they do not yet."""
         if len(self._rounds) == self._config.applied:
             return

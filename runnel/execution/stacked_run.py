@@ -112,7 +112,7 @@ class StackedRun:
         saved_at = time.monotonic()
         while self.live and self._steps < self._asked.steps and not self.stopped:
             before = self._steps
-            self._call()
+            self.call()
             self._record(log, returns)
             self._evaluate_if_due(before)
             self._compact()
@@ -128,7 +128,7 @@ class StackedRun:
 
     # Calls
 
-    def _call(self) -> None:
+    def call(self) -> None:
         """Trains all rows by the same number of iterations."""
         mark = self._schedule.next_mark(self._steps)
         stop = self._asked.steps if mark is None else min(self._asked.steps, mark)

@@ -124,7 +124,7 @@ class SweepDriver:
     def _begin(self, store: TrialStore, batch: TrialBatch) -> None:
         """Sees to it that the trials of a batch are recorded and have members."""
         for number in batch.trials[max(0, len(store.trials()) - batch.trials[0]) :] if batch.rung == 0 else ():
-            store.add(self._proposed(store, number))
+            store.add(self.proposed(store, number))
         listed = members_file.read(self._directory) if members_file.holds_members(self._directory) else []
         maker = replace(self._maker, _made={})
         made = []
@@ -137,7 +137,8 @@ class SweepDriver:
             path = self._directory / members_file.FILE
             raise UserError(f"{path}: found other members than those of the trials; was the file edited?")
 
-    def _proposed(self, store: TrialStore, number: int) -> dict[str, Any]:
+    def proposed(self, store: TrialStore, number: int) -> dict[str, Any]:
+        """Settings for a trial that fit together."""
         problem: UserError | None = None
         for attempt in range(ATTEMPTS):
             settings = store.propose(number, attempt)

@@ -228,11 +228,12 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None, new_key: 
     except signing.NoKey as why:
         flags = " ".join(map(_flag, own))
         return Signed(code, f"the run is not signed: {why}. `runnel resume` and `eval` will need {flags}")
-    signature = signing.sign(_covered(config, code["names"]), key)
+    signature = signing.sign(covered(config, code["names"]), key)
     return Signed({**code, "key": signing.fingerprint(key), "signature": signature})
 
 
-def _covered(config: Mapping[str, Any], names: Any) -> dict[str, Any]:
+def covered(config: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    """What the signature of a configuration covers."""
     shown = {WANDB: True} if config.get(WANDB) is True else {}
     shown |= {part: config[part] for part in (EVALUATION, RULE) if config.get(part)}
     return {"what": "runnel run", "names": names, **{part: config.get(part) for part in PARTS}, **shown}
@@ -257,7 +258,7 @@ def unsigned_because(config: Mapping[str, Any]) -> str:
         key = signing.read_key(signing.key_file())
     except signing.NoKey as why:
         return f"cannot be verified ({why})"
-    if signing.is_signed(_covered(config, code["names"]), code["signature"], key):
+    if signing.is_signed(covered(config, code["names"]), code["signature"], key):
         return ""
     same_key = code.get("key") == signing.fingerprint(key)
     return (

@@ -55,6 +55,11 @@ class AgentMail:
         self._kept.append(_Sent(self._sent, len(text), list(_pieces([text, *parts]))))
         self._push()
 
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages the other side may not have."""
+        return len(self._kept)
+
     def tick(self) -> None:
         """To be called several times a second: sends what could not be sent, or has to be again, and acknowledges."""
         now = self._clock()

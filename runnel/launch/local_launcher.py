@@ -278,7 +278,7 @@ class LocalLauncher:
         worker, control, server, serial = start
         reply = server.reply(serial)
         if "refused" in reply.value:
-            raise _refusal(worker.name, len(self._processes), reply.value["errno"])
+            raise refusal(worker.name, len(self._processes), reply.value["errno"])
         process = LocalProcess(worker, server, serial, reply.value["pid"], reply.fds[0], control)
         self._processes.append(process)
         message = {"entry": worker.entry, "job": worker.job, "place": _here(worker.environ)}
@@ -323,7 +323,8 @@ def _here(environ: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _refusal(name: str, running: int, number: int) -> UserError:
+def refusal(name: str, running: int, number: int) -> UserError:
+    """Why a worker could not be started, by the error's number."""
     if number in (errno.EMFILE, errno.ENFILE):
         return too_many_descriptors(f"no descriptor left for '{name}' after {running} workers")
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]

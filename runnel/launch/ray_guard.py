@@ -98,7 +98,7 @@ def _end_all(folder: Path) -> None:
     for pid in running_in(folder):
         _signal(pid, signal.SIGKILL)
     deadline = time.monotonic() + END_S
-    while (left := _descendants(os.getpid())) and time.monotonic() < deadline + END_S:
+    while (left := descendants(os.getpid())) and time.monotonic() < deadline + END_S:
         if time.monotonic() > deadline:
             for pid in left:
                 _signal(pid, signal.SIGKILL)
@@ -108,12 +108,13 @@ def _end_all(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
-                found += [child, *_descendants(child)]
+                found += [child, *descendants(child)]
     return found
 
 

@@ -96,6 +96,11 @@ class RayHostLauncher:
         self.open: bool = ready["open"]
         """Whether it admits clients without a token."""
 
+    @property
+    def pid(self) -> int:
+        """Of the guard of the link, whose descendants are all processes that were started."""
+        return self._link.pid
+
     def machines(self) -> list[Machine]:
         """The machines that have a free CPU, with the devices that a run would get."""
         found = self._ask({"do": "machines"}, CONNECT_S)["machines"]

@@ -258,9 +258,9 @@ def connect(wanted: RayRequest) -> tuple[RayLink, str | None]:
         )
     if address not in (None, "auto", "local"):
         probe(address)
-        _join(address, address)
+        join(address, address)
     elif address != "local" and (found := _found()) is not None and (address == "auto" or answers(found)):
-        _join("auto", found)
+        join("auto", found)
     elif address == "auto":
         raise UserError("found no Ray on this machine, wanted a cluster; run `ray start --address=HEAD:6379` here")
     else:
@@ -282,7 +282,8 @@ def _begin() -> str:
     return folder
 
 
-def _join(address: str, at: str) -> None:
+def join(address: str, at: str) -> None:
+    """Makes this process a driver of the cluster."""
     nowhere = f"this machine is no part of it; run `ray start --address={at}` here first"
     if not services.find_node_ids():  # Ray would search for a while
         raise UserError(f"cannot use the Ray cluster at {at}: {nowhere}")

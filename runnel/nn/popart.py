@@ -84,14 +84,15 @@ def updated(statistics: PopArt | None, model: Any, batch: Moments | None) -> tup
     """
     if statistics is None or batch is None:
         return model, statistics
-    new = _moved(statistics, batch)
+    new = moved(statistics, batch)
     head = model.critic["params"]
     kernel = head["kernel"] * (statistics.deviation / new.deviation)
     bias = normalised(new, value(statistics, head["bias"]))
     return model.replace(critic={"params": {"kernel": kernel, "bias": bias}}), new
 
 
-def _moved(statistics: PopArt, batch: Moments) -> PopArt:
+def moved(statistics: PopArt, batch: Moments) -> PopArt:
+    """The statistics after one more batch."""
     count = statistics.updates + 1
     step = jnp.maximum(STEP, 1 / count).astype(statistics.mean.dtype)
     off = batch.about - statistics.mean  # not 0 where the batch was made with older statistics

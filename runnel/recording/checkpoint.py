@@ -189,8 +189,8 @@ class Checkpoints:
         if run_directory.exists(self.run_dir, f"{DIRECTORY}/{target}"):
             # It counts until the new one is there: a run may be killed between any two lines.
             run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{target}{BEFORE}")
-            self._rename(target, target + BEFORE)
-        self._rename(temporary, target)
+            self.rename(target, target + BEFORE)
+        self.rename(temporary, target)
 
     def read(self, path: Path, part: str = STATE) -> dict[str, np.ndarray]:
         """All arrays of one checkpoint by their names on disk, whatever their types. `part`: "state" or "replay"."""
@@ -252,7 +252,8 @@ class Checkpoints:
             page="troubleshooting#resume-is-refused",
         )
 
-    def _rename(self, name: str, other: str) -> None:
+    def rename(self, name: str, other: str) -> None:
+        """Gives a checkpoint another name."""
         with run_directory.directory(self.run_dir, DIRECTORY) as fd:
             os.rename(name, other, src_dir_fd=fd, dst_dir_fd=fd)
 

@@ -40,14 +40,14 @@ TRACKERS: Final[Mapping[str, Tracker]] = {
 
 
 @functools.cache
-def _offered() -> Mapping[str, metadata.EntryPoint]:
+def offered() -> Mapping[str, metadata.EntryPoint]:
     """By name: sinks of installed packages. The environment's packages do not change while a process runs."""
     return {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
 
 
 def names() -> list[str]:
     """Every name that is not an import path."""
-    return sorted({*TRACKERS, *_offered()})
+    return sorted({*TRACKERS, *offered()})
 
 
 def maker(name: str) -> SinkMaker:
@@ -57,9 +57,9 @@ def maker(name: str) -> SinkMaker:
         if find_spec(tracker.package) is None:
             raise NotInstalled(f"the sink {name}", f"'{tracker.package}'", tracker.extra)
         return serialization.import_object(tracker.path)
-    if name in _offered():
+    if name in offered():
         try:
-            found: Any = _offered()[name].load()
+            found: Any = offered()[name].load()
         except Exception as problem:
             raise UserError(
                 f"the sink {name} of the installed package {_package(name)} cannot be imported: {problem}"
@@ -116,5 +116,5 @@ def _made(name: str, run_dir: Path, config: Mapping[str, Any]) -> Sink:
 
 
 def _package(name: str) -> str:
-    package = _offered()[name].dist
+    package = offered()[name].dist
     return "?" if package is None else package.name

@@ -91,7 +91,7 @@ def _draw(drawn: Sequence[Curve | Band], metric: str) -> Any:
         colour = COLOURS[number % len(COLOURS)]
         style = ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
         label = plain(labelled[number]) or None
-        smooth = curve.values if isinstance(each, Band) else _smoothed(curve.values)
+        smooth = curve.values if isinstance(each, Band) else smoothed(curve.values)
         if isinstance(each, Band):
             # Of a single point, an area would have no width.
             width = 0 if len(curve.env_steps) > 1 else 6
@@ -115,7 +115,7 @@ def _draw(drawn: Sequence[Curve | Band], metric: str) -> Any:
     return figure
 
 
-def _smoothed(values: np.ndarray) -> np.ndarray:
+def smoothed(values: np.ndarray) -> np.ndarray:
     """The curve itself, or a running mean over 1/30 of it where it jumps about."""
     span = np.ptp(values)
     if len(values) < 30 or np.abs(np.diff(values)).sum() <= NOISY * span:

@@ -43,17 +43,17 @@ class Bell(ABC):
             while True:
                 # In this order nothing is missed: what was made before the announcement is found by this check, and a
                 # ring after it wakes us.
-                self._announce()
+                self.announce()
                 found = ready()
                 left = end - monotonic()
                 if found is not None or left <= 0:
                     return found
-                self._nap(min(left, NAP_S))
+                self.nap(min(left, NAP_S))
                 found = ready()  # at once: the peer that rang has waited long enough
                 if found is not None:
                     return found
         finally:
-            self._awake()
+            self.awake()
 
     @abstractmethod
     def beat(self) -> None:
@@ -76,13 +76,13 @@ class Bell(ABC):
         """Whether the owner waits for something and no longer polls for it."""
 
     @abstractmethod
-    def _announce(self) -> None:
+    def announce(self) -> None:
         """Publishes that the owner is about to sleep: from now on a ring wakes it."""
 
     @abstractmethod
-    def _nap(self, timeout_s: float) -> None:
-        """Sleeps until a ring that came after the announcement, or for `timeout_s`."""
+    def nap(self, timeout_s: float) -> bool:
+        """Sleeps until a ring that came after the announcement, or for `timeout_s`; returns whether it was rung."""
 
     @abstractmethod
-    def _awake(self) -> None:
+    def awake(self) -> None:
         """Publishes that the owner no longer sleeps: rings need do nothing."""

@@ -60,10 +60,10 @@ class Courier:
         self.failed: str | None = None
         """Why the courier has ended without being stopped: an error of its own, which no peer can cause."""
         self._keys = keys
-        self._door = Door(keys, interface, 2 * wire.FRAME_BYTES)
-        self.address, self.public = self._door.address, keys.public
+        self.door = Door(keys, interface, 2 * wire.FRAME_BYTES)
+        self.address, self.public = self.door.address, keys.public
         self.bell = shared_memory.SharedBell.create(spin_s=0.0)
-        for socket in self._door.sockets:
+        for socket in self.door.sockets:
             self.bell.watch(int(socket.getsockopt(zmq.FD)))
         self._lock = RLock()  # held during any access to the sockets, rings and stores
         self._thread: Thread | None = None
@@ -92,12 +92,12 @@ class Courier:
         """From now on carries these, and these alone. Ids and epoch are the same on all hosts."""
         with self._lock:
             for name in [name for name, peer in self._peers.items() if peers.get(name) != peer]:
-                self._door.expel(name)
+                self.door.expel(name)
                 self._links.pop(name).call.close()
             for name, peer in peers.items():
                 if name not in self._links:
-                    self._door.admit(name, peer.public)
-                    call = Call(self._keys, peer.address, peer.public, context=self._door.context)
+                    self.door.admit(name, peer.public)
+                    call = Call(self._keys, peer.address, peer.public, context=self.door.context)
                     self._links[name] = PeerLink(name, call)
             self._peers = dict(peers)
             self._joined = _Joined(sends, takes, publishes, mirrors)
@@ -138,7 +138,7 @@ class Courier:
         for link in self._links.values():
             link.call.close()
         self._links.clear()
-        self._door.close()
+        self.door.close()
         self.bell.close()
 
     def tally(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Courier:
             return {
                 "carried": dict(carried),
                 "wire": dict(self._wire),
-                "dropped": dict(self._dropped + self._door.counts),
+                "dropped": dict(self._dropped + self.door.counts),
                 "rejected": self.rejected(),
                 "packed": {
                     out.spec.id: {
@@ -166,15 +166,21 @@ class Courier:
                         "connected": link.is_up,
                         "silent_s": None if link.heard_at is None else round(now - link.heard_at, 3),
                         "bytes_per_s": round(link.bytes_per_s),
+                        "unpacks": link.unpacks,
                     }
                     for name, link in self._links.items()
                 },
                 "failed": self.failed,
             }
 
+    def delivered(self, store: int) -> bool:
+        """Whether every host is known to have the newest parameters that were sent to it."""
+        with self._lock:
+            return not self._publishing[store].under_way
+
     def rejected(self) -> dict[str, dict[str, int]]:
         """Connections that were refused, by reason and by address."""
-        return self._door.rejected.json()
+        return self.door.rejected.json()
 
     # The thread
 
@@ -197,16 +203,16 @@ class Courier:
     def _work(self) -> None:
         try:
             while not self._stopping:
-                self.bell.wait(self._round, 1.0)
+                self.bell.wait(self.turn, 1.0)
         except Exception:
             self.failed = traceback.format_exc()
 
-    def _round(self) -> bool | None:
-        """Takes what came, then sends what there is."""
+    def turn(self) -> bool | None:
+        """Takes what came, then sends what there is: what the thread does again and again."""
         with self._lock:
             now = monotonic()
             for _ in range(AT_ONCE):
-                came = self._door.receive()
+                came = self.door.receive()
                 if came is None:
                     break
                 self._hear(*came, now)

@@ -27,7 +27,7 @@ MOST_BYTES = 2**20
 QUEUED = 1000
 """How many messages may wait in a socket for one peer."""
 
-_HEARTBEAT_MS, _SILENCE_MS = 2_000, 10_000
+HEARTBEAT_MS, SILENCE_MS = 2_000, 10_000
 _CONNECT_MS, _HANDSHAKE_MS, _RECONNECT_MS, _RECONNECT_MOST_MS = 3_000, 10_000, 50, 1_000
 _IDS_KEPT = 8
 _RENEW_S, _RENEW_MOST_S = 0.5, 4.0
@@ -226,7 +226,7 @@ def _socket(
     socket.handshake_ivl = _HANDSHAKE_MS
     # A network that was cut gives no error: a peer that is silent for too long counts as gone, and is called again.
     socket.tcp_keepalive = 1
-    socket.heartbeat_ivl, socket.heartbeat_timeout = _HEARTBEAT_MS, _SILENCE_MS
+    socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
     socket.connect_timeout = _CONNECT_MS
     socket.reconnect_ivl, socket.reconnect_ivl_max = _RECONNECT_MS, _RECONNECT_MOST_MS
     socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()

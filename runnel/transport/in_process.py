@@ -53,13 +53,13 @@ class InProcessBell(bell.Bell):
     def sleeps(self) -> bool:
         return self._sleeping
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         self._sleeping = True
 
-    def _nap(self, timeout_s: float) -> None:
-        self._lock.acquire(timeout=timeout_s)
+    def nap(self, timeout_s: float) -> bool:
+        return self._lock.acquire(timeout=timeout_s)
 
-    def _awake(self) -> None:
+    def awake(self) -> None:
         self._sleeping = False
 
 

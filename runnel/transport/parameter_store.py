@@ -118,12 +118,12 @@ class SharedStore:
 
     def __init__(self, fd: int, schema: Schema, new: bool) -> None:
         self.schema = schema
-        self._buffer = memory.attach(fd, size(schema))
-        self._words = memoryview(self._buffer).cast("B").cast("q")
+        self.buffer = memory.attach(fd, size(schema))
+        self.words = memoryview(self.buffer).cast("B").cast("q")
         wanted = (_MAGIC_VALUE, fingerprint(schema))
         if new:
-            self._words[_MAGIC], self._words[_SCHEMA] = wanted
-        elif (found := (self._words[_MAGIC], self._words[_SCHEMA])) != wanted:
+            self.words[_MAGIC], self.words[_SCHEMA] = wanted
+        elif (found := (self.words[_MAGIC], self.words[_SCHEMA])) != wanted:
             raise ValueError(f"this memory is not a store of this schema; its head says {found} in place of {wanted}")
         self._fd = fd
 
@@ -153,20 +153,20 @@ class SharedStore:
 
     def writer(self, bells: Sequence[Bell] = ()) -> SharedWriter:
         """The end that publishes, `bells` being those of the readers. It goes on where an earlier writer ended."""
-        return SharedWriter(self._buffer, self._words, self.schema, bells)
+        return SharedWriter(self.buffer, self.words, self.schema, bells)
 
     def reader(self) -> SharedReader:
         """An end that reads."""
-        return SharedReader(self._buffer, self._words, self.schema)
+        return SharedReader(self.buffer, self.words, self.schema)
 
     def clear(self) -> None:
         """Forgets everything that was published. Ends made before are of no use after."""
-        self._words[_NEWEST] = 0
+        self.words[_NEWEST] = 0
 
     def close(self) -> None:
         """Lets go of descriptor and memory; the memory itself goes with the last end that views it."""
-        self._buffer = bytearray()
-        self._words = memoryview(self._buffer).cast("q")
+        self.buffer = bytearray()
+        self.words = memoryview(self.buffer).cast("q")
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -183,14 +183,14 @@ class SharedWriter:
     """The publishing end of a store in shared memory: a `StoreWriter`."""
 
     def __init__(self, buffer: Any, words: memoryview[int], schema: Schema, bells: Sequence[Bell]) -> None:
-        self._words = words
+        self.words = words
         self._schema = schema
         self._headers, self._arrays = _buffers(buffer, schema)
         self._bells = tuple(bells)
 
     def publish(self, arrays: Sequence[Any], version: int, iteration: int) -> None:
         found = checked(arrays, self._schema)
-        words = self._words
+        words = self.words
         # A writer killed before the last line left the newest as it was, and its successor fills the same buffer anew.
         number = words[_NEWEST] + 1
         header = self._headers[number % BUFFERS]
@@ -210,13 +210,13 @@ class SharedReader:
     """A reading end of a store in shared memory: a `StoreReader`."""
 
     def __init__(self, buffer: Any, words: memoryview[int], schema: Schema) -> None:
-        self._words = words
+        self.words = words
         self._headers, self._arrays = _buffers(buffer, schema)
         self._seen = (0, -1, -1)  # number, version and iteration as last looked up
 
     def number(self) -> int:
         """How often something was published."""
-        return self._words[_NEWEST]
+        return self.words[_NEWEST]
 
     def version(self) -> int:
         return self._look()[1]
@@ -225,19 +225,19 @@ class SharedReader:
         return self._look()[2]
 
     def _look(self) -> tuple[int, int, int]:
-        if self._words[_NEWEST] != self._seen[0]:
+        if self.words[_NEWEST] != self._seen[0]:
             self._seen = self._whole(copy=False)[0]
         return self._seen
 
     def read(self) -> Parameters:
-        if not self._words[_NEWEST]:
+        if not self.words[_NEWEST]:
             raise ValueError("nothing was published yet: wait until iteration() is 0 or more")
         self._seen, arrays = self._whole(copy=True)
         return Parameters(self._seen[1], self._seen[2], arrays)
 
     def _whole(self, copy: bool) -> tuple[tuple[int, int, int], list[np.ndarray]]:
         """The newest publication, read again until nothing of it changed meanwhile."""
-        words, end = self._words, monotonic() + READ_LIMIT_S
+        words, end = self.words, monotonic() + READ_LIMIT_S
         while True:
             number = words[_NEWEST]
             order()

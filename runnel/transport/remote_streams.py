@@ -274,7 +274,7 @@ class Publishing:
         self._fingerprint = fingerprint(spec.store.schema)
         self._reader = spec.store.reader()
         self._read: tuple[wire.PublishedEntry, bytes] | None = None
-        self._under_way: dict[str, int] = {}  # by host: the number of the publication
+        self.under_way: dict[str, int] = {}  # by host: the number of the publication
         self._arrived: dict[str, int] = {}
 
     def now(self) -> wire.Has:
@@ -284,12 +284,12 @@ class Publishing:
     def look(self) -> None:
         number = self._reader.number()
         for link in self.links:
-            if number and link.is_up and link.name not in self._under_way and self._arrived.get(link.name) != number:
-                self._under_way[link.name] = 0
+            if number and link.is_up and link.name not in self.under_way and self._arrived.get(link.name) != number:
+                self.under_way[link.name] = 0
                 link.put(partial(self._newest, link.name))
 
     def again(self, link: PeerLink) -> None:
-        self._under_way.pop(link.name, None)
+        self.under_way.pop(link.name, None)
 
     def _newest(self, to: str, _: int) -> wire.Parcel:
         number = self._reader.number()
@@ -300,14 +300,14 @@ class Publishing:
                 wire.PublishedEntry(self.spec.id, self._fingerprint, number, version, iteration, len(body)),
                 body,
             )
-        self._under_way[to] = number
+        self.under_way[to] = number
         self._count["parameters", "sent_messages"] += 1
         self._count["parameters", "sent_bytes"] += len(self._read[1])
         return self._read
 
     def has(self, name: str, entry: wire.Has) -> None:
-        if self._under_way.get(name) == entry.number:
-            del self._under_way[name]
+        if self.under_way.get(name) == entry.number:
+            del self.under_way[name]
             self._arrived[name] = entry.number
 
 

@@ -28,12 +28,12 @@ from runnel.transport.stream import NO_HEADER, Closed, End, Header, Message, Sch
 # Words at the head of the ring: written once by its creator,
 _HEAD = 3  # what `SlotLayout.constants` says
 # by the writer,
-_COMMITTED, _BEGUN, _WRITER_CLOSED = range(LINE_WORDS, LINE_WORDS + 3)
+_COMMITTED, BEGUN, _WRITER_CLOSED = range(LINE_WORDS, LINE_WORDS + 3)
 # by the reader,
 _RECEIVED, _READER_CLOSED = range(2 * LINE_WORDS, 2 * LINE_WORDS + 2)
 # by the supervisor of both.
 _WRITER_LOST, _READER_LOST = range(3 * LINE_WORDS, 3 * LINE_WORDS + 2)
-_ORDER = 4 * LINE_WORDS
+ORDER = 4 * LINE_WORDS
 
 _GONE = {"writer": (_WRITER_CLOSED, _WRITER_LOST), "reader": (_READER_CLOSED, _READER_LOST)}
 
@@ -54,7 +54,7 @@ class SlotLayout:
             raise ValueError(f"a stream of {slots} slots can carry nothing; it needs at least 1")
         self.schema = schema
         self.capacity = slots
-        self.released = _ORDER + aligned(slots, LINE_WORDS)
+        self.released = ORDER + aligned(slots, LINE_WORDS)
         self.headers = self.released + aligned(slots, LINE_WORDS)
         self._first = 8 * (self.headers + aligned(_HEADER_WORDS * (slots + 1), LINE_WORDS))
         self._slot_bytes = ALIGNMENT + arrays_bytes(schema)
@@ -75,51 +75,54 @@ class SlotLayout:
 
 
 class Ring:
-    """A ring as its creator holds it: makes its ends, counts its messages, and records that an end has died."""
+    """A ring as its creator holds it: makes its ends, counts its messages, and records that an end has died.
+
+    Its memory is `buffer`; `words` are the counters in it, where `layout` says.
+    """
 
     def __init__(self, buffer: Any, layout: SlotLayout, new: bool) -> None:
-        self._buffer = buffer
-        self._layout = layout
-        self._words = memoryview(buffer).cast("B").cast("q")
+        self.buffer = buffer
+        self.layout = layout
+        self.words = memoryview(buffer).cast("B").cast("q")
         self.schema = layout.schema
         self.capacity = layout.capacity
         if new:
             self._begin()
             for word, value in enumerate(layout.constants()):
-                self._words[word] = value
-        elif (found := tuple(self._words[:_HEAD])) != layout.constants():
+                self.words[word] = value
+        elif (found := tuple(self.words[:_HEAD])) != layout.constants():
             raise ValueError(f"this memory is not a ring of this schema and {self.capacity} slots; its head: {found}")
 
     def writer(self, own_bell: Bell, reader_bell: Bell) -> RingWriter:
         """The writing end. `own_bell` is rung when a slot comes free; `reader_bell` is the one to ring."""
-        return RingWriter(self._buffer, self._words, self._layout, own_bell, reader_bell)
+        return RingWriter(self.buffer, self.words, self.layout, own_bell, reader_bell)
 
     def reader(self, own_bell: Bell, writer_bell: Bell) -> RingReader:
         """The reading end. `own_bell` is rung when a message comes; `writer_bell` is the one to ring."""
-        return RingReader(self._buffer, self._words, self._layout, own_bell, writer_bell)
+        return RingReader(self.buffer, self.words, self.layout, own_bell, writer_bell)
 
     def committed(self) -> int:
         """How many messages were ever committed."""
-        return self._words[_COMMITTED]
+        return self.words[_COMMITTED]
 
     def pending(self) -> int:
         """How many messages wait to be received."""
-        received = self._words[_RECEIVED]
+        received = self.words[_RECEIVED]
         order()
-        return min(self._words[_COMMITTED] - received, self.capacity)
+        return min(self.words[_COMMITTED] - received, self.capacity)
 
     def lost(self, end: End) -> None:
         """Records that the worker at `end` has died. The other end's waits raise Closed, once its bell is rung."""
-        self._words[_WRITER_LOST if end == "writer" else _READER_LOST] = 1
+        self.words[_WRITER_LOST if end == "writer" else _READER_LOST] = 1
 
     def relay(self, own_bell: Bell, reader_bell: Bell) -> Relay:
         """The writing end for a courier, which passes on what was written elsewhere."""
-        return Relay(self._buffer, self._words, self._layout, own_bell, reader_bell)
+        return Relay(self.buffer, self.words, self.layout, own_bell, reader_bell)
 
     def gone(self, end: End) -> int:
         """Whether `end` has closed (1), is lost (2), both or neither; what it did before is visible after this call."""
         closed, lost = _GONE[end]
-        found = (1 if self._words[closed] else 0) + (2 if self._words[lost] else 0)
+        found = (1 if self.words[closed] else 0) + (2 if self.words[lost] else 0)
         order()
         return found
 
@@ -127,7 +130,7 @@ class Ring:
         """Sets the state of `end`, whose worker is elsewhere, to the `gone` of its ring there."""
         order()  # its last commit or release before its end
         for word, bit in zip(_GONE[end], (1, 2), strict=True):
-            self._words[word] = 1 if gone & bit else 0
+            self.words[word] = 1 if gone & bit else 0
 
     def reset_end(self, end: End) -> None:
         """Makes `end`, at which there is no worker now, ready for a replacement.
@@ -136,30 +139,30 @@ class Ring:
         one had received and not released.
         """
         if end == "writer":
-            self._words[_BEGUN] = _NONE
-            self._words[_WRITER_CLOSED] = 0
+            self.words[BEGUN] = _NONE
+            self.words[_WRITER_CLOSED] = 0
             order()
-            self._words[_WRITER_LOST] = 0
+            self.words[_WRITER_LOST] = 0
         else:
-            self._words[_READER_CLOSED] = 0
+            self.words[_READER_CLOSED] = 0
             order()
-            self._words[_READER_LOST] = 0
+            self.words[_READER_LOST] = 0
 
     def clear(self) -> None:
         """Makes the ring as it was when new. No worker may be at either end; ends made before must not be used."""
-        for word in range(_COMMITTED, self._layout.prefix(0)):
-            self._words[word] = 0
+        for word in range(_COMMITTED, self.layout.prefix(0)):
+            self.words[word] = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._words[_BEGUN] = _NONE
+        self.words[BEGUN] = _NONE
         for slot in range(self.capacity):
-            self._words[self._layout.prefix(slot) + _SEQUENCE] = -1
+            self.words[self.layout.prefix(slot) + _SEQUENCE] = -1
 
     def close(self) -> None:
         """Lets go of the memory, which goes with the last end or array that views it. Counts stay as they were."""
-        self._buffer = bytearray(memoryview(self._buffer).cast("B")[: 8 * _ORDER])
-        self._words = memoryview(self._buffer).cast("q")
+        self.buffer = bytearray(memoryview(self.buffer).cast("B")[: 8 * ORDER])
+        self.words = memoryview(self.buffer).cast("q")
 
 
 class RingWriter:
@@ -169,7 +172,7 @@ class RingWriter:
         self, buffer: Any, words: memoryview[int], layout: SlotLayout, own_bell: Bell, reader_bell: Bell
     ) -> None:
         self.slots = layout.slots(buffer)
-        self._words = words
+        self.words = words
         self._capacity = layout.capacity
         self._prefixes = [layout.prefix(slot) for slot in range(layout.capacity)]
         self._released, self._headers = layout.released, layout.headers
@@ -189,33 +192,33 @@ class RingWriter:
         return self._bell.wait(self._claim, timeout_s)
 
     def _claim(self) -> int | None:
-        words = self._words
+        words = self.words
         if words[_READER_CLOSED] or words[_READER_LOST] or words[_WRITER_CLOSED]:
             raise self._closed()
         slot = self._claimed if self._claimed is not None else self._next_free()
         if slot is not None:
             self._claimed = slot
-            words[_BEGUN] = self._iteration
+            words[BEGUN] = self._iteration
             order()  # what the reader read of the slot was read before it is overwritten
         return slot
 
     def _next_free(self) -> int | None:
         # The first of them, not the one that rested longest: it is likelier to be in a cache.
-        words, released = self._words, self._released
+        words, released = self.words, self._released
         for slot, free_at in enumerate(self._free_at):
             if words[released + slot] == free_at:
                 return slot
         return None
 
     def _closed(self) -> Closed:
-        if self._words[_WRITER_CLOSED]:
+        if self.words[_WRITER_CLOSED]:
             return Closed("this end of the stream was closed")
-        if self._words[_READER_CLOSED]:
+        if self.words[_READER_CLOSED]:
             return Closed("the reader closed the stream")
         return Closed("the reader of the stream is lost", lost=True)
 
     def free(self) -> bool:
-        words = self._words
+        words = self.words
         gone = words[_READER_CLOSED] or words[_READER_LOST] or words[_WRITER_CLOSED]
         return bool(gone) or self._claimed is not None or self._next_free() is not None
 
@@ -227,17 +230,17 @@ class RingWriter:
         self._hand_over(slot, header, _NONE)
 
     def _hand_over(self, slot: int, header: Header, begun: int) -> None:
-        words, prefix, sequence = self._words, self._prefixes[slot], self._committed
+        words, prefix, sequence = self.words, self._prefixes[slot], self._committed
         kept = self._headers + _HEADER_WORDS * (sequence % (self._capacity + 1))
         words[prefix + _SEQUENCE] = sequence
         words[prefix + _ITERATION] = self._iteration
         words[prefix + _HEADER] = words[kept] = header[0]
         words[prefix + _HEADER + 1] = words[kept + 1] = header[1]
-        words[_ORDER + sequence % self._capacity] = slot
+        words[ORDER + sequence % self._capacity] = slot
         order()  # everything of the message is there before it counts
         words[_COMMITTED] = sequence + 1
         order()  # it counts before it is no longer begun
-        words[_BEGUN] = begun
+        words[BEGUN] = begun
         self._committed = self._free_at[slot] = sequence + 1
         self._reader_bell.ring()
 
@@ -245,13 +248,13 @@ class RingWriter:
         if not self._committed:
             return None
         kept = self._headers + _HEADER_WORDS * ((self._committed - 1) % (self._capacity + 1))
-        return self._words[kept], self._words[kept + 1]
+        return self.words[kept], self.words[kept + 1]
 
     def close(self) -> None:
-        if not self._words[_WRITER_CLOSED]:
+        if not self.words[_WRITER_CLOSED]:
             order()  # the last commit before the end
-            self._words[_WRITER_CLOSED] = 1
-            self._words[_BEGUN] = _NONE
+            self.words[_WRITER_CLOSED] = 1
+            self.words[BEGUN] = _NONE
             self._claimed = None
             self._reader_bell.ring()
 
@@ -277,12 +280,12 @@ class Relay(RingWriter):
 
     def announce(self, begun: int | None) -> None:
         """Publishes what may be begun now, before it can be committed."""
-        self._words[_BEGUN] = _NONE if begun is None else begun
+        self.words[BEGUN] = _NONE if begun is None else begun
         order()
 
     def unreleased(self) -> set[int]:
         """The messages that the reader has not given back."""
-        words, released = self._words, self._released
+        words, released = self.words, self._released
         return {end - 1 for slot, end in enumerate(self._free_at) if words[released + slot] != end}
 
 
@@ -293,7 +296,7 @@ class RingReader:
         self, buffer: Any, words: memoryview[int], layout: SlotLayout, own_bell: Bell, writer_bell: Bell
     ) -> None:
         self._arrays = layout.slots(buffer)
-        self._words = words
+        self.words = words
         self._capacity = layout.capacity
         self._prefixes = [layout.prefix(slot) for slot in range(layout.capacity)]
         self._released = layout.released
@@ -312,7 +315,7 @@ class RingReader:
         return self._bell.wait(self._next, timeout_s)
 
     def _next(self) -> Message | None:
-        words, sequence = self._words, self._received
+        words, sequence = self.words, self._received
         if words[_READER_CLOSED]:
             raise Closed("this end of the stream was closed")
         if self._again:
@@ -324,7 +327,7 @@ class RingReader:
                 raise Closed("the writer closed the stream")
             raise Closed("the writer of the stream is lost", lost=True)
         order()  # the message is read after the count that says it is there
-        slot = words[_ORDER + sequence % self._capacity]
+        slot = words[ORDER + sequence % self._capacity]
         if not (0 <= slot < self._capacity and slot not in self._held):
             raise RuntimeError(f"the stream is damaged: message {sequence} is said to be in slot {slot}")
         message = self._message(sequence, slot)
@@ -333,7 +336,7 @@ class RingReader:
 
     def _message(self, sequence: int, slot: int) -> Message:
         prefix = self._prefixes[slot]
-        found, iteration, first, second = self._words[prefix : prefix + _PREFIX_WORDS]
+        found, iteration, first, second = self.words[prefix : prefix + _PREFIX_WORDS]
         if found != sequence:
             raise RuntimeError(f"the stream is damaged: slot {slot} holds message {found} in place of {sequence}")
         self._held[slot] = sequence
@@ -341,14 +344,14 @@ class RingReader:
 
     def _over(self) -> bool:
         """Whether the writer is gone and everything it committed was received."""
-        words = self._words
+        words = self.words
         if not (words[_WRITER_CLOSED] or words[_WRITER_LOST]):
             return False
         order()  # its last commit came before its end: now that the end is seen, so is the commit
         return words[_COMMITTED] == self._received and not self._again
 
     def peek(self) -> bool:
-        words = self._words
+        words = self.words
         return bool(self._again or words[_COMMITTED] != self._received or words[_READER_CLOSED] or self._over())
 
     def release(self, message: Message) -> None:
@@ -356,21 +359,21 @@ class RingReader:
             raise ValueError(f"message {message.sequence} is not held: it was released before, or is another stream's")
         del self._held[message.slot]
         order()  # all reads of the slot happen before it may be filled again
-        self._words[self._released + message.slot] = message.sequence + 1
+        self.words[self._released + message.slot] = message.sequence + 1
         self._writer_bell.ring()
 
     def begun(self) -> int | None:
-        words = self._words
-        iteration = words[_BEGUN]
+        words = self.words
+        iteration = words[BEGUN]
         if iteration == _NONE or words[_WRITER_CLOSED] or words[_WRITER_LOST]:
             iteration = None
         order()  # so that `pending`, asked next, counts what was committed before this was seen
         return iteration
 
     def pending(self) -> int:
-        return len(self._again) + self._words[_COMMITTED] - self._received
+        return len(self._again) + self.words[_COMMITTED] - self._received
 
     def close(self) -> None:
-        if not self._words[_READER_CLOSED]:
-            self._words[_READER_CLOSED] = 1
+        if not self.words[_READER_CLOSED]:
+            self.words[_READER_CLOSED] = 1
             self._writer_bell.ring()

@@ -145,7 +145,7 @@ class SharedBell(bell.Bell):
     def sleeps(self) -> bool:
         return bool(self._words[_SLEEPING])
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         # An old ring is answered by the coming check. It is cleared here, where that delays no peer.
         if self._napped:
             self._napped = False
@@ -154,11 +154,11 @@ class SharedBell(bell.Bell):
         self._words[_SLEEPING] = 1
         memory.fence()
 
-    def _nap(self, timeout_s: float) -> None:
+    def nap(self, timeout_s: float) -> bool:
         self._napped = True
-        self._events.poll(max(1.0, timeout_s * 1000))
+        return bool(self._events.poll(max(1.0, timeout_s * 1000)))
 
-    def _awake(self) -> None:
+    def awake(self) -> None:
         self._words[_SLEEPING] = 0
 
     def close(self) -> None:

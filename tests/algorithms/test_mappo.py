@@ -76,7 +76,7 @@ def test_where_nothing_lags_vtrace_is_gae():
         vtrace = dataclasses.replace(gae, advantages="vtrace")
         state, played = played_by(gae, 0)
         assert (played.terminated | played.truncated).any()
-        one, other = (jax.jit(algorithm._batch)(state, played) for algorithm in (gae, vtrace))
+        one, other = (jax.jit(algorithm.batch)(state, played) for algorithm in (gae, vtrace))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11), one, other)
 
 
@@ -92,9 +92,9 @@ def test_the_loss_of_an_unroll_that_lags_is_that_of_the_paper(memory):
         moved = jax.tree.map(lambda x: x + 0.5 * jnp.cos(jnp.arange(x.size).reshape(x.shape)), state.params.policy)
         state = state._replace(params=state.params._replace(policy=moved))
         networks = Networks(state.params.policy, state.critic)
-        batch = jax.jit(algorithm._batch)(state, played)
+        batch = jax.jit(algorithm.batch)(state, played)
         flat = batch if memory == "gru" else jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-        loss_of = jax.jit(algorithm._loss)
+        loss_of = jax.jit(algorithm.loss)
         loss, metrics = loss_of(networks, flat)
         _, grown = loss_of(networks, flat._replace(log_prob=flat.log_prob - 2.0))  # since: e^2 times as likely
 

@@ -60,8 +60,8 @@ def learner(algorithm, space):
     @jax.jit
     def gradient(played):
         if isinstance(algorithm, PPO):
-            batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), algorithm._batch(state, played)[0])
-            return jax.grad(algorithm._loss, has_aux=True)(state.params.actor_critic, batch)[0]
+            batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), algorithm.batch(state, played)[0])
+            return jax.grad(algorithm.loss, has_aux=True)(state.params.actor_critic, batch)[0]
         grads = algorithm.gradient(state, played, KEY)[0]
         return grads if isinstance(algorithm, Reinforce) else grads.actor_critic
 

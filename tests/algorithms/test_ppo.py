@@ -130,9 +130,9 @@ def test_learning_sees_what_acting_saw(algorithm, action):
             noise,
             random_ends(6, 4),
         )
-        batch, _ = algorithm._batch(state, trajectory)
+        batch, _ = algorithm.batch(state, trajectory)
         parts = minibatches.cut(batch, 1, sequences=algorithm.memory != "none")
-        _, metrics = algorithm._loss(state.params.actor_critic, parts.take(parts.orders(key)[0]))
+        _, metrics = algorithm.loss(state.params.actor_critic, parts.take(parts.orders(key)[0]))
         return algorithm.learn(state, trajectory, key)[0], batch, metrics
 
     for seed in range(2):  # the second time with statistics that are not the first ones
@@ -156,7 +156,7 @@ def test_a_truncated_episode_goes_on_in_value_and_a_terminated_one_does_not(memo
         algorithm, state.params, spec, jax.random.key(0), 3, 2, lambda action: jnp.ones(action.shape), noise,
         (terminated, truncated),
     )  # fmt: skip
-    target = algorithm._batch(state, trajectory)[0].target
+    target = algorithm.batch(state, trajectory)[0].target
     np.testing.assert_allclose(target[:2, 0], [1.9, 1.0], rtol=1e-5)
 
     # What the agent would have thought of the true last observation, had its episode gone on.
@@ -180,7 +180,7 @@ def test_where_nothing_lags_vtrace_is_gae():
         played = unroll(
             gae, state.params, spec, jax.random.key(0), 6, 4, lambda action: jnp.cos(action), noise, random_ends(6, 4)
         )
-        return [algorithm._batch(state, played)[0] for algorithm in (gae, vtrace)]
+        return [algorithm.batch(state, played)[0] for algorithm in (gae, vtrace)]
 
     wanted, found = batches(state)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), found, wanted)
@@ -192,7 +192,7 @@ def test_vtrace_goes_by_the_present_policy_and_bears_old_ones():
     played = unroll(
         algorithm, acted.params, spec, jax.random.key(0), 6, 4, lambda action: jnp.cos(action), noise, random_ends(6, 4)
     )
-    batch, _ = algorithm._batch(state, played)
+    batch, _ = algorithm.batch(state, played)
     now = review(state.params.actor_critic, played)
     log_prob = now.distribution.log_prob(played.action)
     wanted = ops_vtrace.vtrace(played, now.v_tm1, now.v_t, jnp.exp(log_prob - played.extras.log_prob), 0.99, 0.95)
@@ -209,7 +209,7 @@ def test_next_to_nothing_is_learnt_of_what_the_present_policy_would_hardly_do():
     state = algorithm.init(jax.random.key(0), spec)
     played = unroll(algorithm, state.params, spec, jax.random.key(0), 6, 4, lambda action: 1.0 + jnp.cos(action), noise)
     unlikely = played.extras.log_prob.at[2, 1].set(30.0)  # e^30 times as likely when it was done
-    batch, _ = algorithm._batch(state, played._replace(extras=played.extras._replace(log_prob=unlikely)))
+    batch, _ = algorithm.batch(state, played._replace(extras=played.extras._replace(log_prob=unlikely)))
     assert jnp.abs(batch.advantage[2, 1]) < 1e-9
     assert (jnp.abs(batch.advantage) > 1e-3).sum() > 20
 

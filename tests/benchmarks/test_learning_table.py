@@ -78,7 +78,7 @@ def test_every_seed_is_kept_as_it_ends(tmp_path: Path, monkeypatch: pytest.Monke
     stub = tmp_path / "stub.py"
     stub.write_text(STUB)
     monkeypatch.setattr(learning, "RUNNEL", [sys.executable, str(stub)])
-    monkeypatch.setattr(learning, "_describe", lambda on: {"date": "2026-01-02", "cores": 2, "device": "cpu"})
+    monkeypatch.setattr(learning, "describe", lambda on: {"date": "2026-01-02", "cores": 2, "device": "cpu"})
     task, out = TASKS["cartpole-ppo"], tmp_path / "results"
     options = argparse.Namespace(out=out, seeds=[1, 2, 3], jobs=3, missing=False, limit_s=1.0)
     learning.run([task], options)

@@ -106,7 +106,7 @@ class Sick:
 @pytest.mark.parametrize("call", ["step", "reward", "infinity"])
 def test_nan_ends_an_episode_at_the_last_good_step(call):
     table = Table()
-    table.vector._pool = sick = Sick(table.vector._pool)
+    table.vector.pool = sick = Sick(table.vector.pool)
     before = table.shown
     sick.where = {call: 1, "reset": 1}
     out = table.step(0, 0, 0)

@@ -119,11 +119,11 @@ def test_an_episode_that_cannot_begin_is_left_out(name):
 
 def test_the_one_that_failed_is_closed_and_another_takes_its_place():
     table = Table().reset()
-    olds = [id(one.unwrapped) for one in table.vector._environments]
-    kept = list(table.vector._environments)  # so that no id is given twice
+    olds = [id(one.unwrapped) for one in table.vector.environments]
+    kept = list(table.vector.environments)  # so that no id is given twice
     Saboteur.closed.clear()
     table.step(0, 0, RAISE, 0)
-    news = [id(one.unwrapped) for one in table.vector._environments]
+    news = [id(one.unwrapped) for one in table.vector.environments]
     assert Saboteur.closed == [olds[2]]
     assert [a == b for a, b in zip(olds, news, strict=True)] == [True, True, False, True]
     table.vector.close()  # although none of them can be closed
@@ -135,10 +135,10 @@ def test_one_made_anew_is_stripped_and_limited_as_the_first_was():
     environment = GymnasiumEnvironment(own_envs.Faulty, {"chance": 1.0})
     vector, out = environment.open([0], 0), empty(environment.spec, 1)
     vector.reset(out.observation)
-    first = vector._bare[0]
+    first = vector.bare[0]
     vector.step({"agent": np.zeros(1, np.int32)}, out)
-    assert vector._bare[0] is not first
-    for bare in (first, vector._bare[0]):
+    assert vector.bare[0] is not first
+    for bare in (first, vector.bare[0]):
         assert type(bare.env).__name__ == "TimeLimit"
         assert type(bare.unwrapped.action_space).__name__ == "_QuickDiscrete"
 
@@ -197,7 +197,7 @@ def test_parts_of_an_observation_are_looked_at_too():
     said = []
     for skipped in (3, 5):
         vector.step(action, out)
-        vector._bare[0].steps = skipped - 1
+        vector.bare[0].steps = skipped - 1
         vector.step(action, out)
         said += [failure.what for failure in vector.failures()]
     assert said == [

@@ -136,12 +136,12 @@ def test_a_factory_with_its_own_wrappers_keeps_them():
 
 def test_checks_are_taken_off_wherever_they_are():
     vector = GymnasiumEnvironment(own_envs.limited).open([0], 0)
-    environment, kinds = vector._bare[0], []
+    environment, kinds = vector.bare[0], []
     while isinstance(environment, gymnasium.Wrapper):
         kinds.append(type(environment).__name__)
         environment = environment.env
     assert kinds == ["FlattenObservation", "TimeLimit"]
-    assert not isinstance(GymnasiumEnvironment("CartPole-v1").open([0], 0)._bare[0], gymnasium.Wrapper)
+    assert not isinstance(GymnasiumEnvironment("CartPole-v1").open([0], 0).bare[0], gymnasium.Wrapper)
 
 
 @pytest.mark.parametrize("made_from", ["CartPole-v1", own_envs.limited])

@@ -30,7 +30,7 @@ def test_an_own_gymnasium_environment_is_made_afresh_for_every_row(name):
     environment = make(name)
     assert isinstance(environment, HostEnvironment)
     assert environment.spec.name == name
-    assert len({id(one.unwrapped) for one in environment.open(range(3), 0)._environments}) == 3
+    assert len({id(one.unwrapped) for one in environment.open(range(3), 0).environments}) == 3
 
 
 def test_an_own_environment_takes_settings():

@@ -110,7 +110,7 @@ def test_environments_in_processes_of_their_own(mode):
 )
 def test_how_a_vector_is_treated_follows_from_its_mode_and_who_wrote_it(made, treatment):
     vector = of_object(made, {}).open(range(2), 7)
-    assert type(vector._treated) is treatment
+    assert type(vector.treated) is treatment
     vector.close()
 
 
@@ -125,7 +125,7 @@ def test_a_vector_without_shared_memory_resets_nothing_twice():
     """Gymnasium's own, which forgets that an environment was reset by a mask."""
     environment = of_object(async_, {"shared_memory": False})
     vector = environment.open(range(1), 7)
-    assert type(vector._treated) is Apart
+    assert type(vector.treated) is Apart
     vector.close()
 
 
@@ -146,7 +146,7 @@ def test_a_callable_makes_as_many_as_are_asked_for():
     environment = make("own_vectors:sync", mode="SAME_STEP")
     assert environment.fixed_envs is None
     assert isinstance(environment, HostEnvironment)
-    assert len(environment.open(range(5), 0)._treated.vectors[0].envs) == 5
+    assert len(environment.open(range(5), 0).treated.vectors[0].envs) == 5
 
 
 @pytest.mark.parametrize(

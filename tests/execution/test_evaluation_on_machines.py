@@ -142,7 +142,7 @@ def test_results_are_the_same_wherever_the_workers_run(evaluating: Callable[...,
 def test_workers_of_a_lost_machine_play_again_elsewhere(evaluating: Callable[..., Evaluating]) -> None:
     there = evaluating(slow_s=0.02)
     there.evaluators.submit(there.snapshot)
-    there.until(lambda: all(share.warm for share in there.evaluators._shares))  # all are playing
+    there.until(there.evaluators.all_play)  # all are playing
     os.kill(there.launcher.pid("b"), signal.SIGKILL)
     with pytest.raises(HostLost) as lost:
         there.until(lambda: False)
@@ -164,7 +164,7 @@ def test_a_machine_that_is_silent_for_a_while_is_waited_for(evaluating: Callable
     there = evaluating(slow_s=0.3)
     there.evaluators.hang_after_s = 4.0
     there.evaluators.submit(there.snapshot)
-    there.until(lambda: all(share.warm for share in there.evaluators._shares))
+    there.until(there.evaluators.all_play)
     agent = there.launcher.pid("b")
     os.kill(agent, signal.SIGSTOP)
     try:

@@ -59,7 +59,7 @@ def test_steps_updates_and_compiling_are_no_hang(run):
 
 def test_an_environment_that_does_not_return_in_evaluation_is_given_up_too(run):
     stack = [*STEP[:2], Frame(evaluation.__file__, 161, "play_watched")]
-    assert HangWatch(5.0, lambda: 0, lambda: "", print, print, stack=lambda: stack)._limit(stack) == 5.0
+    assert HangWatch(5.0, lambda: 0, lambda: "", print, print, stack=lambda: stack).limit(stack) == 5.0
 
 
 def test_resets_may_take_longer(run):

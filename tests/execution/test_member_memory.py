@@ -13,7 +13,7 @@ from runnel import PBT, LogUniform
 from runnel.algorithms.ppo import PPO
 from runnel.execution import fused_members
 from runnel.execution.building import build
-from runnel.execution.fused_members import FusedMembers, SharedPrograms, that_fit
+from runnel.execution.fused_members import SharedPrograms, that_fit
 from runnel.reporting.live_view import LiveView
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.single_process import shared_program
@@ -60,13 +60,12 @@ def train(run_dir: Path, seeds: int = 5) -> runnel.Members:
 
 def test_members_that_do_not_fit_train_after_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
-    shared = FusedMembers._shared
 
-    def counted(self: FusedMembers, program: Any, members: Any, *more: Any) -> SharedProgram:
-        begun.append(len(members))
-        return shared(self, program, members, *more)
+    def counted(program: Any, steps: int, seeds: Any, *more: Any, **settings: Any) -> SharedProgram:
+        begun.append(len(seeds))
+        return SharedProgram(program, steps, seeds, *more, **settings)
 
-    monkeypatch.setattr(FusedMembers, "_shared", counted)
+    monkeypatch.setattr(fused_members, "SharedProgram", counted)
     monkeypatch.setattr(fused_members, "that_fit", lambda program, members, parallel_calls, devices: min(2, members))
     said: list[str] = []
     monkeypatch.setattr(LiveView, "note", lambda self, text: said.append(text))
@@ -87,19 +86,19 @@ def test_the_memory_of_a_batch_is_free_when_the_next_begins(tmp_path: Path, monk
     """Without the help of the garbage collector, which knows nothing of a device's memory."""
     carries: list[weakref.ref[Any]] = []
     left: list[int] = []
-    make = shared_program._Cohort.__init__
-    begin = FusedMembers._begin
+    make = shared_program.Cohort.__init__
 
     def made(self: Any, *args: Any) -> None:
         make(self, *args)
         carries.append(weakref.ref(self))
 
-    def counted(self: FusedMembers, *waiting: Any) -> None:
+    def counted(*program: Any) -> int:
         left.append(sum(ref() is not None for ref in carries))
-        begin(self, *waiting)
+        return side_calls(*program)
 
-    monkeypatch.setattr(shared_program._Cohort, "__init__", made)
-    monkeypatch.setattr(FusedMembers, "_begin", counted)
+    side_calls = fused_members.side_calls  # asked when a batch begins
+    monkeypatch.setattr(shared_program.Cohort, "__init__", made)
+    monkeypatch.setattr(fused_members, "side_calls", counted)
     monkeypatch.setattr(fused_members, "that_fit", lambda program, members, parallel_calls, devices: min(2, members))
     gc.disable()
     try:

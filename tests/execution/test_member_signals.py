@@ -62,7 +62,7 @@ def test_members_that_are_interrupted_while_they_are_compiled_do_not_train(
 def test_members_that_are_interrupted_while_they_begin_do_not_train_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(FusedMembers, "_start", interrupting(FusedMembers._start, after))
+    monkeypatch.setattr(fused_members, "member_session", interrupting(fused_members.member_session, after))
     found = train(tmp_path / "all")
     assert found.result["status"] == "interrupted"
     assert max(steps_of(found)) < STEPS
@@ -74,7 +74,7 @@ def test_a_process_that_is_started_when_a_signal_comes_is_sent_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
-    begin = MemberProcesses._start
+    begin = MemberProcesses.start
 
     def slowly(self: MemberProcesses, member: Any) -> Any:
         process = begin(self, member)
@@ -83,7 +83,7 @@ def test_a_process_that_is_started_when_a_signal_comes_is_sent_it(
         time.sleep(TOGETHER_S / 2)
         return process
 
-    monkeypatch.setattr(MemberProcesses, "_start", slowly)
+    monkeypatch.setattr(MemberProcesses, "start", slowly)
     found = runnel.train_members(
         SMALL, "CartPole-v1", "inline", seeds=3, envs=4, steps=10**7, run_dir=tmp_path / "all", quiet=True
     )
@@ -106,7 +106,7 @@ def test_a_stack_that_is_interrupted_keeps_what_it_has_trained(tmp_path: Path) -
     """By a signal to the process, as a user sends it, in the midst of training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runnel.execution.members, "STACKED_ABOVE", 2)
-        patch.setattr(StackedRun, "_call", interrupting_from_thread(StackedRun._call))
+        patch.setattr(StackedRun, "call", interrupting_from_thread(StackedRun.call))
         found = runnel.train_members(SMALL, TASK, seeds=3, envs=4, steps=10**8, run_dir=tmp_path / "all", quiet=True)
     assert found.result["status"] == "interrupted"
     (steps,) = set(steps_of(found))
@@ -159,9 +159,8 @@ def test_a_member_that_reaches_its_return_needs_nothing_of_the_program_any_more(
 
     def forget(self: SharedProgram, member: int) -> None:
         leave(self, member)
-        with self._changed:
-            if self.stands_at(member) is not None:
-                self._take_out(member)
+        if self.stands_at(member) is not None:
+            self.take_out(member)
 
     said: list[str] = []
     news = FusedMembers.news

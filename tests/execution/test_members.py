@@ -141,11 +141,11 @@ def test_a_result_is_read_again_only_where_it_has_changed(
     shown: list[dict[str, Any]] = []
     view: Any = SimpleNamespace(update=shown.append)
     for _ in range(3):
-        group._show(view)
+        group.show(view)
     assert len(read) == 3
     path = tmp_path / "all" / "member-1" / "result.json"
     path.write_text(json.dumps({"status": "finished", "env_steps": 10**6, "mean_return": 9.0}))
-    group._show(view)
+    group.show(view)
     assert read[3:] == [path.parent]
     assert [each["env_steps"] for each in shown] == [24 * PER_ITERATION] * 3 + [10**6 + 16 * PER_ITERATION]
     assert len(shown[0]["return_quartiles"]) == 2

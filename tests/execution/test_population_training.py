@@ -24,7 +24,7 @@ from runnel.algorithms.ppo import PPO
 from runnel.errors import RunFailed, UserError
 from runnel.execution import member_copy
 from runnel.execution.population_rounds import PopulationRounds
-from runnel.recording import population_file, run_directory
+from runnel.recording import checkpoint, population_file, run_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import read_events
 from runnel.runtime.single_process.evaluation import CompiledEvaluator
@@ -160,8 +160,8 @@ def decide(directory: Path) -> None:
     """What happens between the first round and the second."""
     population = rounds_of(directory, 4 * EVERY)
     if not lineage(directory):
-        population._decide(Quiet())
-    population._follow()
+        population.decide(Quiet())
+    population.follow()
 
 
 def writes(patch: pytest.MonkeyPatch, last: int | None) -> Iterator[int]:
@@ -179,8 +179,8 @@ def writes(patch: pytest.MonkeyPatch, last: int | None) -> Iterator[int]:
 
     for name in ("replace", "remove", "make_directory", "open_to_append"):
         patch.setattr(run_directory, name, counting(getattr(run_directory, name)))
-    patch.setattr(Checkpoints, "_rename", counting(Checkpoints._rename))
-    patch.setattr("runnel.recording.checkpoint.write_arrays", counting(Checkpoints.save.__globals__["write_arrays"]))
+    patch.setattr(Checkpoints, "rename", counting(Checkpoints.rename))
+    patch.setattr(checkpoint, "write_arrays", counting(checkpoint.write_arrays))
     while True:
         yield count[0]
 
@@ -284,8 +284,8 @@ def test_a_member_that_failed_is_replaced_before_any_member_has_a_score(
     population = rounds_of(tmp_path / "all", 4 * EVERY)
     if parents != (0, 1, 2, 3):  # else the rule of the population, which knows no good member either
         population.rule = Given(decisions=tuple((parent, 1e-3) for parent in parents))
-    population._decide(Quiet())
-    population._follow()
+    population.decide(Quiet())
+    population.follow()
     (decided,) = lineage(tmp_path / "all")
     assert decided.parents == [0, 0, parents[2], 3]
     assert [event["event"] for event in read_events(tmp_path / "all" / "member-1")][-1] == "copied"
@@ -338,8 +338,8 @@ def test_a_users_own_rule_may_change_the_settings_of_all(one_round: Path, tmp_pa
     population = rounds_of(tmp_path / "own", 2 * EVERY)
     rates = [1e-3, 2e-3, 3e-3, 4e-3]
     population.rule = Given(decisions=tuple(zip((0, 0, 0, 3), rates, strict=True)))
-    population._decide(Quiet())
-    population._follow()
+    population.decide(Quiet())
+    population.follow()
     for k, rate in enumerate(rates):
         config = json.loads((tmp_path / "own" / f"member-{k}" / "config.json").read_text())
         assert config["algorithm"]["settings"]["learning_rate"] == rate
@@ -374,7 +374,7 @@ def test_a_decision_that_cannot_be_followed_is_refused(
     population = rounds_of(run_dir, 2 * EVERY)
     population.rule, before = Given(decisions=decisions), state_files(run_dir)
     with pytest.raises(UserError, match=expected):
-        population._decide(Quiet())
+        population.decide(Quiet())
     assert state_files(run_dir) == before
 
 

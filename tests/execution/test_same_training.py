@@ -12,10 +12,12 @@ import sys
 import jax
 import numpy as np
 import pytest
+from gaps import beyond
 from paths import SUPPORT
 
 import runnel
 from runnel.algorithms.dqn import DQN
+from runnel.algorithms.mappo import MAPPO
 from runnel.algorithms.ppo import PPO
 from runnel.distributions.coarse import Coarse
 from runnel.distributions.environments import Environments
@@ -87,10 +89,6 @@ def distances(*arguments: str, timeout_s: float = 280, **environ: str) -> dict[s
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def apart(found: dict[str, float], limit: float) -> dict[str, float]:
-    return {name: gap for name, gap in found.items() if not gap <= limit}
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "algorithms",
@@ -106,7 +104,7 @@ def test_every_way_of_one_process_ends_with_the_same_parameters(algorithms):
     """A few tests, because one process measures all ways of an algorithm."""
     found = distances(timeout_s=800, CASES=",".join(algorithms))
     assert set(found) == {f"{algorithm}: {way}" for algorithm in algorithms for way in WAYS}
-    assert apart(found, 1e-8) == {}
+    assert beyond(found, 1e-8) == {}
 
 
 @pytest.mark.timeout(900)
@@ -122,14 +120,14 @@ def test_members_with_settings_of_their_own_end_with_the_parameters_of_runs_with
     """Those of other algorithms are measured with all other ways."""
     found = distances(timeout_s=800, CASES=algorithm, ONLY_MEMBERS="1")
     assert set(found) == {f"{algorithm}: {way}" for way in WAYS if way.startswith("member")}
-    assert apart(found, 1e-8) == {}
+    assert beyond(found, 1e-8) == {}
 
 
 @pytest.mark.parametrize("training", SOME)
 def test_synchronous_distributions_end_with_the_same_parameters(training):
     found = distances("train", training, *SOME[training], JAX_ENABLE_X64="1")
     assert set(found) == set(SOME[training])
-    assert apart(found, 1e-8) == {}
+    assert beyond(found, 1e-8) == {}
 
 
 @pytest.mark.slow
@@ -138,12 +136,12 @@ def test_synchronous_distributions_end_with_the_same_parameters(training):
 def test_all_synchronous_distributions_end_with_the_same_parameters(training):
     found = distances("train", training, *EVERY[training], JAX_ENABLE_X64="1", timeout_s=1700)
     assert set(found) == set(EVERY[training])
-    assert apart(found, 1e-8) == {}
+    assert beyond(found, 1e-8) == {}
 
 
 @pytest.mark.slow
 def test_float64_asked_for_by_a_script_is_that_of_its_workers():
-    assert apart(distances("train-late", "DQN, host", "coarse 2", JAX_ENABLE_X64="0"), 1e-8) == {}
+    assert beyond(distances("train-late", "DQN, host", "coarse 2", JAX_ENABLE_X64="0"), 1e-8) == {}
 
 
 @pytest.mark.slow
@@ -152,7 +150,7 @@ def test_float64_asked_for_by_a_script_is_that_of_its_workers():
 def test_in_float32_they_agree_on_cartpole(training):
     ways = ("coarse 2", "coarse 4", "fine 2, 2 splits", "replicated 2", "environments 2")
     found = distances("train", training, *ways, JAX_ENABLE_X64="0", timeout_s=1700)
-    assert apart(found, 1e-4) == {}
+    assert beyond(found, 1e-4) == {}
 
 
 @pytest.mark.slow
@@ -166,27 +164,30 @@ def test_in_float32_they_agree_on_cartpole(training):
         ("DQN, JAX", ("inline", "fused", "fine 2")),
         ("SAC, host", ("inline", "coarse 4", "fine 2", "replicated 2")),
         ("groups, JAX", ("inline", "fused", "environments 2", "split")),
+        ("MAPPO, groups", ("inline", "fused", "fine 2")),
     ],
 )
 def test_a_run_may_be_resumed_under_another_distribution(training, ways):
     found = distances("resume", training, *ways, JAX_ENABLE_X64="1", timeout_s=1700)
-    assert apart(found, 1e-8) == {}
+    assert beyond(found, 1e-8) == {}
 
 
 @pytest.mark.slow
 def test_a_run_in_processes_may_be_resumed_in_one():
-    assert apart(distances("resume", "groups, JAX", "inline", "fused", JAX_ENABLE_X64="1"), 1e-8) == {}
+    assert beyond(distances("resume", "groups, JAX", "inline", "fused", JAX_ENABLE_X64="1"), 1e-8) == {}
 
 
 # To the last bit
 
 PPO_SMALL = PPO(unroll=8, minibatches=2, epochs=1, normalise_observations=True, hidden=(8,))
+MAPPO_SMALL = MAPPO(unroll=8, minibatches=2, epochs=1, normalise_observations=True, hidden=(8,))
 DQN_SMALL = DQN(unroll=4, min_size=16, capacity=128, batch=8, samples_per_insert=0.5, hidden=(8,), target_period=3)
 
 EXACT = {
     "coarse": (PPO_SMALL, Coarse(2)),
     "fine": (PPO_SMALL, Fine(2, env_splits=2)),
     "replicated": (PPO_SMALL, Replicated(2)),
+    "replicated, central critic": (MAPPO_SMALL, Replicated(2)),
     "environments": (DQN_SMALL, Environments(2)),
     "coarse with replay": (DQN_SMALL, Coarse(2)),
     "replicated with replay": (DQN_SMALL, Replicated(2)),

@@ -146,7 +146,7 @@ def test_more_steps_continue_all_as_if_they_had_not_stopped(stacked: Path, tmp_p
 
 
 def test_interrupted_members_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called, call = threading.Event(), StackedRun._call
+    called, call = threading.Event(), StackedRun.call
 
     def stop_after_one(self: StackedRun) -> None:
         call(self)
@@ -154,7 +154,7 @@ def test_interrupted_members_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             called.set()
             self.stopped = True
 
-    monkeypatch.setattr(StackedRun, "_call", stop_after_one)
+    monkeypatch.setattr(StackedRun, "call", stop_after_one)
     part = train(tmp_path / "part")
     assert [run["status"] for run in part.result["runs"]] == ["interrupted"] * MEMBERS
     assert part.result["runs"][0]["env_steps"] == PER_ITERATION

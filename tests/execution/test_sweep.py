@@ -17,13 +17,13 @@ import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.cli.main import main
 from runnel.errors import UserError
-from runnel.execution import fused_members
+from runnel.execution import fused_members, sweep_trials
 from runnel.execution.members import MemberMaker
 from runnel.execution.session import Session
 from runnel.execution.sweep_driver import SweepDriver
 from runnel.execution.sweep_results import member_outcomes, objective
 from runnel.execution.sweep_spec import made_spec
-from runnel.execution.sweep_trials import TrialStore, _Journal
+from runnel.execution.sweep_trials import TrialStore
 from runnel.recording import members_file, sweep_file
 from runnel.recording.files import AppendOnlyFile
 
@@ -49,14 +49,14 @@ PROGRAMS: list[Any] = []
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> runnel.Sweep:
-    made = fused_members._cohort_program
+    made = fused_members.cohort_program
 
     def counted(*args: Any) -> Any:
         PROGRAMS.append(made(*args))
         return PROGRAMS[-1]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fused_members, "_cohort_program", counted)
+        patched.setattr(fused_members, "cohort_program", counted)
         return runnel.sweep(SMALL, TASK, **ASKED, run_dir=tmp_path_factory.mktemp("sweeps") / "whole")
 
 
@@ -120,22 +120,22 @@ class Killed(Exception):
 @pytest.fixture
 def killed_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Ends a sweep at the n-th line of its record, after half of the line."""
-    append = _Journal.append
 
     def kill(line: int) -> None:
         lines = [0]
 
-        def cut(self: _Journal, logs: Any) -> None:
-            lines[0] += 1
-            if lines[0] == line:
-                self._file.write(json.dumps(logs[0]).encode()[:40])
-                raise Killed
-            append(self, logs)
+        class Cut(AppendOnlyFile):
+            def write(self, data: bytes) -> None:
+                lines[0] += 1
+                if lines[0] == line:
+                    super().write(data[:40])
+                    raise Killed
+                super().write(data)
 
-        monkeypatch.setattr(_Journal, "append", cut)
+        monkeypatch.setattr(sweep_trials, "AppendOnlyFile", Cut)
 
     yield kill
-    monkeypatch.setattr(_Journal, "append", append)
+    monkeypatch.setattr(sweep_trials, "AppendOnlyFile", AppendOnlyFile)
 
 
 def test_a_sweep_that_was_stopped_ends_as_one_that_was_not(
@@ -332,7 +332,7 @@ def test_settings_that_do_not_fit_together_are_not_proposed(tmp_path: Path) -> N
     with contextlib.closing(TrialStore(tmp_path, spec)) as store:
         wrong = {"minibatches": 64, "unroll": 8}
         assert wrong in [store.propose(number) for number in range(16)]
-        assert wrong not in [driver._proposed(store, number) for number in range(16)]
+        assert wrong not in [driver.proposed(store, number) for number in range(16)]
 
 
 def test_a_trial_whose_training_fails_is_the_worst(tmp_path: Path) -> None:

@@ -483,7 +483,7 @@ def test_a_signed_file_inside_the_run_directory_is_not_executed(own_run, project
     for source in config["code"]["names"].values():
         source.update(file=str(own_run / "mine_trust.py"), root=str(own_run))
     key = signing.read_key(state / "key")
-    config["code"]["signature"] = signing.sign(trust._covered(config, config["code"]["names"]), key)
+    config["code"]["signature"] = signing.sign(trust.covered(config, config["code"]["names"]), key)
     assert trust.unsigned_because(config) == ""
     assert "lies in the run's own directory" in str(admitted(config, own_run))
 

@@ -48,7 +48,7 @@ class Cores:
         monkeypatch.setattr(core_balancer, "nodes", lambda cores: [list(range(len(self.speeds)))])
         monkeypatch.setattr(core_balancer, "core_of", self.where.get)
         monkeypatch.setattr(core_balancer, "move", self._move)
-        self.workers = CoreBalancer(self.progress)
+        self.workers = CoreBalancer(lambda: self.progress())
 
     def _move(self, pid, core):
         self.moves += 1
@@ -115,7 +115,7 @@ def test_a_core_that_becomes_slow_is_shared_by_all(monkeypatch):
 def test_who_waits_for_something_else_is_not_moved(monkeypatch):
     cores = Cores([3.0, 3.0], 2, monkeypatch)
     told = {}
-    monkeypatch.setattr(cores.workers, "_progress", lambda: told)
+    cores.progress = lambda: told
 
     def look(behind, ahead, waits):
         told.update({1000: StepProgress(behind, waits), 1001: StepProgress(ahead)})

@@ -23,7 +23,7 @@ from paths import SUPPORT
 from runnel.errors import UserError
 from runnel.launch import Control, LocalLauncher, LocalProcess, MalformedMessage, Received, WorkerCommand
 from runnel.launch.control import FDS_PER_PACKET, INLINE_BYTES
-from runnel.launch.local_launcher import _refusal
+from runnel.launch.local_launcher import refusal
 
 ENTRIES = SUPPORT / "launch_entries.py"
 LONG_S = 60.0
@@ -595,6 +595,6 @@ with LocalLauncher() as launcher:
 
 
 def test_too_many_for_the_limit_of_processes():
-    text = str(_refusal("actor-7", 7, errno.EAGAIN))
+    text = str(refusal("actor-7", 7, errno.EAGAIN))
     assert "no room for the process of 'actor-7' after 7 workers" in text
     assert "use fewer workers" in text

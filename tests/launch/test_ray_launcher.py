@@ -294,7 +294,7 @@ def test_versions_that_differ_are_told_plainly(monkeypatch):
     with pytest.raises(
         UserError, match=r"found Ray 2.44.0 and Python 3.11.7 there, and Ray 2.60.0 and Python 3.12.4 h"
     ):
-        ray_link._join("10.0.0.1:6379", "10.0.0.1:6379")
+        ray_link.join("10.0.0.1:6379", "10.0.0.1:6379")
 
 
 def test_a_machine_without_runnel_or_with_another_says_so(monkeypatch):

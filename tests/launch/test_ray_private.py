@@ -67,14 +67,14 @@ def test_a_private_cluster_is_closed_to_others_and_leaves_nothing_when_its_link_
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # which is for the user's own clusters
     hosts = runnel_ray.RayHostLauncher("local", agent=(STUB,))
-    guard = hosts._link.pid
+    guard = hosts.pid
     try:
         assert hosts.started
         assert not hosts.open
         assert hosts.address.startswith("127.0.0.1:")
         public, _ = zmq.curve_keypair()
         hosts.start(AgentInvitation("tcp://127.0.0.1:1", public.decode(), {"path": sys.path}))
-        pids = ray_guard._descendants(guard)
+        pids = ray_guard.descendants(guard)
         assert len(pids) > 5
         assert all(address.endswith("0100007F") for address in listening(pids)), listening(pids)
         probe = [sys.executable, "-m", "runnel.launch.ray_private"]

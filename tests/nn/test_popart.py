@@ -43,11 +43,11 @@ def test_statistics_are_those_of_the_targets_however_they_come():
     with jax.enable_x64(True):
         targets = 5_000 + jax.random.normal(jax.random.key(0), (6, 8))
         start = popart.initial(True)
-        one = popart._moved(start, popart.moments(start, targets))
+        one = popart.moved(start, popart.moments(start, targets))
         np.testing.assert_allclose([one.mean, one.deviation], [targets.mean(), targets.std()], rtol=1e-6)
         halves = [popart.moments(start, half) for half in jnp.split(targets, 2, 1)]
         for moments in (popart.moments(one, targets), jax.tree.map(lambda a, b: (a + b) / 2, *halves)):
-            two = popart._moved(one, moments)
+            two = popart.moved(one, moments)
             np.testing.assert_allclose([two.mean, two.deviation], [targets.mean(), targets.std()], rtol=1e-6)
 
 

@@ -51,9 +51,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "[runnel.sinks]\nkeeper = keeper:Kept\nabsent = keeper:Absent\n"
     )
     monkeypatch.syspath_prepend(place)
-    named_sinks._offered.cache_clear()
+    named_sinks.offered.cache_clear()
     yield "keeper"  # type: ignore[misc]
-    named_sinks._offered.cache_clear()
+    named_sinks.offered.cache_clear()
     sys.modules.pop("keeper", None)
 
 

@@ -97,8 +97,8 @@ def test_dollars_in_labels_are_no_formula(tmp_path: Path) -> None:
 def test_only_a_very_noisy_curve_is_smoothed() -> None:
     steady = np.linspace(0, 100, 200) + np.sin(np.arange(200))
     noisy = np.random.default_rng(0).normal(size=200)
-    assert plot_module._smoothed(steady) is steady
-    smoothed = plot_module._smoothed(noisy)
+    assert plot_module.smoothed(steady) is steady
+    smoothed = plot_module.smoothed(noisy)
     assert smoothed.shape == noisy.shape
     assert smoothed.std() < noisy.std() / 2
 

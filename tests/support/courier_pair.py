@@ -44,10 +44,7 @@ class CourierPair:
         self.epoch += 1
         b.join(
             {"a": at_a},
-            takes=[
-                Takes(i, "test", ring, "a", self.bells[i][1], bounds)
-                for i, ring in enumerate(self.far)
-            ],
+            takes=self.takes(bounds),
             publishes=more.get("publishes", ()),
             epoch=self.epoch,
         )  # fmt: skip
@@ -60,6 +57,10 @@ class CourierPair:
         if start:
             a.start()
             b.start()
+
+    def takes(self, bounds: tuple[int, ...] = ()) -> list[Takes]:
+        """What the second takes from the first."""
+        return [Takes(i, "test", ring, "a", self.bells[i][1], bounds) for i, ring in enumerate(self.far)]
 
     def writer(self, i: int = 0) -> RingWriter:
         return self.near[i].writer(self.bells[i][0], self.couriers[0].bell)

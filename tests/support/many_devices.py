@@ -19,10 +19,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gaps import largest_gap
 from hlo import collectives
 from toys import Corridor
 
 from runnel.algorithms.dqn import DQN
+from runnel.algorithms.mappo import MAPPO
 from runnel.algorithms.ppo import PPO
 from runnel.distributions.fused import Fused
 from runnel.graph.flow import trace
@@ -38,6 +40,7 @@ ALGORITHMS = {
     "PPO": PPO(**SMALL, normalise_observations=True),
     "PPO GRU": PPO(**SMALL, memory="gru", memory_size=3),
     "PPO, single steps": PPO(**{**SMALL, "minibatches": 16}),
+    "MAPPO": MAPPO(**SMALL),
     "DQN": DQN(**REPLAY),
     "DQN prioritised": DQN(**REPLAY, prioritised=True),
 }
@@ -52,14 +55,14 @@ def parameters(program: CompiledProgram) -> list[np.ndarray]:
 
 def crossing(program: CompiledProgram) -> list[tuple[str, int]]:
     """Compiles it: every collective that it has, with its bytes."""
-    program._many = program._many.lower(program.carry, jnp.int32(1), jnp.float32(1)).compile()
-    return collectives(program._many.as_text())
+    program.many = program.many.lower(program.carry, jnp.int32(1), jnp.float32(1)).compile()
+    return collectives(program.many.as_text())
 
 
 def measured(name: str, envs: int, counts: list[int]) -> dict[str, object]:
     graph = trace(ALGORITHMS[name], Corridor.spec, envs)
     loop = Loop(graph, Corridor())
-    distances, moved, crossed, held, reference = {}, 0.0, [], [], None
+    distances, moved, crossed, held, reference = {}, [], [], [], None
     for count in counts:
         build_plan(Fused(), graph, Corridor(), Machine(2, tuple(f"cpu:{i}" for i in range(count))))
         program = CompiledProgram(loop, jax.devices()[:count], 7)
@@ -68,9 +71,9 @@ def measured(name: str, envs: int, counts: list[int]) -> dict[str, object]:
         found = parameters(program)
         replays = [leaf for r in program.carry.replays.values() for leaf in jax.tree.leaves(r.items.experience)]
         held.append(sum(leaf.addressable_shards[0].data.nbytes for leaf in replays))
-        moved = max(float(np.abs(x - y).max()) for x, y in zip(first, found, strict=True))
+        moved.append(largest_gap(found, first))
         reference = reference or found
-        distances[count] = max(float(np.abs(x - y).max()) for x, y in zip(found, reference, strict=True))
+        distances[count] = largest_gap(found, reference)
     return {
         "distances": distances, "moved": moved, "crossing": crossed, "held": held,
         "parameters": tree_bytes(graph.states["agent"].params),

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import jax
 import numpy as np
 from custom_distributions import Maps, Split, Store
+from gaps import largest_gap
 from teams import Meeting
 from toys import Corridor, Drift, Reinforce, Tag
 
@@ -145,19 +146,13 @@ def members(algorithm, environment, envs=32):
         yield stacked, parameters(CompiledProgram(loop_of(own), jax.devices()[:1], seed))
 
 
-def distance(a: list[np.ndarray], b: list[np.ndarray]) -> float:
-    """The most that two lists of arrays differ by."""
-    gaps = [np.abs(x.astype(float) - y.astype(float)).max(initial=0.0) for x, y in zip(a, b, strict=True)]
-    return float(max(gaps))
-
-
 def in_one_process() -> dict[str, float]:
     distances = {}
     chosen = os.environ.get("CASES", ",".join(CASES)).split(",")
     for name in chosen:
         algorithm, environment = CASES[name]
         for k, (found, alone) in enumerate(members(algorithm, environment)):
-            distances[f"{name}: member {k} of two, settings traced"] = distance(found, alone)
+            distances[f"{name}: member {k} of two, settings traced"] = largest_gap(found, alone)
         if os.environ.get("ONLY_MEMBERS"):
             continue
         reference = None
@@ -165,8 +160,8 @@ def in_one_process() -> dict[str, float]:
             first = [np.asarray(leaf) for leaf in jax.tree.leaves(program.carry.states)]
             found = parameters(program)
             reference = found if reference is None else reference
-            distances[f"{name}: {way}"] = distance(found, reference)
-            moved = distance(found, first)
+            distances[f"{name}: {way}"] = largest_gap(found, reference)
+            moved = largest_gap(found, first)
             assert np.isfinite(moved)
             assert moved > 1e-4, f"{name}: {way} learnt nothing"
     return distances
@@ -258,7 +253,7 @@ def in_many(what: str, training: str, names: list[str]) -> dict[str, float]:
                 run = runnel.resume(Path(directory, str(k)), steps=steps, distribution=DISTRIBUTIONS[name], quiet=True)
             else:
                 run = train(name, steps, str(k))
-            distances[name] = distance(learnt(run), reference)
+            distances[name] = largest_gap(learnt(run), reference)
     return distances
 
 

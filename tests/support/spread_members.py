@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 import jax
 import numpy as np
+from gaps import largest_gap
 
 import runnel
 from runnel.algorithms.ppo import PPO
@@ -47,7 +48,7 @@ def main(directory: Path) -> None:
 
     with ThreadPoolExecutor(MEMBERS) as threads:
         found = list(threads.map(train, range(MEMBERS)))
-    (cohort,) = shared._cohorts
+    (cohort,) = shared.cohorts
     used = len(jax.tree.leaves(cohort.carry.states)[0].sharding.device_set)
     single, gaps = CompiledProgram(loop, jax.devices()[:1], 0), []
     for seed, own in enumerate(found):
@@ -56,7 +57,7 @@ def main(directory: Path) -> None:
         while done < ITERATIONS:
             done += single.run(ITERATIONS - done, 0.1, math.inf, lambda: False).iterations
         alone = jax.tree.leaves(single.carry.states)
-        gaps.append(max(float(np.abs(np.asarray(a) - b).max(initial=0)) for a, b in zip(alone, own, strict=True)))
+        gaps.append(largest_gap(own, alone))
     print(json.dumps({"devices": used, "rows": len(cohort.members), "gaps": gaps, **whole_command(directory, found)}))
 
 

@@ -143,9 +143,9 @@ class Ring:
             second.clear(self.hosts.epoch)
 
     @property
-    def _words(self) -> Any:
+    def words(self) -> Any:
         self.settle()
-        return self.far._words
+        return self.far.words
 
     def close(self) -> None:
         if self.hosts.streams.pop(self._id, None) is not None:
@@ -156,10 +156,10 @@ class Ring:
 
 def _state(of: shared_memory.SharedRing, near: shared_memory.SharedRing) -> Any:
     """All that one ring tells of its stream."""
-    words, layout = of._words, of._layout
+    words, layout = of.words, of.layout
     committed = of.committed()
     gone = of.gone("writer"), of.gone("reader")
-    begun = None if gone[0] else words[ring._BEGUN]
+    begun = None if gone[0] else words[ring.BEGUN]
     last = [words[layout.prefix(slot)] for slot in range(of.capacity)]
     held = {n for slot, n in enumerate(last) if 0 <= n < committed and words[layout.released + slot] != n + 1}
     if gone[1] & 1:  # what is committed after the reader closed is not carried
@@ -170,7 +170,7 @@ def _state(of: shared_memory.SharedRing, near: shared_memory.SharedRing) -> Any:
 class _Writer(ring.RingWriter):
     def __init__(self, made: Ring, own_bell: Bell) -> None:
         near = made.near
-        super().__init__(near._buffer, near._words, near._layout, own_bell, made.hosts.first.bell)
+        super().__init__(near.buffer, near.words, near.layout, own_bell, made.hosts.first.bell)
         self._made = made
 
     def claim(self, iteration: int, timeout_s: float) -> int | None:
@@ -187,7 +187,7 @@ class _Reader(ring.RingReader):
     def __init__(self, made: Ring, own_bell: Bell) -> None:
         made.settle()
         far = made.far
-        super().__init__(far._buffer, far._words, far._layout, own_bell, made.hosts.second.bell)
+        super().__init__(far.buffer, far.words, far.layout, own_bell, made.hosts.second.bell)
         self._made = made
 
     def receive(self, timeout_s: float) -> Any:
@@ -242,7 +242,7 @@ class Store:
 
 class _StoreReader(parameter_store.SharedReader):
     def __init__(self, made: Store) -> None:
-        super().__init__(made.far._buffer, made.far._words, made.far.schema)
+        super().__init__(made.far.buffer, made.far.words, made.far.schema)
         self._made = made
 
     def version(self) -> int:

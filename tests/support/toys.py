@@ -201,7 +201,7 @@ class TellsConvolutions(Reinforce):
         from runnel.config import cpu_convolutions
 
         rules = mlir._platform_specific_lowerings["cpu"]  # asked while the learner is traced, where it will run
-        fast = getattr(rules[conv_general_dilated_p], "rule", rules[conv_general_dilated_p]) is cpu_convolutions._rule
+        fast = getattr(rules[conv_general_dilated_p], "rule", rules[conv_general_dilated_p]) is cpu_convolutions.rule
         state, _ = super().learn(state, trajectory, key)
         return state, {"fast": jnp.float32(fast)}
 

@@ -28,10 +28,9 @@ class Attacked:
         self.ring, self.bell = shared_memory.create(PLAIN, 2), shared_memory.SharedBell.create()
         self.two.join(start=False)
         at_a, _ = self.two.hosts()
-        joined = self.host._joined
         self.host.join(
             {"a": at_a, "evil": Host("tcp://127.0.0.1:9", self.evil.public)},
-            takes=[*joined.takes, Takes(7, "test", self.ring, "evil", self.bell)],
+            takes=[*self.two.takes(), Takes(7, "test", self.ring, "evil", self.bell)],
             epoch=self.two.epoch,
         )
         for courier in self.two.couriers:

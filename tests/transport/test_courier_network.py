@@ -38,8 +38,8 @@ def test_nothing_is_lost_or_doubled_while_connections_break() -> None:
 
 
 def test_what_was_under_way_when_the_network_died_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curve, "_HEARTBEAT_MS", 50)
-    monkeypatch.setattr(curve, "_SILENCE_MS", 300)
+    monkeypatch.setattr(curve, "HEARTBEAT_MS", 50)
+    monkeypatch.setattr(curve, "SILENCE_MS", 300)
     two = CourierPair(proxies=True)
     two.join()
     writer, reader = two.writer(), two.reader()
@@ -70,7 +70,7 @@ def test_what_was_sent_in_vain_is_sent_again(monkeypatch: pytest.MonkeyPatch) ->
     reader.release(check(reader.receive(LIMIT_S), 0))
     with two.couriers[1].paused():
         send(writer, 1)
-        two.until(lambda: (came := two.couriers[1]._door.receive()) and len(came[1][0]) > 500)
+        two.until(lambda: (came := two.couriers[1].door.receive()) and len(came[1][0]) > 500)
     reader.release(check(reader.receive(LIMIT_S), 1))
     send(writer, 2)
     reader.release(check(reader.receive(LIMIT_S), 2))

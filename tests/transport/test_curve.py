@@ -177,8 +177,8 @@ def test_a_call_that_was_cut_is_made_again_and_answered_where_it_is(opened: Open
 
 
 def test_a_network_that_says_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curve, "_HEARTBEAT_MS", 50)
-    monkeypatch.setattr(curve, "_SILENCE_MS", 300)
+    monkeypatch.setattr(curve, "HEARTBEAT_MS", 50)
+    monkeypatch.setattr(curve, "SILENCE_MS", 300)
     opened = Open()
     keys = new_keys()
     opened.door.admit("ann", keys.public)

@@ -102,7 +102,7 @@ def test_a_writer_that_dies_between_any_two_stores_leaves_the_newest(before: int
     reader = made.reader()
     first = made.writer()
     publish(first, PLAIN, 0, before)
-    first._words = DyingWords(first._words, stores)  # pyright: ignore
+    first.words = DyingWords(first.words, stores)  # pyright: ignore
     with pytest.raises(DyingWords.Died):
         publish(first, PLAIN, before, 1)
     assert reader.version() == before - 1

@@ -90,10 +90,10 @@ def test_nobody_can_take_memory_from_under_a_stream() -> None:
 
 def test_a_damaged_stream_is_refused(stream: OpenStream) -> None:
     send(stream.writer, 0)
-    words_of(stream.ring)[ring._ORDER] = 77
+    words_of(stream.ring)[ring.ORDER] = 77
     with pytest.raises(RuntimeError, match="damaged"):
         stream.reader.receive(0)
-    words_of(stream.ring)[ring._ORDER] = 1
+    words_of(stream.ring)[ring.ORDER] = 1
     with pytest.raises(RuntimeError, match="damaged"):
         stream.reader.receive(0)
 

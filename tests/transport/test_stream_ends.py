@@ -177,7 +177,7 @@ def test_an_end_that_dies_between_any_two_stores_is_replaced(
 ) -> None:
     stream = OpenStream(CASES[transport_name], slots=slots)
     end = stream.writer if who == "writer" else stream.reader
-    end._words = DyingWords(words_of(end), stores)  # pyright: ignore
+    end.words = DyingWords(words_of(end), stores)  # pyright: ignore
     sent = received = 0
     held: list[Message] = []
     try:

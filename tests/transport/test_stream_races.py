@@ -17,7 +17,7 @@ def test_a_commit_and_an_end_while_the_reader_looks(stream: OpenStream, accesses
         stream.writer.close()
 
     hooked = HookedWords(words_of(stream.reader), accesses, act)
-    stream.reader._words = hooked  # pyright: ignore
+    stream.reader.words = hooked  # pyright: ignore
     while not stream.reader.peek() or hooked.left > 0:
         pass
     stream.reader.release(check(stream.reader.receive(0), 0))
@@ -31,7 +31,7 @@ def test_a_commit_and_an_end_while_the_reader_receives(stream: OpenStream, acces
         stream.writer.close()
 
     hooked = HookedWords(words_of(stream.reader), accesses, act)
-    stream.reader._words = hooked  # pyright: ignore
+    stream.reader.words = hooked  # pyright: ignore
     message = None
     while message is None:
         message = stream.reader.receive(0)
@@ -47,7 +47,7 @@ def test_what_is_on_its_way_is_begun_or_pending_at_every_moment(stream: OpenStre
         looked.append((stream.reader.begun(), stream.reader.pending()))
 
     slot = stream.writer.claim(7, 0)
-    stream.writer._words = HookedWords(words_of(stream.writer), accesses, look)  # pyright: ignore
+    stream.writer.words = HookedWords(words_of(stream.writer), accesses, look)  # pyright: ignore
     stream.writer.commit()
     assert slot is not None
     look()
@@ -61,7 +61,7 @@ def test_a_release_while_the_writer_looks(stream: OpenStream, accesses: int) -> 
         send(stream.writer, n)
     held = [check(stream.reader.receive(0), n) for n in range(3)]
     hooked = HookedWords(words_of(stream.writer), accesses, lambda: stream.reader.release(held[1]))
-    stream.writer._words = hooked  # pyright: ignore
+    stream.writer.words = hooked  # pyright: ignore
     while hooked.left > 0:
         stream.writer.free()
     assert send(stream.writer, 3, 0)

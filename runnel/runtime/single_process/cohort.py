@@ -46,13 +46,13 @@ class CohortProgram:
         self, make_loop: Callable[[Mapping[str, Array]], Loop], devices: Sequence[Any], settings: Sequence[str] = ()
     ):
         """`make_loop` gives the loop for values of these settings, which are traced."""
-        self._make_loop, self._devices, self._settings = make_loop, list(devices), tuple(settings)
+        self._make_loop, self.devices, self._settings = make_loop, list(devices), tuple(settings)
         self._one = {name: setting_type() for name in settings}
         self._member = jax.eval_shape(self._first, jax.ShapeDtypeStruct((), jnp.uint32), self._one)
         self.axes = axes(self._member)
         self._init = jax.jit(jax.vmap(self._first, out_axes=self.axes))
         self._many = jax.jit(self._iterate, donate_argnums=0)
-        self._compiled: dict[int, Any] = {}  # by number of members
+        self.compiled: dict[int, Any] = {}  # by number of members
 
     def prepare(self, members: int) -> None:
         """Compiles for so many members."""
@@ -63,9 +63,9 @@ class CohortProgram:
         """Whether each member has calls of its own, one after another: on a CPU, convolutions with stacked kernels are
         far slower than that."""
         kernels = any(leaf.ndim > 2 for leaf in jax.tree.leaves(self._member.states))
-        if self._devices[0].platform != "cpu" or not kernels:
+        if self.devices[0].platform != "cpu" or not kernels:
             return False
-        return has_convolution(jax.make_jaxpr(self._once)(self._member, self._one))
+        return has_convolution(jax.make_jaxpr(self.once)(self._member, self._one))
 
     def call_size(self, members: int, parallel_calls: int = 1) -> int:
         """Of how many members calls are for so many, `parallel_calls` of which may run side by side.
@@ -75,7 +75,7 @@ class CohortProgram:
         if self.one_each:
             return 1
         size = members // parts(members, parallel_calls)
-        each = -(-size // len(self._devices))
+        each = -(-size // len(self.devices))
         return each * -(-size // each)
 
     def bytes(self, members: int, parallel_calls: int = 1) -> int:
@@ -122,13 +122,13 @@ class CohortProgram:
 
     def _shardings(self, members: int) -> tuple[NamedSharding, NamedSharding]:
         """Of what each member has, over as many devices as divide their number, and of what they share."""
-        count = max(k for k in range(1, len(self._devices) + 1) if members % k == 0)
-        mesh = Mesh(self._devices[:count], (MEMBERS,))
+        count = max(k for k in range(1, len(self.devices) + 1) if members % k == 0)
+        mesh = Mesh(self.devices[:count], (MEMBERS,))
         return NamedSharding(mesh, PartitionSpec(MEMBERS)), NamedSharding(mesh, PartitionSpec())
 
     def _program(self, members: int) -> Any:
         """Compiles for a number of members, without running anything."""
-        if members not in self._compiled:
+        if members not in self.compiled:
             own, whole = self._shardings(members)
 
             def typed(x: Any, sharding: NamedSharding) -> Any:
@@ -138,8 +138,8 @@ class CohortProgram:
             carry = self.each(lambda x: typed(x, own), self.types(members), lambda x: typed(x, whole))
             count, targets = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((members,), jnp.float32)
             skips = jax.ShapeDtypeStruct((members,), jnp.bool_)
-            self._compiled[members] = self._many.lower(carry, values, count, targets, skips).compile()
-        return self._compiled[members]
+            self.compiled[members] = self._many.lower(carry, values, count, targets, skips).compile()
+        return self.compiled[members]
 
     def each(self, own: Callable[..., Any], carry: Carry, common: Callable[..., Any] = lambda x, *_: x, *others: Carry):
         """Maps over the leaves of stacked carries: `own` where members have values of their own, `common` elsewhere."""
@@ -154,7 +154,7 @@ class CohortProgram:
     def _first(self, seed: Array, settings: Mapping[str, Array]) -> Carry:
         return self._make_loop(settings).init(seed)
 
-    def _once(self, carry: Carry, settings: Mapping[str, Array]) -> tuple[Carry, IterationMetrics]:
+    def once(self, carry: Carry, settings: Mapping[str, Array]) -> tuple[Carry, IterationMetrics]:
         """One iteration of one member."""
         loop = self._make_loop(settings)
         carry, trajectories, finished = loop.unroll(carry, self._chunk(loop.graph.unroll))
@@ -162,13 +162,13 @@ class CohortProgram:
 
     def _alone(self, carry: Carry, settings: Mapping[str, Array]) -> tuple[Carry, IterationMetrics]:
         """The same for the one row of a stack, by the operations of a single run."""
-        first, metrics = self._once(self.each(lambda x: x[0], carry), {n: value[0] for n, value in settings.items()})
+        first, metrics = self.once(self.each(lambda x: x[0], carry), {n: value[0] for n, value in settings.items()})
         return self.each(lambda x: x[None], first), jax.tree.map(lambda x: x[None], metrics)
 
     def _iterate(
         self, carry: Carry, settings: Mapping[str, Array], iterations: Array, targets: Array, skips: Array
     ) -> tuple[Carry, IterationMetrics, Array, Array]:
-        stacked = jax.vmap(self._once, in_axes=(self.axes, 0), out_axes=(self.axes, 0))
+        stacked = jax.vmap(self.once, in_axes=(self.axes, 0), out_axes=(self.axes, 0))
         members = self._alone if targets.shape == (1,) else stacked
         wanted = ~jnp.isnan(targets)
 
@@ -189,7 +189,7 @@ class CohortProgram:
         return carry, total, done, reached
 
     def _chunk(self, unroll: int) -> int:
-        most = 1 if self._devices[0].platform == "cpu" else CHUNK
+        most = 1 if self.devices[0].platform == "cpu" else CHUNK
         return max(k for k in range(1, most + 1) if unroll % k == 0)
 
 

@@ -45,7 +45,7 @@ class CompiledProgram:
         self.iterations_per_call = 1
         self._seconds = 0.0
         self._shardings = self._sharding(jax.eval_shape(loop.init, self.seed))
-        self._many = jax.jit(self._iterate, donate_argnums=0, out_shardings=(self._shardings, None, None, None))
+        self.many = jax.jit(self._iterate, donate_argnums=0, out_shardings=(self._shardings, None, None, None))
         # Made on one device and then spread where there are several: partitioning an initialisation gains nothing.
         # Replays may be larger than the memory of one device: each makes its own part.
         self._init = jax.jit(loop.init, out_shardings=self._shardings)
@@ -69,7 +69,7 @@ class CompiledProgram:
         started = time.monotonic()
         count = min(iterations, self.iterations_per_call, self._until_snapshot())
         decided = target if not self.metric_window.scored else math.inf  # else here, after the call
-        self.carry, total, done, reached = self._many(self.carry, jnp.int32(count), jnp.float32(decided))
+        self.carry, total, done, reached = self.many(self.carry, jnp.int32(count), jnp.float32(decided))
         # All devices, not only the one the totals are read from: a call that overtook the one before it could
         # leave too few of the host's threads for both to complete a collective.
         jax.block_until_ready(self.carry)

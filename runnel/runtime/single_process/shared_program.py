@@ -51,7 +51,7 @@ class _Asked(NamedTuple):
     target: float
 
 
-class _Cohort:
+class Cohort:
     """Members that stand at the same iteration, with their carries stacked."""
 
     def __init__(self, members: Sequence[int], carry: Carry):
@@ -97,7 +97,7 @@ class SharedProgram:
         self._program, self._seeds, self._whole = program, list(seeds), whole
         self._schedule = schedule
         self._skips = np.zeros(len(seeds), np.bool_) if skips is None else np.array(skips, np.bool_)
-        self._cohorts: list[_Cohort] = []
+        self.cohorts: list[Cohort] = []
         self._unmade = set(range(len(seeds)))  # not begun: they may continue from a checkpoint instead
         self._changed = threading.Condition(threading.RLock())
         self._iterations_per_call = 1
@@ -111,7 +111,7 @@ class SharedProgram:
         self._settings = dict(settings)
         for member in anew:
             if self.stands_at(member) is not None:
-                self._take_out(member)
+                self.take_out(member)
             self._unmade.add(member)
         self._live = set(range(len(self._seeds)))
         self._asked: dict[int, _Asked] = {}
@@ -122,7 +122,7 @@ class SharedProgram:
         """Frees the device's memory at once: views refer to the program and the program to views, and such cycles live
         until Python looks for them."""
         with self._changed:
-            self._cohorts, self.views, self._live = [], [], set()
+            self.cohorts, self.views, self._live = [], [], set()
         self._threads.shutdown(wait=False)
 
     def copy(self, parents: Sequence[int]) -> None:
@@ -132,9 +132,9 @@ class SharedProgram:
         """
         with self._changed:
             children = {child: parent for child, parent in enumerate(parents) if child != parent}
-            for target in self._cohorts:
+            for target in self.cohorts:
                 states = target.carry.states
-                for source in self._cohorts:
+                for source in self.cohorts:
                     pairs = [(target.members.index(child), source.members.index(parent))
                              for child, parent in children.items()
                              if child in target.members and parent in source.members]  # fmt: skip
@@ -143,10 +143,10 @@ class SharedProgram:
                         states = jax.tree.map(lambda x, y, rows=rows, of=of: x.at[rows].set(y[of]), states,
                                               source.carry.states)  # fmt: skip
                 target.moved(self._program.place(target.carry._replace(states=states)))
-            here = {member for cohort in self._cohorts for member in cohort.members}
+            here = {member for cohort in self.cohorts for member in cohort.members}
             for child, parent in children.items():
                 if child in here and parent not in here:
-                    self._take_out(child)
+                    self.take_out(child)
 
     # What members ask for, in their own threads
 
@@ -190,14 +190,14 @@ class SharedProgram:
         """Continues a member from a carry of its own."""
         stacked = self._program.each(lambda x: np.asarray(x)[None], carry, np.asarray)
         with self._changed:
-            self._take_out(member)
-            self._cohorts.append(_Cohort([member], self._program.place(stacked)))
+            self.take_out(member)
+            self.cohorts.append(Cohort([member], self._program.place(stacked)))
 
     def begin_again(self, member: int) -> None:
         """Continues a member from the beginning."""
         with self._changed:
-            self._take_out(member)
-            self._cohorts.append(self._fresh([member]))
+            self.take_out(member)
+            self.cohorts.append(self._fresh([member]))
 
     def iteration(self, member: int) -> int:
         with self._changed:
@@ -206,7 +206,20 @@ class SharedProgram:
     def stands_at(self, member: int) -> int | None:
         """The iteration that a member stands at; None where it has not begun or is not here any more."""
         with self._changed:
-            return next((cohort.iteration for cohort in self._cohorts if member in cohort.members), None)
+            return next((cohort.iteration for cohort in self.cohorts if member in cohort.members), None)
+
+    def take_out(self, member: int) -> None:
+        """The program has nothing of this member any more."""
+        with self._changed:
+            if member in self._unmade:
+                self._unmade.discard(member)
+                return
+            cohort = self._cohort(member)
+            self.cohorts.remove(cohort)
+            rows = [row for row, other in enumerate(cohort.members) if other != member]
+            if rows:
+                carry = self._program.each(lambda x: np.asarray(x)[np.array(rows)], cohort.carry, np.asarray)
+                self.cohorts.append(Cohort([cohort.members[row] for row in rows], self._program.place(carry)))
 
     # Cohorts
 
@@ -214,9 +227,9 @@ class SharedProgram:
         """Trains the members that are furthest behind, up to where the next ones stand."""
         try:
             self._gather()
-            first = min(cohort.iteration for cohort in self._cohorts)
-            now = [cohort for cohort in self._cohorts if cohort.iteration == first]
-            later = min((c.iteration for c in self._cohorts if c.iteration > first), default=MOST_ITERATIONS)
+            first = min(cohort.iteration for cohort in self.cohorts)
+            now = [cohort for cohort in self.cohorts if cohort.iteration == first]
+            later = min((c.iteration for c in self.cohorts if c.iteration > first), default=MOST_ITERATIONS)
             waiting = [self._asked[member].iterations for cohort in now for member in self._live_of(cohort)]
             count = min(self._iterations_per_call, later - first, *waiting)
             for cohort in now:
@@ -233,7 +246,7 @@ class SharedProgram:
         for cohort, found in zip(now, called, strict=True):
             self._give(cohort, found)
 
-    def _train(self, cohort: _Cohort, iterations: int) -> Called:
+    def _train(self, cohort: Cohort, iterations: int) -> Called:
         targets = [self._asked[m].target if m in self._live else math.nan for m in cohort.members]
         carry, called = self._program.run(
             cohort.carry, self._values(cohort.members), iterations, np.array(targets, np.float32),
@@ -242,7 +255,7 @@ class SharedProgram:
         cohort.moved(carry, called.iterations)
         return called
 
-    def _give(self, cohort: _Cohort, called: Called) -> None:
+    def _give(self, cohort: Cohort, called: Called) -> None:
         """Hands out what a call has done."""
         window = cohort.fetched("window")
         for member in self._live_of(cohort):
@@ -251,23 +264,23 @@ class SharedProgram:
             self._given[member] = totals.read_host(called.iterations, total, own, bool(called.reached[row]))
             del self._asked[member]
 
-    def _live_of(self, cohort: _Cohort) -> list[int]:
+    def _live_of(self, cohort: Cohort) -> list[int]:
         return [member for member in cohort.members if member in self._live]
 
     def _gather(self) -> None:
         """Members that stand at the same iteration come together; those that have ended leave."""
         self._make()
-        alike: list[list[_Cohort]] = []
-        for cohort in sorted(self._cohorts, key=lambda cohort: cohort.iteration):
+        alike: list[list[Cohort]] = []
+        for cohort in sorted(self.cohorts, key=lambda cohort: cohort.iteration):
             if not self._live_of(cohort):
                 continue
             if alike and self._alike(alike[-1][0], cohort):
                 alike[-1].append(cohort)
             else:
                 alike.append([cohort])
-        self._cohorts = [cohort for group in alike for cohort in self._regrouped(group)]
+        self.cohorts = [cohort for group in alike for cohort in self._regrouped(group)]
 
-    def _regrouped(self, group: list[_Cohort]) -> list[_Cohort]:
+    def _regrouped(self, group: list[Cohort]) -> list[Cohort]:
         """Cohorts at the same iteration, as many of equal size as train side by side, most of their members live."""
         live = sum(len(self._live_of(cohort)) for cohort in group)
         there = sum(member != NOBODY for cohort in group for member in cohort.members)
@@ -291,11 +304,11 @@ class SharedProgram:
         """How many members a call has, where so many stand at the same iteration."""
         return self._program.call_size(members if self._whole is None else self._whole, self._parallel_calls)
 
-    def _split(self, members: Sequence[int], carry: Carry) -> list[_Cohort]:
+    def _split(self, members: Sequence[int], carry: Carry) -> list[Cohort]:
         """Members with their carries, on the host or on the device, as cohorts that train side by side."""
         size = self._size(len(members))
         if size == len(members):
-            return [_Cohort(members, self._program.place(carry))]
+            return [Cohort(members, self._program.place(carry))]
 
         def part(start: int) -> Carry:
             rows = np.minimum(np.arange(start, start + size), len(members) - 1)  # the last one fills what is left over
@@ -305,9 +318,9 @@ class SharedProgram:
             own = list(members[start : start + size])
             return own + [NOBODY] * (size - len(own))
 
-        return [_Cohort(of(start), self._program.place(part(start))) for start in range(0, len(members), size)]
+        return [Cohort(of(start), self._program.place(part(start))) for start in range(0, len(members), size)]
 
-    def _alike(self, a: _Cohort, b: _Cohort) -> bool:
+    def _alike(self, a: Cohort, b: Cohort) -> bool:
         """Whether all that members of one program have in common is the same in both."""
         found: list[bool] = []
 
@@ -321,33 +334,22 @@ class SharedProgram:
     def _make(self) -> None:
         if self._unmade:
             members, self._unmade = sorted(self._unmade), set()
-            self._cohorts += self._split(members, self._fresh(members).carry)
+            self.cohorts += self._split(members, self._fresh(members).carry)
 
-    def _take_out(self, member: int) -> None:
-        if member in self._unmade:
-            self._unmade.discard(member)
-            return
-        cohort = self._cohort(member)
-        self._cohorts.remove(cohort)
-        rows = [row for row, other in enumerate(cohort.members) if other != member]
-        if rows:
-            carry = self._program.each(lambda x: np.asarray(x)[np.array(rows)], cohort.carry, np.asarray)
-            self._cohorts.append(_Cohort([cohort.members[row] for row in rows], self._program.place(carry)))
-
-    def _fresh(self, members: Sequence[int]) -> _Cohort:
+    def _fresh(self, members: Sequence[int]) -> Cohort:
         made = [*members, *[members[-1]] * ((self._whole or 0) - len(members))]
         carry = self._program.fresh([self._seeds[m] for m in made], self._values(made))
         if len(made) > len(members):
             carry = self._program.each(lambda x: np.asarray(x)[: len(members)], carry)
-        return _Cohort(members, carry)
+        return Cohort(members, carry)
 
     def _values(self, members: Sequence[int]) -> dict[str, np.ndarray]:
         return {name: values[np.maximum(members, 0)] for name, values in self._settings.items()}
 
-    def _cohort(self, member: int) -> _Cohort:
+    def _cohort(self, member: int) -> Cohort:
         if member in self._unmade:
             self._make()
-        found = next((cohort for cohort in self._cohorts if member in cohort.members), None)
+        found = next((cohort for cohort in self.cohorts if member in cohort.members), None)
         if found is None:
             raise RunFailed(f"member {member} has left the members' program, which does not have its state any more")
         return found

@@ -21,6 +21,16 @@ def planned(algorithm, *names):
     return schedule(graph, Stage(graph, names or None))
 
 
+class Relay(Reinforce):
+    """Learns from rewards that two other stages have a part in."""
+
+    def loop(self, flow):
+        trajectory = flow.rollout(self.act, self.unroll)
+        first = flow.map(lambda t: 2 * t.reward, trajectory)
+        second = flow.map(lambda t: -t.reward, trajectory)
+        flow.learn(self.learn, flow.map(lambda t, a, b: t._replace(reward=a + b), trajectory, first, second))
+
+
 def segments(plan):
     return [(each.receives, [node.name for node in each.nodes]) for each in plan.segments]
 
@@ -62,6 +72,20 @@ def test_a_learner_apart_from_the_replay_waits_for_its_batches():
 def test_a_node_that_waits_begins_a_segment():
     plan = planned(replaying(), "apply")
     assert segments(plan.rounds[0]) == [(("gradient",), ["apply"])]
+
+
+def test_what_needs_nothing_from_elsewhere_runs_before_what_waits():
+    assert segments(planned(Relay(), "map", "map3", "learn")) == [((), ["map"]), (("map2",), ["map3", "learn"])]
+    assert segments(planned(Relay(), "map3", "learn")) == [(("map", "map2"), ["map3", "learn"])]
+    assert segments(planned(Relay(), "map3")) == [(("map", "map2"), ["map3"])]
+    assert segments(planned(Relay(), "map", "map2")) == [((), ["map", "map2"])]
+
+
+def test_a_segment_takes_what_it_does_not_make():
+    early, late = planned(Relay(), "map", "map3", "learn").segments
+    assert early.inputs == {"rollout"}
+    assert late.inputs == {"rollout", "map", "map2"}
+    assert planned(Relay()).segments[0].inputs == {"rollout"}
 
 
 @pytest.mark.parametrize(

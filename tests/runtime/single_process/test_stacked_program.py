@@ -43,7 +43,7 @@ def test_loops_and_branches_of_members_stay_loops_and_branches(case: str) -> Non
     built = build(algorithm, environment, "fused", 4)
     program = CohortProgram(lambda _: Loop(built.graph, built.environment), jax.devices()[:1])  # type: ignore[arg-type]
     carry = program.types(MEMBERS)
-    mapped = jax.vmap(program._once, in_axes=(program.axes, 0), out_axes=(program.axes, 0))
+    mapped = jax.vmap(program.once, in_axes=(program.axes, 0), out_axes=(program.axes, 0))
     replays = [leaf.shape for each in carry.replays.values() for leaf in jax.tree.leaves(each.items) if leaf.ndim > 1]
     found = list(equations(jax.make_jaxpr(mapped)(carry, {})))
     for equation in found:

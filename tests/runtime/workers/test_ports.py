@@ -4,7 +4,8 @@ import time
 from types import SimpleNamespace
 
 from runnel.runtime.control_messages import Go, Paused, Status, parse_report
-from runnel.runtime.workers.ports import DRAIN_S, REPORT_S, SLICE_S, InPort, OutPort, WorkerContext
+from runnel.runtime.workers import ports
+from runnel.runtime.workers.ports import DRAIN_S, SLICE_S, InPort, OutPort, WorkerContext
 from runnel.runtime.workers.stream_headers import UnrollHeader
 from runnel.transport import in_process
 from runnel.transport.stream import Field
@@ -59,11 +60,11 @@ def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each(
     assert not port.drain()
 
 
-def test_a_wait_that_was_told_of_is_told_to_be_over():
+def test_a_wait_that_was_told_of_is_told_to_be_over(monkeypatch):
     """Else a worker that computes for long seems to wait, and a run in which all seem to is ended."""
     line, comes = Line(), time.monotonic() + 1.5 * SLICE_S
     context = WorkerContext("actor", in_process.InProcessBell(), line)
-    context._reported -= REPORT_S  # the first look at the line reports
+    monkeypatch.setattr(ports, "REPORT_S", -1.0)  # every look at the line reports
     assert context.wait(lambda: time.monotonic() > comes or None, "parameters")
     reports = map(parse_report, line.said)
     first, *_, last = [report.waiting for report in reports if isinstance(report, Status)]
