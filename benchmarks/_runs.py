@@ -15,8 +15,8 @@ from runnel.algorithm import Algorithm
 from runnel.config import serialization
 from runnel.config.jax_config import configure_jax
 from runnel.execution.building import build
-from runnel.execution.distributed_program import DistributedProgram
-from runnel.execution.machine_pool import MachinePool, SingleMachine
+from runnel.execution.supervision.distributed_program import DistributedProgram
+from runnel.execution.supervision.machine_pool import MachinePool, SingleMachine
 from runnel.planning.plan import Distribution
 
 START_LIMIT_S = 180.0

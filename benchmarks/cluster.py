@@ -27,7 +27,7 @@ WARM_S = 2.0
 
 def machine_pool(groups: list[list[int]]) -> Any:
     """So many machines, each of which has some of the cores."""
-    from runnel.execution.machine_pool import ClusterMachines
+    from runnel.execution.supervision.machine_pool import ClusterMachines
     from runnel.launch.cluster import Cluster
     from runnel.launch.host_launcher import LocalHostLauncher
     from runnel.planning.plan import Machine

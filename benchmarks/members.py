@@ -80,7 +80,7 @@ class Members(Timed):
         import jax
         import numpy as np
 
-        from runnel.execution.fused_members import side_calls
+        from runnel.execution.members.fused_members import side_calls
         from runnel.runtime.programs.loop import Loop
         from runnel.runtime.single_process.cohort import CohortProgram
 

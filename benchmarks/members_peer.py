@@ -35,7 +35,7 @@ from benchmarks.reference import purejaxrl_ppo
 from runnel.algorithms.ppo import PPO
 from runnel.config.jax_config import configure_jax
 from runnel.execution.building import build
-from runnel.execution.fused_members import side_calls
+from runnel.execution.members.fused_members import side_calls
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.single_process.cohort import CohortProgram
 

@@ -40,7 +40,7 @@ import runnel
 from benchmarks import _machine as machine
 from runnel import LogUniform, Uniform
 from runnel.config.jax_config import configure_jax
-from runnel.execution.sweep import Sweep
+from runnel.execution.sweeps.sweep import Sweep
 
 ENVIRONMENT = "gymnax:Acrobot-v1"
 OVER = {"learning_rate": LogUniform(1e-5, 1e-1), "entropy_cost": LogUniform(1e-4, 1e-1), "clip": Uniform(0.05, 0.4)}

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from runnel.evaluation.versus import versus
     from runnel.execution.building import build
     from runnel.execution.callbacks import Progress
-    from runnel.execution.members import Members, resume_members, train_members
-    from runnel.execution.population_training import resume_population, train_population
+    from runnel.execution.members.training import Members, resume_members, train_members
+    from runnel.execution.populations.training import resume_population, train_population
     from runnel.execution.run import Run
-    from runnel.execution.sweep import Sweep, resume_sweep, sweep
+    from runnel.execution.sweeps.sweep import Sweep, resume_sweep, sweep
     from runnel.execution.training import resume, train
     from runnel.league import League
     from runnel.matchmaking import PFSP, Candidate, Fixed, Latest, Matches, Matchmaker, Psro, UniformPast
@@ -53,15 +53,15 @@ _HOME = {
     "versus": "evaluation.versus",
     "build": "execution.building",
     "Progress": "execution.callbacks",
-    "Members": "execution.members",
-    "resume_members": "execution.members",
-    "train_members": "execution.members",
-    "resume_population": "execution.population_training",
-    "train_population": "execution.population_training",
+    "Members": "execution.members.training",
+    "resume_members": "execution.members.training",
+    "train_members": "execution.members.training",
+    "resume_population": "execution.populations.training",
+    "train_population": "execution.populations.training",
     "Run": "execution.run",
-    "Sweep": "execution.sweep",
-    "resume_sweep": "execution.sweep",
-    "sweep": "execution.sweep",
+    "Sweep": "execution.sweeps.sweep",
+    "resume_sweep": "execution.sweeps.sweep",
+    "sweep": "execution.sweeps.sweep",
     "resume": "execution.training",
     "train": "execution.training",
     "PerGroup": "algorithm",

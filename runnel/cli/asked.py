@@ -66,7 +66,7 @@ def for_each_group(algorithm: Any, environment: Any, own: dict[str, Any]) -> tup
     """An algorithm and its settings, where those for each group are one algorithm."""
     if not isinstance(algorithm, str) or "=" not in algorithm:
         return algorithm, own
-    from runnel.execution.group_algorithms import resolved
+    from runnel.execution.policies.group_algorithms import resolved
 
     algorithm, rest = resolved(algorithm, environment, own)
     return algorithm, rest or {}
@@ -80,7 +80,7 @@ def _own_settings(algorithm: Algorithm | str, pairs: list[str]) -> dict[str, Any
         return settings.parse(type(algorithm), pairs, "")
     if "=" not in algorithm:
         return settings.parse(algorithms.load(algorithm), pairs, algorithm)
-    from runnel.execution.group_algorithms import parse_settings
+    from runnel.execution.policies.group_algorithms import parse_settings
 
     return parse_settings(algorithm, pairs)
 

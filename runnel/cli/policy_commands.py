@@ -65,7 +65,7 @@ def versus_command(args: argparse.Namespace) -> int:
 def policies_command(args: argparse.Namespace) -> int:
     from runnel.cli import policy_table
     from runnel.evaluation.loading import policies
-    from runnel.execution.stored_policies import split_name
+    from runnel.execution.policies.stored_policies import split_name
 
     run_dir, tag = split_name(args.run_dir, "")
     if tag and args.with_tag is not None:

@@ -56,7 +56,7 @@ def train_command(args: argparse.Namespace) -> int:
 
 
 def _train_members(args: argparse.Namespace, algorithm: Any, environment: Any, asked: dict[str, Any]) -> int:
-    from runnel.execution.members import train_members
+    from runnel.execution.members.training import train_members
 
     members = train_members(
         algorithm, environment, seeds=args.seeds, launcher=args.launcher, address=args.address, quiet=args.quiet,
@@ -68,7 +68,7 @@ def _train_members(args: argparse.Namespace, algorithm: Any, environment: Any, a
 def _train_population(
     args: argparse.Namespace, rule: Any, algorithm: Any, environment: Any, asked: dict[str, Any]
 ) -> int:
-    from runnel.execution.population_training import train_population
+    from runnel.execution.populations.training import train_population
 
     members = train_population(
         algorithm, environment, rule=rule, members=args.population, launcher=args.launcher, address=args.address,
@@ -78,7 +78,7 @@ def _train_population(
 
 
 def sweep_command(args: argparse.Namespace) -> int:
-    from runnel.execution.sweep import sweep
+    from runnel.execution.sweeps.sweep import sweep
 
     check_address(args)
     if args.deterministic:
@@ -143,8 +143,8 @@ def resume_command(args: argparse.Namespace) -> int:
 
 
 def _resume_members(args: argparse.Namespace) -> int:
-    from runnel.execution.members import resume_members
-    from runnel.execution.population_training import resume_population
+    from runnel.execution.members.training import resume_members
+    from runnel.execution.populations.training import resume_population
     from runnel.recording.population_file import is_population
 
     given = [*flags_given(args, "distribution", "on_nan", "sinks", *FLAGS)]
@@ -162,7 +162,7 @@ def _resume_members(args: argparse.Namespace) -> int:
 
 
 def _resume_sweep(args: argparse.Namespace) -> int:
-    from runnel.execution.sweep import resume_sweep
+    from runnel.execution.sweeps.sweep import resume_sweep
 
     given = [*flags_given(args, "steps", "distribution", "on_nan", "sinks", *FLAGS)]
     if given:

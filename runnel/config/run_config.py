@@ -19,7 +19,7 @@ from runnel.errors import UserError
 
 if TYPE_CHECKING:
     from runnel.execution.callbacks import Callback
-    from runnel.execution.stored_policies import Source
+    from runnel.execution.policies.stored_policies import Source
     from runnel.launch.host_launcher import HostLauncher
     from runnel.matchmaking import Matchmaker
     from runnel.recording.sinks import Sink

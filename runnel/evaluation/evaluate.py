@@ -13,8 +13,8 @@ from runnel.algorithm import Algorithm
 from runnel.environment import Environment, HostEnvironment, JaxEnvironment
 from runnel.errors import RunFailed, UserError
 from runnel.evaluation.video import Video, recording_video
-from runnel.execution import stored_policies
 from runnel.execution.building import BuiltRun, fixed_envs, rebuild
+from runnel.execution.policies import stored_policies
 from runnel.execution.run import Run, of_run
 from runnel.policy.policy import params_of
 from runnel.reporting.statistics import evaluation_statistics

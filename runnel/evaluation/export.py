@@ -26,8 +26,16 @@ from runnel.evaluation import onnx_file
 from runnel.evaluation.acting_function import ACTION, ActingFunction, Port, acting_function
 from runnel.evaluation.loading import make
 from runnel.evaluation.stablehlo_file import to_stablehlo
+from runnel.execution.policies.stored_policies import (
+    NOT_LEARNT,
+    Source,
+    StoredPolicy,
+    find,
+    learnt,
+    of_member,
+    split_name,
+)
 from runnel.execution.run import Run
-from runnel.execution.stored_policies import NOT_LEARNT, Source, StoredPolicy, find, learnt, of_member, split_name
 from runnel.policy import Policies, Policy
 from runnel.recording import members_file
 from runnel.recording.files import as_user_error, clean, one_line, write_atomically

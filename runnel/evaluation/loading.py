@@ -10,8 +10,8 @@ from runnel.config import serialization
 from runnel.config.jax_config import configure_jax
 from runnel.errors import UserError
 from runnel.execution import trust as trusting
+from runnel.execution.policies.stored_policies import Source, StoredPolicy, find, learnt, of_member
 from runnel.execution.run import Run
-from runnel.execution.stored_policies import Source, StoredPolicy, find, learnt, of_member
 from runnel.policy import Policies, Policy
 from runnel.recording import members_file, policy_directory, run_directory
 from runnel.recording.files import one_line

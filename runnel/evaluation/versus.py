@@ -31,10 +31,10 @@ from runnel.evaluation import loading
 from runnel.evaluation.match import COMPARED, Match, Seat, by_seat, summary
 from runnel.evaluation.openings import Openings, draw_openings
 from runnel.evaluation.seating import A, B, Hand, Seating, check_fit, policy_player
-from runnel.execution import stored_policies
 from runnel.execution import trust as trusting
+from runnel.execution.policies import stored_policies
+from runnel.execution.policies.stored_policies import Source
 from runnel.execution.run import Run, of_run
-from runnel.execution.stored_policies import Source
 from runnel.league import MAIN, kind_of
 from runnel.policy import Policies, Policy
 from runnel.recording import policy_directory

@@ -1,1 +1,1 @@
-"""One run from start to end."""
+"""Runs from start to end."""

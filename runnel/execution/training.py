@@ -27,15 +27,15 @@ from runnel.errors import UserError, nearest
 from runnel.execution import plan_settings
 from runnel.execution.building import BuiltRun, build, matchmaker, read_config, rebuild
 from runnel.execution.callbacks import Callback, Callbacks
-from runnel.execution.group_algorithms import resolved
-from runnel.execution.machine_pool import ClusterMachines, MachinePool, SingleMachine, check_workers, on
-from runnel.execution.policy_recorder import check_metric
+from runnel.execution.policies.group_algorithms import resolved
+from runnel.execution.policies.stored_policies import Source
+from runnel.execution.policies.warm_start import warm_start
 from runnel.execution.run import Run, finished, is_reached, may_be_done, of_run, read_result
 from runnel.execution.run_directories import alone, cleared, fresh_directory, refuse_held
-from runnel.execution.session import Session
-from runnel.execution.stored_policies import Source
+from runnel.execution.session.session import Session
+from runnel.execution.snapshots.policy_recorder import check_metric
+from runnel.execution.supervision.machine_pool import ClusterMachines, MachinePool, SingleMachine, check_workers, on
 from runnel.execution.trust import WANDB, admit, sign
-from runnel.execution.warm_start import warm_start
 from runnel.matchmaking import Matchmaker
 from runnel.planning.plan import Distribution, plural
 from runnel.recording import named_sinks

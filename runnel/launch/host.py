@@ -26,9 +26,9 @@ from runnel.transport import interface, shared_memory
 from runnel.transport.parameter_store import ParameterStore
 from runnel.transport.stream import Field, Schema, Stream
 
-LIGHT = ("runnel.execution.worker_main", "runnel.runtime.workers.env_worker", "runnel.envs.gymnasium")
+LIGHT = ("runnel.execution.supervision.worker_main", "runnel.runtime.workers.env_worker", "runnel.envs.gymnasium")
 HEAVY = (
-    "runnel.execution.worker_main",
+    "runnel.execution.supervision.worker_main",
     "runnel.execution.building",
     "runnel.runtime.workers.worker",
     "runnel.envs.stepped",

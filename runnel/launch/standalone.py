@@ -18,7 +18,7 @@ from runnel.planning.placement import standalone_hosts
 if TYPE_CHECKING:
     from runnel.launch.cluster import Cluster, RemoteProcess
 
-MODULES = ("runnel.execution.evaluation_worker", "runnel.execution.evaluation_task")
+MODULES = ("runnel.execution.snapshots.evaluation_worker", "runnel.execution.snapshots.evaluation_task")
 """What they import; on other machines, the server that they are forked from imports it in advance."""
 
 CLOSE_S = 1.0

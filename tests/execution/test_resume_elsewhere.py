@@ -39,8 +39,8 @@ def carried_over(run_dir: Path, distribution: Any) -> tuple[dict[str, np.ndarray
         if built.plan.workers == 1:
             program: Any = make_program(built.plan, built.graph, built.environment, config["seed"])
         else:
-            from runnel.execution.distributed_program import DistributedProgram
-            from runnel.execution.machine_pool import SingleMachine
+            from runnel.execution.supervision.distributed_program import DistributedProgram
+            from runnel.execution.supervision.machine_pool import SingleMachine
 
             config["distribution"] = runnel.config.serialization.to_json(built.distribution)
             here = SingleMachine()

@@ -165,7 +165,7 @@ def test_a_host_that_joins_is_used(tmp_path: Path) -> None:
 
 
 def test_the_last_host_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runnel.execution.machine_pool.ANOTHER_S", 0.5)
+    monkeypatch.setattr("runnel.execution.supervision.machine_pool.ANOTHER_S", 0.5)
     machines, run_dir = hosts("a"), tmp_path / "run"
     thread = meanwhile(under_way(run_dir), lambda: os.kill(machines.pid("a"), signal.SIGKILL))
     with pytest.raises(runnel.errors.RunFailed, match="the last machine"):

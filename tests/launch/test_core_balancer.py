@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runnel import train
 from runnel.distributions import load
 from runnel.execution.building import build
-from runnel.execution.worker_group import barrier_workers
+from runnel.execution.supervision.worker_group import barrier_workers
 from runnel.launch import core_balancer
 from runnel.launch.core_balancer import CoreBalancer, StepProgress, core_of, move, nodes
 from runnel.planning.machine import Machine

@@ -73,7 +73,7 @@ def test_the_log_probability_of_a_squashed_action_is_that_of_distrax() -> None:
 def test_only_c51_imports_tensorflow_probability() -> None:
     """It would take a second of every process that starts."""
     code = (
-        "import sys, runnel.execution.session, runnel.launch.host as host, importlib\n"
+        "import sys, runnel.execution.session.session, runnel.launch.host as host, importlib\n"
         "from runnel import algorithms\n"
         "for name in host.HEAVY: importlib.import_module(name)\n"
         "for name in set(algorithms.names()) - {'c51'}: algorithms.load(name)\n"

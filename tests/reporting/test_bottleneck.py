@@ -9,7 +9,7 @@ import pytest
 
 from runnel import distributions
 from runnel.execution.building import build
-from runnel.execution.result import setting_of
+from runnel.execution.session.result import setting_of
 from runnel.planning.plan import Machine
 from runnel.reporting.bottleneck import FragmentRole, RunSetting, bottleneck
 from runnel.runtime.control_messages import PhaseName, Status

@@ -9,7 +9,7 @@ import numpy as np
 
 import runnel
 from runnel.execution.building import BuiltRun
-from runnel.execution.policy_snapshots import described_policies
+from runnel.execution.snapshots.descriptions import described_policies
 from runnel.execution.training import described
 from runnel.policy import Policy
 from runnel.recording.parameters import as_numpy, parameter_leaves

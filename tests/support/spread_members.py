@@ -63,7 +63,7 @@ def main(directory: Path) -> None:
 
 def whole_command(directory: Path, expected: list[list[np.ndarray]]) -> dict[str, object]:
     """The same by `train_members`, in sessions and in a stack."""
-    import runnel.execution.members as members
+    import runnel.execution.members.training as members
 
     found: dict[str, object] = {}
     for name, above in (("sessions", 64), ("stack", 2)):

@@ -14,9 +14,9 @@ from runnel.config import run_config
 from runnel.config.json_messages import JsonMessage
 from runnel.config.run_config import RunConfig
 from runnel.execution.building import BuiltRun
-from runnel.execution.machine_pool import SingleMachine
 from runnel.execution.run import Run
-from runnel.execution.session import Session
+from runnel.execution.session.session import Session
+from runnel.execution.supervision.machine_pool import SingleMachine
 from runnel.execution.training import described
 from runnel.launch import LocalLauncher
 from runnel.launch.framing import Received

@@ -20,7 +20,7 @@ from paths import SUPPORT
 from runnel.algorithms.dqn import DQN
 from runnel.algorithms.ppo import PPO
 from runnel.execution.building import build
-from runnel.execution.fused_members import side_calls
+from runnel.execution.members.fused_members import side_calls
 from runnel.graph.flow import trace
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.snapshots import SnapshotSchedule

@@ -1,0 +1,387 @@
+"""Members that train in programs of this process: which share one, and the session of each."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+import jax
+
+from runnel.algorithm import Algorithm
+from runnel.errors import UserError
+from runnel.execution.building import BuiltRun, rebuild
+from runnel.execution.members.backend import END_S, Standing, WaitingMember
+from runnel.execution.members.member_run import member_session
+from runnel.execution.session.session import Session, SharedParts
+from runnel.execution.snapshots.evaluation_task import SharedEvaluations
+from runnel.graph.flow import trace
+from runnel.planning.machine import Machine
+from runnel.recording.checkpoint import Checkpoints
+from runnel.recording.files import one_line
+from runnel.runtime.programs.loop import Loop
+from runnel.runtime.programs.snapshots import SnapshotSchedule
+from runnel.runtime.programs.traced_settings import Separation, differing, separate, values_of, with_settings
+from runnel.runtime.single_process.cohort import CohortProgram, try_members
+from runnel.runtime.single_process.shared_program import SharedProgram
+from runnel.system import startup
+from runnel.system.limits import free_memory
+
+MEMORY_SHARE: Final = 0.9
+"""Of a device's free memory, which members may fill."""
+
+MOST_BUILT: Final = 256
+"""How many runs are kept as they were built; there are more where settings change all the time."""
+
+
+def is_fused(built: BuiltRun) -> bool:
+    """Whether a whole run is one compiled program."""
+    return built.plan.workers == 1 and built.plan.fragments[0].compiled
+
+
+class _Running(NamedTuple):
+    member: WaitingMember
+    session: Session
+    thread: threading.Thread
+
+
+class SharedPrograms:
+    """The compiled programs of members, for those that are trained later with the same settings but for traced ones."""
+
+    def __init__(self, varying: Sequence[str] = (), population: int | None = None):
+        """`varying`: settings that may come to differ; they are arguments of the programs wherever they can be.
+        `population`: so many members are compared and copied: programs are compiled for all of them, however few train,
+        and their states stay on the device between the times that they train."""
+        self.varying, self.population = tuple(varying), population
+        self.evaluations = SharedEvaluations()
+        self._made: dict[str, CohortProgram] = {}
+        self._built: dict[str, BuiltRun] = {}
+        self._separated: tuple[Any, Separation] | None = None  # an algorithm, and how those like it share programs
+        self._kept: tuple[CohortProgram, SharedProgram] | None = None
+        self._fits: dict[tuple[CohortProgram, int], int] = {}
+        self.said: set[str] = set()
+        """Notes for the user that need no repetition."""
+
+    def program(self, built: BuiltRun, config: Mapping[str, Any], traced: Sequence[str]) -> CohortProgram:
+        """The program for members like this one. `config`: its configuration, which names all that it depends on."""
+        settings = {name: v for name, v in config["algorithm"]["settings"].items() if name not in traced}
+        others = [config.get(part) for part in ("environment", "distribution", "envs", "frozen")]
+        key = json.dumps([config["algorithm"].get("class"), settings, sorted(traced), others], sort_keys=True)
+        if key not in self._made:
+            self._made[key] = cohort_program(built, traced)
+        return self._made[key]
+
+    def built(self, member: WaitingMember, trust: Collection[str], objects: Mapping[str, Any]) -> BuiltRun:
+        """A member's run; what has been built is not built again."""
+        parts = ("algorithm", "environment", "distribution", "envs", "frozen")
+        key = json.dumps([member.config.get(part) for part in parts], sort_keys=True)
+        if key not in self._built:
+            if len(self._built) >= MOST_BUILT:
+                del self._built[next(iter(self._built))]
+            self._built[key] = rebuild(member.directory, member.config, trusted=trust, **objects)
+        return self._built[key]
+
+    def separation(self, built: Sequence[BuiltRun]) -> Separation:
+        """Which members share a program. It is found by tracing, once for members that differ in traced settings."""
+        algorithms = [each.algorithm for each in built]
+        if self._separated is not None:
+            first, known = self._separated
+            if len(known.programs) == 1 and set(differing([first, *algorithms])) <= set(known.traced):
+                return known._replace(programs=(tuple(range(len(built))),))
+        startup.phase("tracing")
+        found = separate(
+            algorithms,
+            lambda make, names: try_members(lambda values: _loop(built[0], make(values)), names),
+            self.varying,
+        )
+        self._separated = (algorithms[0], found)
+        return found
+
+    def fitting(self, program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
+        """How many of so many members there is memory for. It is found once: later, some of it is filled by them."""
+        key = (program, members)
+        if key not in self._fits:
+            self._fits[key] = that_fit(program, members, parallel_calls, devices)
+        return self._fits[key]
+
+    def keep(self, program: CohortProgram, shared: SharedProgram) -> None:
+        """The whole population is in this program."""
+        self._kept = (program, shared)
+
+    def kept(self, program: CohortProgram) -> SharedProgram | None:
+        """The population as it stood when it last trained, if it is in this program; else it is dropped."""
+        found, self._kept = self._kept, None
+        if found is None or found[0] is program:
+            return None if found is None else found[1]
+        found[1].close()
+        return None
+
+    def ended(self, shared: SharedProgram) -> None:
+        """No member trains in it any more: its memory is free, unless the population is to go on there."""
+        if self._kept is None or self._kept[1] is not shared:
+            shared.close()
+
+    def copy(self, parents: Sequence[int]) -> None:
+        """Copies states between members on the device, where they are still there."""
+        if self._kept is not None:
+            self._kept[1].copy(parents)
+
+
+class Divided(NamedTuple):
+    """Members by the programs that may hold them."""
+
+    programs: list[list[tuple[WaitingMember, BuiltRun]]]
+    sizes: list[int]  # how many members each program has, those that do not train any more included
+    traced: tuple[str, ...]  # settings that are arguments of the programs
+    notes: list[str]  # for the user
+
+
+def divide(
+    waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any], programs: SharedPrograms,
+    ended: Sequence[WaitingMember] = (),
+) -> Divided | None:  # fmt: skip
+    """Which members share a program; None where their distribution makes no single program of a run.
+
+    `ended`: members of the same training that have nothing left to train. Programs have places for them.
+    """
+    everyone = sorted([*waiting, *ended], key=lambda member: member.number)
+    built: list[BuiltRun] = []
+    for member in everyone:
+        built.append(programs.built(member, trust, objects))
+        if not is_fused(built[-1]):
+            return None
+    if not all(_alike(member, everyone[0]) for member in everyone):
+        raise UserError(
+            f"{waiting[0].directory.parent}: found members of several environments or distributions, expected one"
+        )
+    separation, train = programs.separation(built), {member.number for member in waiting}
+    whole = [[(everyone[i], built[i]) for i in program] for program in separation.programs]
+    own = [([pair for pair in program if pair[0].number in train], len(program)) for program in whole]
+    members, sizes = [each for each, _ in own if each], [size for each, size in own if each]
+    notes = []
+    if len(members) > 1:
+        reasons = "; ".join(f"{name}: {why}" for name, why in separation.fixed.items())
+        notes.append(f"{len(members)} programs, one after another, for settings that are fixed: {reasons}")
+    if separation.traced:
+        notes.append(f"settings of each member in one program: {', '.join(separation.traced)}")
+    return Divided(members, sizes, separation.traced, notes)
+
+
+class FusedMembers:
+    """Members that share programs, each with a session in a thread of its own."""
+
+    def __init__(
+        self, members: Sequence[Sequence[tuple[WaitingMember, BuiltRun]]], traced: Sequence[str],
+        programs: SharedPrograms, sizes: Sequence[int] = (),
+    ):  # fmt: skip
+        """`members`: for each program those that it may hold; they begin one program after another. `sizes`: for how
+        many members the calls of each are, however few train; without, for those that do."""
+        wholes = sizes or [None] * len(members)
+        self._waiting = [(list(program), whole) for program, whole in zip(members, wholes, strict=True)]
+        self._traced, self._programs = list(traced), programs
+        self._running: list[_Running] = []
+        self._shared_by: SharedProgram | None = None  # those that run
+        self._news: list[str] = []
+        self._stopped: int | None = None
+        self.notes: list[str] = []
+
+    @classmethod
+    def of(
+        cls, waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any],
+        programs: SharedPrograms, ended: Sequence[WaitingMember] = (),
+    ) -> Self | None:  # fmt: skip
+        """None where the members' distribution is another. `ended`: those that have nothing left to train.
+
+        A member's numbers depend on the size of the calls that it is in, which therefore stays the same, whoever has
+        ended. Not where members end alone because they reach a return: the fewer are left, the smaller the calls.
+        """
+        divided = divide(waiting, trust, objects, programs, ended)
+        if divided is None:
+            return None
+        alone = any(m.asked.stop_at_return is not None or m.asked.stop_at_eval_return is not None for m in waiting)
+        found = cls(divided.programs, divided.traced, programs, () if alone else divided.sizes)
+        found.notes += divided.notes
+        return found
+
+    def advance(self) -> None:
+        ended = [running for running in self._running if not running.thread.is_alive()]
+        self._running = [running for running in self._running if running.thread.is_alive()]
+        del ended
+        if not self._running and self._shared_by is not None:
+            self._programs.ended(self._shared_by)
+            self._shared_by = None
+        if self._stopped is not None:
+            self._waiting = []
+        if not self._running and self._waiting:
+            self._begin(*self._waiting.pop(0))
+
+    def wait(self, seconds: float) -> None:
+        if self._running:
+            self._running[0].thread.join(seconds)
+
+    def over(self) -> bool:
+        return not self._running and not self._waiting
+
+    def standing(self) -> dict[int, Standing]:
+        found = {}
+        for running in self._running:
+            stats = running.session.state.stats
+            if not stats.counters.env_steps:  # it may not have read its checkpoint yet
+                continue
+            speed = stats.rate.now(stats.counters.env_steps) if stats.startup_s is not None else None
+            found[running.member.number] = Standing(stats.counters.env_steps, stats.counters.mean_return, speed)
+        return found
+
+    def news(self) -> list[str]:
+        news, self._news = self._news, []
+        return news
+
+    def stop(self, number: int) -> None:
+        self._stopped = number
+        for running in self._running:
+            running.session.end.stop(number)
+
+    def ask_for_checkpoint(self) -> None:
+        for running in self._running:
+            running.session.state.checkpoint_asked = True
+
+    def abort(self) -> None:
+        """Nothing is left to end: threads end with the process."""
+
+    def close(self) -> None:
+        deadline = time.monotonic() + END_S
+        for running in self._running:
+            running.thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _begin(self, members: list[tuple[WaitingMember, BuiltRun]], whole: int | None) -> None:
+        """Compiles the program of as many members as there is memory for, and starts their sessions."""
+        built = members[0][1]
+        devices = devices_of(built)
+        program = self._programs.program(built, members[0][0].config, self._traced)
+        startup.phase(f"compiling for {len(members)} members")
+        parallel_calls = side_calls(program, devices)
+        fit = self._programs.fitting(program, whole or len(members), parallel_calls, devices)
+        if fit < len(members):
+            self._waiting.insert(0, (members[fit:], whole))
+            self._say(f"memory for {fit} members at a time, of {len(members)}")
+            members = members[:fit]
+        else:
+            self._say(f"memory for all {whole or len(members)} members at once")
+        if self._stopped is not None:  # while it was compiled
+            return
+        shared = self._shared(program, members, parallel_calls, None if whole is None else fit)
+        self._shared_by, began = shared, time.monotonic()
+        for place, (member, own) in enumerate(members):
+            if self._stopped is None:
+                self._start(member, own, shared, place, began)
+            else:
+                shared.leave(place)  # nobody waits for a member that does not begin
+
+    def _say(self, note: str) -> None:
+        if note not in self._programs.said:  # such as in an earlier round
+            self._programs.said.add(note)
+            self.notes.append(note)
+
+    def _shared(
+        self,
+        program: CohortProgram,
+        members: Sequence[tuple[WaitingMember, BuiltRun]],
+        parallel_calls: int,
+        whole: int | None,
+    ) -> SharedProgram:
+        """The program of these members, who continue in it where they stand in it already."""
+        values = values_of([own.algorithm for _, own in members], self._traced)
+        kept = self._programs.kept(program)
+        if kept is not None and not len(members) == whole == self._programs.population:
+            kept.close()
+            kept = None
+        if kept is not None:
+            anew = [k for k, (member, _) in enumerate(members) if Checkpoints(member.directory).newest() is None]
+            kept.begin(values, anew)
+        first, built = members[0]
+        shared = kept or SharedProgram(
+            program,
+            built.graph.steps_per_iteration,
+            [member.asked.seed for member, _ in members],
+            values,
+            SnapshotSchedule(first.asked.snapshot_periods),
+            parallel_calls,
+            whole=whole,
+            skips=[member.asked.on_nan == "skip" for member, _ in members],
+        )
+        if len(members) == whole == self._programs.population:
+            self._programs.keep(program, shared)
+        return shared
+
+    def _start(self, member: WaitingMember, built: BuiltRun, shared: SharedProgram, place: int, began: float) -> None:
+        made, session = threading.Event(), []
+        view = shared.views[place]
+        parts = SharedParts(view, self._programs.evaluations.make, view.held)
+
+        def body() -> None:
+            try:
+                with member_session(member.directory, member.asked, built, began, shared=parts) as own:
+                    session.append(own)
+                    made.set()
+                    own.run()
+            except BaseException as error:
+                self._news.append(f"{member.directory.name} failed: {one_line(error)}")
+            finally:
+                shared.leave(place)
+                made.set()
+
+        thread = threading.Thread(target=body, name=member.directory.name, daemon=True)
+        thread.start()
+        made.wait()
+        if session:
+            self._running.append(_Running(member, session[0], thread))
+            if self._stopped is not None:  # a signal that came before it was there to be told
+                session[0].end.stop(self._stopped)
+
+
+def devices_of(built: BuiltRun) -> list[Any]:
+    by_name = {f"{device.platform}:{device.id}": device for device in jax.devices()}
+    return [by_name[name] for name in built.plan.fragments[0].devices[0]]
+
+
+def cohort_program(built: BuiltRun, traced: Sequence[str]) -> CohortProgram:
+    """The program of members like this one, with these settings as its arguments."""
+
+    def make_loop(values: Mapping[str, Any]) -> Loop:
+        return _loop(built, with_settings(built.algorithm, values)) if values else _loop(built, None)
+
+    return CohortProgram(make_loop, devices_of(built), traced)
+
+
+def _loop(built: BuiltRun, algorithm: Algorithm | None) -> Loop:
+    """The loop of a run; that of another algorithm on the same environments, where one is given."""
+    graph = built.graph
+    if algorithm is not None:
+        graph = trace(algorithm, graph.spec, graph.envs, graph.frozen)
+    return Loop(graph, built.environment)  # type: ignore[arg-type]
+
+
+def _alike(a: WaitingMember, b: WaitingMember) -> bool:
+    parts = ("environment", "distribution", "envs", "frozen")
+    same = all(a.config.get(part) == b.config.get(part) for part in parts)
+    return same and a.asked.snapshot_periods == b.asked.snapshot_periods
+
+
+def side_calls(program: CohortProgram, devices: Sequence[Any]) -> int:
+    """Calls that run side by side: one of a small network does not fill the cores of a CPU, but many members a GPU.
+
+    One with convolutions does fill them, and two of these wait for each other. Two calls over the same devices could
+    each hold what the other waits for.
+    """
+    alone = devices[0].platform != "cpu" or len(devices) > 1 or program.one_each
+    return 1 if alone else Machine.here().cpus
+
+
+def that_fit(program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
+    """How many members there is memory for, by what the compiler says that a program needs."""
+    needed, free = program.bytes(members, parallel_calls), free_memory(devices[0]) * MEMORY_SHARE
+    if needed <= free:
+        return members
+    return max(1, int(members * free / needed))

@@ -1,0 +1,92 @@
+"""One member of several runs, begun or continued from its own directory.
+
+A member's directory has its config.json from the beginning. Whether it is in a program with others, in a process of its
+own or continued later, it is run by `run_member`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from runnel.config import run_config
+from runnel.config.run_config import RunConfig
+from runnel.execution.building import BuiltRun, read_config, rebuild
+from runnel.execution.policies.warm_start import warm_start
+from runnel.execution.run import Run, read_result
+from runnel.execution.run_directories import alone
+from runnel.execution.session.session import Session, SharedParts
+from runnel.execution.supervision.machine_pool import SingleMachine
+from runnel.execution.training import changed, described, noted, settle, with_signature
+from runnel.recording.checkpoint import Checkpoints
+from runnel.system import parent
+from runnel.system.exits import contained
+
+
+def member_config(directory: Path, steps: int | None = None) -> tuple[dict[str, Any], RunConfig]:
+    """A member's configuration, and what it is asked for now."""
+    config = read_config(directory)
+    run_config.check_complete(directory / "config.json", config)
+    return config, changed(run_config.from_json(config), steps, None, read_result(directory))
+
+
+def run_member(
+    directory: Path, *, steps: int | None = None, trust: Collection[str] = (), launcher: str = "local",
+    address: str | None = None, began: float | None = None, cpus_per_host: int | None = None,
+) -> Run:  # fmt: skip
+    """Trains a member in this process, alone. `cpus_per_host`: of each machine of a Ray cluster; None: all."""
+    config, asked = member_config(directory, steps)
+    with contained(), contextlib.ExitStack() as stack:
+        built, pool = settle(
+            stack, launcher, address, None, config["distribution"], config["environment"]["name"],
+            lambda: rebuild(directory, config, trusted=trust), cpus_per_host,
+        )  # fmt: skip
+        return stack.enter_context(member_session(directory, asked, built, began, pool=pool)).run()
+
+
+@contextlib.contextmanager
+def member_session(
+    directory: Path, asked: RunConfig, built: BuiltRun, began: float | None = None, pool: Any = None,
+    shared: SharedParts | None = None,
+) -> Iterator[Session]:  # fmt: skip
+    """The session of a member, while nobody else may use its directory."""
+    with alone(directory) as notes:
+        checkpoints = Checkpoints(directory)
+        resumed = checkpoints.newest() is not None
+        if not resumed and checkpoints.all():  # none of them is whole: it does not begin again by itself
+            raise checkpoints.none_whole()
+        initial: Mapping[str, Any] = {}
+        if not resumed:
+            initial, more = warm_start(built, asked.seed, asked.init_from, asked.frozen)
+            notes = [*notes, *more]
+        config = run_config.to_json(asked, described(built))
+        built = with_signature(config, noted(built, notes), directory)
+        yield Session(
+            directory, config, built, began=time.monotonic() if began is None else began, quiet=True, resumed=resumed,
+            pool=pool or SingleMachine(), initial=initial, shared=shared,
+        )  # fmt: skip
+
+
+def main() -> int:
+    """A process of a member's own: what it is to do comes by standard input."""
+    from runnel.config.jax_config import configure_jax
+    from runnel.errors import UserError
+
+    job = json.load(sys.stdin)
+    parent.end_with(job.pop("parent"))
+    configure_jax()
+    try:
+        result = run_member(Path(job.pop("directory")), **job).result
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0 if result["status"] in ("finished", "interrupted") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Very many members: in stacks, each of which is one program with one checkpoint."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from runnel.config.run_config import RunConfig
+from runnel.errors import UserError
+from runnel.execution.building import BuiltRun
+from runnel.execution.members.backend import END_S, Standing, WaitingMember
+from runnel.execution.members.fused_members import (
+    Divided,
+    FusedMembers,
+    SharedPrograms,
+    devices_of,
+    divide,
+    side_calls,
+    that_fit,
+)
+from runnel.execution.members.stacked_evaluations import StackedEvaluations
+from runnel.execution.members.stacked_run import StackedRun
+from runnel.recording import run_directory, stacks
+from runnel.recording.files import as_user_error, one_line
+from runnel.system import startup
+
+STACKED_ABOVE: Final = 64
+"""More members than this, in one program, are recorded together."""
+
+
+def check_stackable(asked: RunConfig) -> None:
+    """Refuses what only members with sessions of their own can do."""
+    expected = f"{STACKED_ABOVE} members or fewer for it"
+    for name in ("keep_every", "keep_every_s", "init_from", "frozen", "opponents"):
+        if getattr(asked, name):
+            raise UserError(f"{name}=: found it for more than {STACKED_ABOVE} members, expected {expected}",
+                            keywords=(name, "seeds"))  # fmt: skip
+    if asked.on_nan == "rollback":
+        raise UserError(
+            f"on_nan=rollback: found it for more than {STACKED_ABOVE} members, which train in step; expected stop or "
+            f"skip, or {expected}",
+            keywords=("on_nan", "seeds"),
+        )
+
+
+class StackedMembers:
+    """Trains the stacks of a directory one after another."""
+
+    def __init__(self, directory: Path, divided: Divided, programs: SharedPrograms, total: int):
+        self._directory, self._divided, self._programs, self._total = directory, divided, programs, total
+        self._sizes: list[int] = []  # of all stacks, those that have ended included
+        self._waiting = self._stacks()
+        self._running: StackedRun | None = None
+        self._left_out: list[tuple[WaitingMember, BuiltRun]] = []  # of stacks: they have checkpoints of their own
+        self._alone: FusedMembers | None = None  # trains those, after all stacks
+        self._thread: threading.Thread | None = None
+        self._news: list[str] = []
+        self._stopped: int | None = None
+        self.notes = list(divided.notes)
+        if len(self._waiting) == 1:
+            self.notes.append(f"memory for all {len(self._waiting[0][1])} members at once")
+        if len(self._waiting) > 1:
+            sizes = ", ".join(str(len(members)) for _, members in self._waiting)
+            self.notes.append(f"{len(self._waiting)} stacks of {sizes} members, one after another")
+
+    @classmethod
+    def of(
+        cls, directory: Path, waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any],
+        programs: SharedPrograms, total: int,
+    ) -> Self | None:  # fmt: skip
+        """`total`: how many members the directory has. None where the members' distribution is another."""
+        divided = divide(waiting, trust, objects, programs)
+        return None if divided is None else cls(directory, divided, programs, total)
+
+    def _stacks(self) -> list[tuple[int, list[tuple[WaitingMember, BuiltRun]]]]:
+        """The members that wait, by the number of their stack: as they were divided when they began."""
+        listed = stacks.read(self._directory, self._total)
+        if not listed:
+            listed = [
+                [m.number for m, _ in part] for program in self._divided.programs for part in self._parts(program)
+            ]
+            stacks.write(self._directory, listed)
+        self._sizes = [len(numbers) for numbers in listed]
+        waiting = {member.number: (member, built) for each in self._divided.programs for member, built in each}
+        found = [(k, [waiting[n] for n in numbers if n in waiting]) for k, numbers in enumerate(listed)]
+        return [(k, members) for k, members in found if members]
+
+    def _parts(self, members: list[tuple[WaitingMember, BuiltRun]]) -> list[list[tuple[WaitingMember, BuiltRun]]]:
+        """As many at a time as there is memory for, in parts of equal size where they divide."""
+        built = members[0][1]
+        program, devices = self._program(members), devices_of(built)
+        startup.phase(f"compiling for {len(members)} members")
+        fit = that_fit(program, len(members), side_calls(program, devices), devices)
+        count = -(-len(members) // fit)
+        size = -(-len(members) // count)
+        return [members[start : start + size] for start in range(0, len(members), size)]
+
+    def _program(self, members: list[tuple[WaitingMember, BuiltRun]]) -> Any:
+        return self._programs.program(members[0][1], members[0][0].config, self._divided.traced)
+
+    def advance(self) -> None:
+        if self._alone is not None:
+            return self._alone.advance()
+        if self._thread is not None and not self._thread.is_alive():
+            assert self._running is not None
+            self._left_out += self._running.left_out
+            self._thread = self._running = None
+        if self._stopped is not None:
+            self._waiting, self._left_out = [], []
+        if self._thread is None and self._waiting:
+            self._begin(*self._waiting.pop(0))
+        elif self._thread is None and self._left_out:
+            self._begin_alone()
+
+    def wait(self, seconds: float) -> None:
+        if self._alone is not None:
+            self._alone.wait(seconds)
+        elif self._thread is not None:
+            self._thread.join(seconds)
+
+    def _begin(self, stack: int, members: list[tuple[WaitingMember, BuiltRun]]) -> None:
+        directory = self._directory / stacks.name_of(stack)
+        with as_user_error(directory):
+            run_directory.make_directory(self._directory, directory.name)
+        program = self._program(members)
+        startup.phase(f"compiling for {len(members)} members")
+        run = StackedRun(
+            directory, members, program, self._divided.traced, side_calls(program, devices_of(members[0][1])),
+            StackedEvaluations(directory, self._programs.evaluations), whole=self._sizes[stack],
+        )  # fmt: skip
+
+        def body() -> None:
+            try:
+                run.run()
+            except BaseException as error:
+                self._news.append(f"{directory.name} failed: {one_line(error)}")
+            self._news += run.notes
+
+        self._running = run
+        if self._stopped is not None:  # a signal that came before it was there to be told
+            run.stopped = True
+        self._thread = threading.Thread(target=body, name=directory.name, daemon=True)
+        self._thread.start()
+
+    def _begin_alone(self) -> None:
+        """Members that ended before the others, or were continued alone, have sessions of their own from there on."""
+        self._news.append(f"{len(self._left_out)} members continue from checkpoints of their own")
+        parts = [self._left_out[k : k + STACKED_ABOVE] for k in range(0, len(self._left_out), STACKED_ABOVE)]
+        self._left_out = []
+        self._alone = FusedMembers(parts, self._divided.traced, self._programs)
+        if self._stopped is not None:
+            self._alone.stop(self._stopped)
+        self._alone.advance()
+
+    def over(self) -> bool:
+        if self._alone is not None:
+            return self._alone.over()
+        return self._thread is None and not self._waiting and not self._left_out
+
+    def standing(self) -> dict[int, Standing]:
+        if self._alone is not None:
+            return self._alone.standing()
+        return {} if self._running is None else self._running.standing()
+
+    def news(self) -> list[str]:
+        news, self._news = self._news, []
+        return news if self._alone is None else [*news, *self._alone.news()]
+
+    def stop(self, number: int) -> None:
+        self._stopped = number
+        if self._alone is not None:
+            self._alone.stop(number)
+        if self._running is not None:
+            self._running.stopped = True
+
+    def ask_for_checkpoint(self) -> None:
+        if self._alone is not None:
+            self._alone.ask_for_checkpoint()
+        if self._running is not None:
+            self._running.checkpoint_asked = True
+
+    def abort(self) -> None:
+        """Nothing is left to end: threads end with the process."""
+
+    def close(self) -> None:
+        deadline = time.monotonic() + END_S
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._alone is not None:
+            self._alone.close()

@@ -1,0 +1,1 @@
+"""Members that are compared and copied while they train."""

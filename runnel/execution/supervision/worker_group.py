@@ -1,0 +1,242 @@
+"""The processes of a plan's workers and the channels between them, on one machine or on several."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from runnel.config import run_config
+from runnel.execution.building import BuiltRun
+from runnel.execution.supervision.fault_policy import replaceable
+from runnel.graph.nodes import Graph
+from runnel.launch.host import HostChannels, HostParameters, HostStream, WorkerOrder
+from runnel.launch.site import Site, StreamFill, WorkerProcess
+from runnel.planning.channels import StreamSpec, Topology, WorkerSpec, group_types
+from runnel.planning.pace import paces
+from runnel.planning.plan import Machine, Plan, learns
+from runnel.planning.schemas import fields_json
+from runnel.transport import bell
+
+LONG_SPIN_S = 5e-3
+"""How long a worker that has a core of its own spins before it sleeps: waking up takes long, and its caches are cold
+afterwards."""
+
+
+class WorkerGroup:
+    """All workers of a topology, each on its host."""
+
+    def __init__(
+        self, built: BuiltRun, topology: Topology, config: dict[str, Any], run_dir: Path, site: Site,
+        machines: Sequence[Machine],
+    ):  # fmt: skip
+        self.built, self.topology, self.config, self.run_dir = built, topology, config, run_dir
+        self.site, self.machines = site, {machine.name: machine for machine in machines}
+        self.graph, self.plan = built.graph, built.plan
+        self.specs = {spec.name: spec for spec in topology.workers}
+        self.learners = {n for f in self.plan.fragments if learns(f, self.graph) for n in f.workers()}
+        first = next(iter(self.machines))
+        self.hosts = {name: self.plan.hosts.get(name, first) for name in self.specs}
+        try:
+            site.open({host: self._layout(host) for host in dict.fromkeys(self.hosts.values())})
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    @property
+    def processes(self) -> Mapping[str, WorkerProcess]:
+        return self.site.processes
+
+    def _layout(self, host: str) -> HostChannels:
+        """The channels of a host: all that have an end there."""
+        stores = dict(enumerate(self.topology.stores))
+
+        def here(*names: str) -> bool:
+            return any(self.hosts[name] == host for name in names)
+
+        def bounds(stream: StreamSpec) -> tuple[int, ...]:
+            bounded = not self.plan.synchronous and stream.kind in ("unroll", "value")
+            return tuple(n for n, store in stores.items() if bounded and stream.source in store.targets)
+
+        return HostChannels(
+            tuple(name for name in self.specs if here(name)),
+            tuple(
+                HostStream(number, s.kind, s.source, s.target, s.schema, s.slots, bounds(s))
+                for number, s in enumerate(self.topology.streams)
+                if here(s.source, s.target)
+            ),
+            tuple(
+                HostParameters(number, store.source, store.targets, store.schema)
+                for number, store in stores.items()
+                if here(store.source, *store.targets)
+            ),
+            self._balanced(host),
+            self.site.transport,
+        )  # fmt: skip
+
+    def _balanced(self, host: str) -> tuple[str, ...]:
+        """The workers that the host moves between cores. With fewer cores than workers, some sleep anyway."""
+        here = tuple(name for name in barrier_workers(self.plan, self.graph) if self.hosts[name] == host)
+        return here if 1 < len(here) <= self.machines[host].cpus else ()
+
+    def streams(self) -> list[tuple[StreamSpec, StreamFill]]:
+        """Every stream, as its reader's host sees it."""
+        return [
+            (stream, self.site.fill(self.hosts[stream.target], number))
+            for number, stream in enumerate(self.topology.streams)
+        ]
+
+    # Starting
+
+    def start(self, names: Iterable[str] | None = None) -> None:
+        """Starts workers, all or those named."""
+        specs = [self.specs[name] for name in names] if names is not None else list(self.topology.workers)
+        common = self._common()
+        if names is None and not all(spec.env_only for spec in specs):
+            self.site.prepare("runnel.execution.supervision.worker_main:prepare", common)
+        peers = self._peers(specs)
+        orders: dict[str, list[WorkerOrder]] = defaultdict(list)
+        for spec in specs:
+            orders[self.hosts[spec.name]].append(self._order(spec, common | {"peers": peers.get(spec.name)}))
+        self.site.start(orders)
+
+    def _common(self) -> dict[str, Any]:
+        config = {name: self.config[name] for name in ("algorithm", "environment", "distribution", "envs")}
+        config["frozen"] = sorted(self.graph.frozen)
+        x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+        machines = [asdict(machine) for machine in self.machines.values()]
+        periods = list(run_config.from_json(self.config).snapshot_periods)
+        common = {"config": config, "machines": machines, "seed": self.config["seed"], "x64": x64}
+        return common | {"snapshot_periods": periods}
+
+    def _order(self, spec: WorkerSpec, common: dict[str, Any]) -> WorkerOrder:
+        streams, stores = self.topology.of(spec.name)
+        others = {name for stream in streams for name in (stream.source, stream.target)}
+        others |= {name for store in stores for name in (store.source, *store.targets)}
+        peers = sorted(others - {spec.name})
+        host = self.hosts[spec.name]
+        crowd = sum(1 for name in self.specs if self.hosts[name] == host)
+        job: dict[str, Any] = common | {
+            "name": spec.name,
+            "spin_s": LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
+            "transport": self.site.transport,
+            "bells": peers,
+            "streams": [{**asdict(s), "name": s.name, "schema": fields_json(s.schema)} for s in streams],
+            "stores": [{"group": store.group, "schema": fields_json(store.schema)} for store in stores],
+        }
+        if spec.env_only:
+            job |= self._env_job(spec)
+        return WorkerOrder(
+            spec.name,
+            f"runnel.execution.supervision.worker_main:{'play' if spec.env_only else 'work'}",
+            job,
+            spec.env_only,
+            self._environ(spec),
+            tuple(name.partition(":")[2] for name in spec.devices if not name.startswith("cpu")),
+            tuple(peers),
+            tuple(self.topology.streams.index(stream) for stream in streams),
+            tuple(self.topology.stores.index(store) for store in stores),
+        )
+
+    def _env_job(self, spec: WorkerSpec) -> dict[str, Any]:
+        """The facts about the graph that an environment worker needs: without JAX, it cannot trace the graph."""
+        fragment = self.plan.fragment(spec.fragment)
+        rollouts = self.graph.of_kind("rollout")
+        return {
+            "environment": self.config["environment"],
+            "unroll": self.graph.unroll,
+            "early": not self.plan.in_step,
+            "leads": {group: pace.lead for group, pace in paces(self.plan, self.graph).items()},
+            "rolled": [node.group for node in rollouts if node.name in fragment.nodes],
+            "discounts": {node.group: node.rollout.discount for node in rollouts},
+            "blocks": [[b.number, b.start, b.stop] for b in self.topology.blocks if b.worker == spec.name],
+            "groups": {
+                group: {
+                    "action": fields_json([types.action]),
+                    "extras": fields_json(types.extras),
+                    "memory": fields_json(types.memory),
+                    "real": types.real,
+                }
+                for group, types in group_types(self.graph).items()
+            },
+        }
+
+    def _environ(self, spec: WorkerSpec) -> dict[str, str]:
+        host = self.hosts[spec.name]
+        neighbours = [other for other in self.topology.workers if self.hosts[other.name] == host]
+        platform = spec.devices[0].partition(":")[0]
+        environ = {"JAX_ENABLE_X64": "1" if jax.config.jax_enable_x64 else "0"}  # type: ignore[attr-defined]
+        if platform == "cpu":
+            fragment = self.plan.fragment(spec.fragment)
+            own = 1
+            if learns(fragment, self.graph):
+                replicas = sum(1 for other in neighbours if other.fragment == spec.fragment)
+                own = max(1, (self.machines[host].cpus - (len(neighbours) - replicas)) // replicas)
+            return environ | {"JAX_PLATFORMS": "cpu", "NPROC": str(own), "PJRT_NPROC": str(own)}
+        sharing = sum(1 for other in neighbours if spec.devices[0] in other.devices)
+        return environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / sharing:.2f}"}
+
+    def _peers(self, specs: Iterable[WorkerSpec]) -> dict[str, dict[str, Any]]:
+        """How learners of several processes find each other."""
+        found = {}
+        for fragment in {spec.fragment: self.plan.fragment(spec.fragment) for spec in specs}.values():
+            if fragment.replicas > 1 and learns(fragment, self.graph):
+                workers = fragment.workers()
+                address = self.site.port(self.hosts[workers[0]])
+                joint = {"address": address, "processes": fragment.replicas}
+                for rank, name in enumerate(workers):
+                    found[name] = joint | {"rank": rank, "devices": len(self.specs[name].devices)}
+        return found
+
+    # Messages and heartbeats
+
+    def poll(self, seconds: float) -> set[str]:
+        """The workers that have sent a message, or have ended."""
+        return self.site.poll(seconds)
+
+    def beats(self, name: str) -> int | None:
+        """A worker's heartbeats so far; None if they cannot be read now."""
+        return self.site.beats(name)
+
+    def ring(self, name: str) -> None:
+        """Wakes a worker."""
+        self.site.ring(name)
+
+    def oom_kills(self) -> int | None:
+        return self.site.oom_kills()
+
+    # Replacing
+
+    def unit(self, name: str) -> set[str]:
+        """The workers that can only be started and lost together: several learners are one program."""
+        fragment = self.plan.fragment(self.specs[name].fragment)
+        joined = fragment.replicas > 1 and learns(fragment, self.graph)
+        return set(fragment.workers()) if joined else {name}
+
+    def replaceable(self, name: str) -> bool:
+        """Whether a worker can be replaced while the others continue."""
+        return replaceable(self.plan.fragment(self.specs[name].fragment), self.plan, self.graph)
+
+    def reap(self, name: str) -> None:
+        """Ends a worker that is lost, and prepares its ends of streams for its replacement."""
+        self.site.reap(name)
+
+    def clear(self) -> None:
+        """Empties all channels. No worker may be at work."""
+        self.site.clear()
+
+    def close(self, seconds: float) -> None:
+        """Ends every worker and frees the channels."""
+        self.site.close(seconds)
+
+
+def barrier_workers(plan: Plan, graph: Graph) -> list[str]:
+    """The actors that synchronise at a barrier after each unroll; learners are not among them."""
+    fragment = plan.home("environment")
+    acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
+    synchronise = plan.synchronous and fragment.replicas > 1
+    return fragment.workers() if acts and synchronise and not learns(fragment, graph) else []

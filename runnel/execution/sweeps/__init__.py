@@ -1,0 +1,1 @@
+"""Searches for the settings of an algorithm that train best."""
