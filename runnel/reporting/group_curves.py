@@ -29,8 +29,8 @@ GRID: Final = 120
 COARSEST: Final = 24
 """Points of a band: so many of a few metrics, and no fewer than that of many."""
 
-MOST_NUMBERS: Final = 32_000
-"""Of the bands of all metrics together; those metrics that come last are left out."""
+MOST_NUMBERS: Final = 24_000
+"""Of the bands of all metrics together, so that a report stays below 500 KB; the last metrics are left out."""
 
 NOT_DRAWN: Final = frozenset({"env_steps", "iterations", "updates", "episodes", "wall_seconds", "curve"})
 """What only counts up is no metric of a curve."""

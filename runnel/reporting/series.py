@@ -153,8 +153,8 @@ def glance(run_dir: Path | str, name: str = FILE, spots: int = SPOTS) -> Glance:
         else:
             found = list(_at_spots(file, size, spots))
     points = [point for record in found for point in points_between(record)]
-    returns, records = ([each[i] for i in spread(len(each), 2 * spots)] for each in (points, found))
-    return Glance(found[-1] if found else {}, returns, records)
+    returns = [points[i] for i in spread(len(points), 2 * spots)]
+    return Glance(found[-1] if found else {}, returns, [found[i] for i in spread(len(found), 2 * spots)])
 
 
 def _at_spots(file: Any, size: int, spots: int) -> Iterator[MetricsRecord]:

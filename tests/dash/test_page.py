@@ -375,6 +375,18 @@ def test_a_report_opens_from_a_file_and_needs_no_network(page, roots):
         assert [address for address in page.requests if not address.startswith(("file:", "data:"))] == []
 
 
+def test_a_report_of_many_members_says_what_it_leaves_out(page, tmp_path):
+    group = make_members(tmp_path / "group")
+    found = json.loads((group / "members.json").read_text())
+    more = [{"directory": f"member-{k}", "seed": k, "settings": {}} for k in range(3, 70)]
+    write(group, "members.json", {**found, "members": [*found["members"], *more]})
+    report.write(group)
+    page.open((group / report.FILE).as_uri())
+    page.wait("document.body.innerText.includes('The first 64 of 70 members have a report of their own.')")
+    assert "A band is of the first 64 members of its settings, which up to 70 share." in text(page)
+    assert page.value("document.querySelectorAll('.band').length") >= 1
+
+
 @pytest.mark.parametrize("distribution", ["inline", pytest.param("async", marks=pytest.mark.slow)])
 def test_a_run_is_watched_saved_and_stopped(distribution, page, tmp_path):
     run_dir = tmp_path / "runs" / "live"

@@ -7,7 +7,7 @@ import pytest
 from made_runs import make_members, make_run, write
 
 from runnel.recording import members_file
-from runnel.reporting import group_curves, group_view
+from runnel.reporting import group_curves, group_view, report
 from runnel.reporting.run_view import run_view
 
 
@@ -75,7 +75,8 @@ def test_bands_of_many_metrics_are_bounded_and_begin_with_the_return(tmp_path):
     bands = run_view(group)["bands"]
     assert list(bands)[:3] == ["mean_return", "eval/return", "busy"]
     assert 50 < len(bands) < 200
-    assert len(json.dumps(bands)) < 250_000
+    report.write(group)
+    assert (group / report.FILE).stat().st_size < 300_000
 
 
 def test_what_is_left_out_of_many_members_is_said(tmp_path):
@@ -92,3 +93,7 @@ def test_what_is_left_out_of_many_members_is_said(tmp_path):
         "The first 64 of 1,200 members have a report of their own.",
     ]
     assert group_view.notes(members_file.read(one.parent)[:12]) == []
+    report.write(one.parent)
+    html = (one.parent / report.FILE).read_text()
+    assert view["notes"][-1] in html
+    assert len(html) < 500_000

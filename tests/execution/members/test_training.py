@@ -25,7 +25,7 @@ from runnel.execution.members.processes import on_cluster, side_by_side
 from runnel.execution.members.training import chosen_seeds
 from runnel.execution.run import read_result
 from runnel.planning.machine import Machine
-from runnel.recording import members_file
+from runnel.recording import members_file, provenance
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import read_events
 
@@ -98,6 +98,7 @@ def test_more_steps_continue_every_member(members: runnel.Members, tmp_path: Pat
     before = (part.run_dir / "result.json").read_bytes()
     assert runnel.resume_members(part.run_dir, quiet=True).result == again.result
     assert (part.run_dir / "result.json").read_bytes() == before
+    assert len(provenance.read(part.run_dir)) == 2  # nothing was left for the third to train
 
 
 def test_a_member_that_goes_on_after_the_others_trains_as_with_them(tmp_path: Path) -> None:

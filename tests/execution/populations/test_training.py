@@ -24,7 +24,7 @@ from runnel.algorithms.ppo import PPO
 from runnel.errors import RunFailed, UserError
 from runnel.execution.populations import member_copy
 from runnel.execution.populations.rounds import PopulationRounds
-from runnel.recording import checkpoint, population_file, run_directory
+from runnel.recording import checkpoint, population_file, provenance, run_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import read_events
 from runnel.runtime.single_process.evaluation import CompiledEvaluator
@@ -134,6 +134,7 @@ def test_a_population_that_is_over_stays_as_it_is(whole: Whole) -> None:
     before = (whole.run_dir / "result.json").read_bytes()
     assert runnel.resume_population(whole.run_dir, quiet=True).result == whole.found.result
     assert (whole.run_dir / "result.json").read_bytes() == before
+    assert len(provenance.read(whole.run_dir)) == 1
     with pytest.raises(UserError, match="have taken 384 steps already; ask for more"):
         runnel.resume_population(whole.run_dir, steps=EVERY, quiet=True)
     with pytest.raises(UserError, match="resume_population"):

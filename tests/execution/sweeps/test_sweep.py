@@ -25,7 +25,7 @@ from runnel.execution.sweeps.driver import SweepDriver
 from runnel.execution.sweeps.results import member_outcomes, objective
 from runnel.execution.sweeps.sweep_spec import made_spec
 from runnel.execution.sweeps.trials import TrialStore
-from runnel.recording import members_file, sweep_file
+from runnel.recording import members_file, provenance, sweep_file
 from runnel.recording.files import AppendOnlyFile
 
 SMALL = PPO(unroll=8, minibatches=2, epochs=1, hidden=(8,))
@@ -171,6 +171,7 @@ def test_a_sweep_that_was_stopped_ends_as_one_that_was_not(
     before = [(directory / name).read_bytes() for name in names]
     assert runnel.resume_sweep(directory, quiet=True).best == swept.best
     assert [(directory / name).read_bytes() for name in names] == before
+    assert [len(provenance.read(each)) for each in (swept.run_dir, swept.run_dir / "winner")] == [1, 1]
 
 
 def interrupted(call: Any) -> Any:
