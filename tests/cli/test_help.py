@@ -164,16 +164,6 @@ def test_a_command_that_is_refused_says_where_that_is_explained(
     assert link == [f"see `runnel help {REFUSED[command]}`"], ended.err
 
 
-def test_a_missing_library_is_that_of_an_extra(runnel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    assert runnel("sweep", "ppo", "CartPole-v1", "--over", "unroll=8,16") == (
-        2,
-        "",
-        "runnel sweep: a sweep needs Optuna 5, which is not installed; run: pip install 'runnel[sweep]'\n"
-        "see `runnel help dependencies#extras`\n",
-    )
-
-
 def test_an_error_says_where_it_is_explained(runnel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(error: BaseException) -> Any:
         raise error

@@ -603,7 +603,8 @@ def test_a_class_of_the_session_does_not_vouch_for_another_name_beside_it(part, 
 def test_what_a_user_names_is_checked_before_it_is_called(words, project, capsys):
     (project / "reexports_trust.py").write_text("from os import system\n")
     assert cli.main(["train", *words, "--set", "env.command=touch canary"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    _, *link = capsys.readouterr().err.splitlines()
+    assert [line for line in link if not line.startswith("see `runnel help ")] == []
     assert not (project / "canary").exists()
 
 
