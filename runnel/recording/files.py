@@ -51,6 +51,18 @@ def read_json(root: Path | str, name: str, most_bytes: int = MOST_JSON_BYTES) ->
     return json.loads(run_directory.read(root, name, most_bytes), parse_constant=_no_number, parse_int=_integer)
 
 
+def read_wanted(root: Path | str, name: str, missing: str = "") -> Any:
+    """What a JSON file says that is wanted: a `UserError` where it cannot be read. `missing`: what to say if there is
+    none."""
+    try:
+        return read_json(root, name)
+    except (OSError, ValueError, RecursionError) as error:
+        if missing and isinstance(error, FileNotFoundError):
+            raise UserError(missing) from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{Path(root) / name} cannot be read: {why}") from None
+
+
 def _integer(text: str) -> int:
     if len(text) > MOST_DIGITS:
         raise ValueError(f"found an integer of {len(text):,} digits, expected at most {MOST_DIGITS}")

@@ -10,7 +10,7 @@ from runnel import __version__
 from runnel.config.run_config import FORMAT, MOST_MEMBERS, check_format
 from runnel.errors import UserError
 from runnel.recording import run_directory, stacks
-from runnel.recording.files import read_json, write_json_atomically
+from runnel.recording.files import read_json, read_wanted, write_json_atomically
 
 FILE: Final = "members.json"
 
@@ -41,12 +41,7 @@ def write(directory: Path, members: list[Member]) -> None:
 def read(directory: Path | str) -> list[Member]:
     """The members of a directory, checked: the file may have been edited."""
     path = Path(directory) / FILE
-    try:
-        found = read_json(directory, FILE)
-    except FileNotFoundError:
-        raise UserError(f"{directory} holds no members: there is no {FILE} in it") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    found = read_wanted(directory, FILE, f"{directory} holds no members: there is no {FILE} in it")
     check_format(path, found)
     listed = found.get("members") if isinstance(found, dict) else None
     if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_MEMBERS or not all(map(_well_formed, listed)):

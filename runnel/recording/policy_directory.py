@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from runnel.config import policy_config
 from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError
 from runnel.recording import parameters, run_directory
-from runnel.recording.files import as_user_error, clean, one_line, read_json
+from runnel.recording.files import as_user_error, clean, one_line, read_json, read_wanted
 from runnel.system.platform import memory_bytes
 
 CONFIG: Final = "config.json"
@@ -57,7 +57,8 @@ def write_new(directory: Path, config: PolicyConfig, arrays: Mapping[str, np.nda
 
 def read_config(root: Path, name: str = "") -> PolicyConfig:
     path = root / name / CONFIG
-    return policy_config.from_json(_read_json(root, _below(name, CONFIG), path), path)
+    missing = f"{path.parent} holds no policy: there is no {CONFIG} in it"
+    return policy_config.from_json(read_wanted(root, _below(name, CONFIG), missing), path)
 
 
 def looks_like_policy(directory: Path) -> bool:
@@ -91,15 +92,6 @@ def _read_model(root: Path, name: str) -> bytes:
             return b""
         file.seek(0)
         return file.read(size)
-
-
-def _read_json(root: Path, name: str, path: Path) -> Any:
-    try:
-        return read_json(root, name)
-    except FileNotFoundError:
-        raise UserError(f"{path.parent} holds no policy: there is no {CONFIG} in it") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _digest(content: bytes) -> str:

@@ -17,7 +17,7 @@ from runnel import __version__
 from runnel.config.run_config import FORMAT, MOST_SEED, MOST_STEPS, check_format
 from runnel.errors import UserError
 from runnel.recording import run_directory
-from runnel.recording.files import as_user_error, clean, read_json, write_atomically, write_json_atomically
+from runnel.recording.files import as_user_error, clean, read_wanted, write_atomically, write_json_atomically
 
 FILE: Final = "population.json"
 LINEAGE: Final = "lineage.jsonl"
@@ -64,10 +64,7 @@ def write(directory: Path, config: PopulationConfig) -> None:
 def read(directory: Path | str, members: int) -> PopulationConfig:
     """What a population is asked for, checked: the file may have been edited."""
     path = Path(directory) / FILE
-    try:
-        found = read_json(directory, FILE)
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    found = read_wanted(directory, FILE)
     check_format(path, found)
     found = found if isinstance(found, dict) else {}
     problem = _problem(found, members)

@@ -13,7 +13,7 @@ from runnel.config.run_config import FORMAT, MOST_MEMBERS, check_format
 from runnel.config.search_space import Space
 from runnel.errors import UserError
 from runnel.recording import run_directory
-from runnel.recording.files import read_json, write_json_atomically
+from runnel.recording.files import read_wanted, write_json_atomically
 
 FILE: Final = "sweep.json"
 BASE: Final = "base.json"
@@ -57,12 +57,7 @@ def write(directory: Path, spec: SweepSpec) -> None:
 def read_raw(directory: Path | str) -> dict[str, Any]:
     """What the file says, without a look at its space: that needs the algorithm's class, which may be a stranger's."""
     path = Path(directory) / FILE
-    try:
-        found = read_json(directory, FILE)
-    except FileNotFoundError:
-        raise UserError(f"{directory} holds no sweep: there is no {FILE} in it") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    found = read_wanted(directory, FILE, f"{directory} holds no sweep: there is no {FILE} in it")
     check_format(path, found)
     fields = [*SweepSpec.__dataclass_fields__]
     if not isinstance(found, dict) or not set(fields) <= found.keys() or not _well_formed(found):

@@ -22,13 +22,14 @@ def planned(algorithm, *names):
 
 
 class Relay(Reinforce):
-    """Learns from rewards that two other stages have a part in."""
+    """Learns from rewards that two other stages have a part in, one of them twice."""
 
     def loop(self, flow):
         trajectory = flow.rollout(self.act, self.unroll)
         first = flow.map(lambda t: 2 * t.reward, trajectory)
         second = flow.map(lambda t: -t.reward, trajectory)
-        flow.learn(self.learn, flow.map(lambda t, a, b: t._replace(reward=a + b), trajectory, first, second))
+        both = flow.map(lambda t, a, b: t._replace(reward=a + b), trajectory, first, second)
+        flow.learn(self.learn, flow.map(lambda t, b: t._replace(reward=t.reward + b), both, second))
 
 
 def segments(plan):
@@ -75,14 +76,15 @@ def test_a_node_that_waits_begins_a_segment():
 
 
 def test_what_needs_nothing_from_elsewhere_runs_before_what_waits():
-    assert segments(planned(Relay(), "map", "map3", "learn")) == [((), ["map"]), (("map2",), ["map3", "learn"])]
-    assert segments(planned(Relay(), "map3", "learn")) == [(("map", "map2"), ["map3", "learn"])]
+    late = ["map3", "map4", "learn"]
+    assert segments(planned(Relay(), "map", *late)) == [((), ["map"]), (("map2",), late)]
+    assert segments(planned(Relay(), *late)) == [(("map", "map2"), late)]
     assert segments(planned(Relay(), "map3")) == [(("map", "map2"), ["map3"])]
     assert segments(planned(Relay(), "map", "map2")) == [((), ["map", "map2"])]
 
 
 def test_a_segment_takes_what_it_does_not_make():
-    early, late = planned(Relay(), "map", "map3", "learn").segments
+    early, late = planned(Relay(), "map", "map3", "map4", "learn").segments
     assert early.inputs == {"rollout"}
     assert late.inputs == {"rollout", "map", "map2"}
     assert planned(Relay()).segments[0].inputs == {"rollout"}
