@@ -18,7 +18,7 @@ from runnel.recording.sweep_file import WINNER
 from runnel.reporting import group_view
 from runnel.reporting.curves import read_curve
 from runnel.reporting.run_view import UNREADABLE, about, run_view, status, text
-from runnel.reporting.series import Series, short, spread
+from runnel.reporting.series import Series, five_digits, spread
 
 MOST_RUNS: Final = 2000
 MOST_OPEN: Final = 32
@@ -155,7 +155,7 @@ class Runs:
             with contextlib.suppress(*UNREADABLE):
                 curve = read_curve(directory, metric)
                 places = spread(len(curve.values), COMPARED_POINTS)
-                values = [short(float(curve.values[i])) for i in places]
+                values = [five_digits(float(curve.values[i])) for i in places]
                 return {"steps": [float(curve.env_steps[i]) for i in places], "values": values}, {metric}
             return {}, set()
         series, lock = self._open(name, directory)

@@ -124,7 +124,7 @@ def _proper(name: str, value: Any) -> bool:
     if value is None or name == "network":
         return name not in ("status", "env_steps")
     if name in LISTS:
-        return isinstance(value, list) and all(isinstance(each, dict) for each in value) and _roles(name, value)
+        return isinstance(value, list) and all(isinstance(each, dict) for each in value) and _usable(name, value)
     if name in EVALUATIONS:
         return isinstance(value, dict)
     if name in TABLES:
@@ -132,9 +132,11 @@ def _proper(name: str, value: Any) -> bool:
     return isinstance(value, str) if name in TEXT else type(value) in (int, float)
 
 
-def _roles(name: str, value: list[dict[str, Any]]) -> bool:
+def _usable(name: str, value: list[dict[str, Any]]) -> bool:
     busy = (int, float, type(None))
     return name != "workers" or all(
-        isinstance(each.get("role"), str) and type(each.get("busy")) in busy and isinstance(each.get("host", ""), str)
+        isinstance(each.get("fragment", each.get("role")), str)  # older runs say role
+        and type(each.get("busy")) in busy
+        and isinstance(each.get("host", ""), str)
         for each in value
     )

@@ -24,7 +24,7 @@ from runnel.recording.members_file import Member
 from runnel.recording.metrics import FILE as METRICS
 from runnel.reporting.bands import by_settings
 from runnel.reporting.payoff_report import evenly_spaced, read_payoffs
-from runnel.reporting.series import glance, short, spread
+from runnel.reporting.series import five_digits, glance, spread
 from runnel.reporting.statistics import interquartile_means
 
 MATCHES: Final = match_log.FILE
@@ -113,7 +113,7 @@ def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
     values = np.stack([np.interp(grid, steps, values) for steps, values in curves], axis=1)
     low, high = np.quantile(values, [0.25, 0.75], axis=1)
     lines = {"values": interquartile_means(values), "low": low, "high": high}
-    return {"steps": grid.tolist(), **{name: [short(x) for x in line] for name, line in lines.items()}}
+    return {"steps": grid.tolist(), **{name: [five_digits(x) for x in line] for name, line in lines.items()}}
 
 
 def _points(
@@ -171,7 +171,7 @@ def payoffs(run_dir: Path) -> list[dict[str, Any]]:
         found.append({
             "role": printable(report.role), "players": [printable(key)[:80] for key in players],
             "opponents": [printable(key)[:80] for key in opponents],
-            "scores": [[short(float(score)) for score in row] for row in scores],
+            "scores": [[five_digits(float(score)) for score in row] for row in scores],
             "games": report.games(players, opponents),
             "ratings": [None if math.isnan(rating) else round(rating, 1) for rating in ratings],
         })  # fmt: skip
