@@ -219,6 +219,6 @@ def test_what_cannot_be_served_is_refused_in_words(capsys, tmp_path, server):
 
 
 def test_the_server_needs_no_jax():
-    imports = "import sys, runnel.dash.server; from runnel.planning import svg"
+    imports = "import sys, runnel.dash.app, runnel.dash.server; from runnel.planning import svg"
     script = f"{imports}; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
