@@ -153,7 +153,10 @@ class Act(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """An unroll of T steps in B columns, as `Algorithm.learn` sees it."""
+    """An unroll of T steps in B columns, as `Algorithm.learn` sees it.
+
+    Its fields are one list because algorithms name them: `trajectory.reward`.
+    """
 
     observation: PyTree  # [T, B, ...] what the agent saw
     action: Array  # [T, B, ...] what it did

@@ -10,7 +10,6 @@ from paths import ROOT
 CONVENTIONAL = {
     "algorithms": {"Batch", "Extras", "Gradient", "Metrics", "Networks", "Out", "Params", "State"},
     "envs": {"State"},
-    "nn": {"Settings"},
 }
 """By package: what each of its files may call by the same name, as algorithms do in every library of the field."""
 

@@ -104,7 +104,7 @@ class A2C(Algorithm):
         return State(Params(actor_critic, popart.initial(self.popart)), self._optimiser().init(actor_critic))
 
     def initial_memory(self, spec: AgentSpec) -> PyTree:
-        return agents.initial_memory(self, spec)
+        return agents.initial_memory_for(self, spec)
 
     def act(self, params: Params, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
         prediction = params.actor_critic.step(observation, memory)

@@ -142,7 +142,7 @@ class PPO(Algorithm):
         )
 
     def initial_memory(self, spec: AgentSpec) -> PyTree:
-        return agents.initial_memory(self, spec)
+        return agents.initial_memory_for(self, spec)
 
     def act(self, params: Params, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
         prediction = params.actor_critic.step(self._seen(params, observation), memory)

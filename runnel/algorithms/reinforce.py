@@ -86,7 +86,7 @@ class Reinforce(Algorithm):
         return State(actor_critic, self._optimiser().init(actor_critic))
 
     def initial_memory(self, spec: AgentSpec) -> PyTree:
-        return agents.initial_memory(self, spec)
+        return agents.initial_memory_for(self, spec)
 
     def act(self, params: ActorCritic, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
         distribution, _, memory = params.step(observation, memory)

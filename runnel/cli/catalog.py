@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.config import settings
-from runnel.config.settings import Setting
+from runnel.config import setting_docs, settings
+from runnel.config.setting_docs import Setting
 from runnel.errors import UserError, nearest
 from runnel.user_code import source_scan
 
@@ -172,7 +172,7 @@ def _own(path: str) -> AlgorithmEntry | DistributionEntry:
     cls = import_object(path)
     if not isinstance(cls, type) or not issubclass(cls, Algorithm | Distribution):
         raise UserError(f"{path} is neither an Algorithm nor a Distribution")
-    summary, rows = _first_line(cls.__doc__), tuple(settings.describe(cls))
+    summary, rows = _first_line(cls.__doc__), tuple(setting_docs.describe(cls))
     if issubclass(cls, Algorithm):
         own = [name for name in ("gradient", "apply") if getattr(cls, name) is not getattr(Algorithm, name)]
         kinds = cls.actions if isinstance(cls.actions, tuple) else (cls.actions,)
@@ -196,7 +196,7 @@ class _Source:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        docs = settings.field_docs(self._class, self._text)
+        docs = setting_docs.field_docs(self._class, self._text)
         return tuple(
             Setting(node.target.id, self._type(node.annotation), _value(node.value), docs[node.target.id])
             for node in self._class.body

@@ -7,7 +7,7 @@ from typing import Any
 
 from runnel.cli import catalog, environment_names
 from runnel.config import serialization
-from runnel.config.settings import Setting
+from runnel.config.setting_docs import Setting
 from runnel.envs import FAMILIES, Family
 from runnel.errors import NotInstalled, UserError, nearest
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from runnel.config import serialization
-from runnel.config import settings as described
-from runnel.config.settings import Setting
+from runnel.config import serialization, setting_docs
+from runnel.config.setting_docs import Setting
+from runnel.config.settings import default_text
 from runnel.envs import FAMILIES, Family, frame_stack, lineups, seats
 from runnel.errors import NotInstalled, UserError, nearest
 
@@ -200,7 +200,7 @@ def _type(parameter: inspect.Parameter) -> str:
 
 
 def _default(value: Any, empty: Any) -> str:
-    return "required" if value is empty else described.default_text(value).replace("\n", " ")[:60]
+    return "required" if value is empty else default_text(value).replace("\n", " ")[:60]
 
 
 def _plain(values: Mapping[str, Any]) -> list[Setting]:
@@ -225,7 +225,7 @@ def _gymnasium_settings(name: str) -> list[Setting]:
 
 
 def _ale_settings(_: str) -> list[Setting]:
-    return described.describe(serialization.import_object("runnel.envs.ale:AleSettings"))
+    return setting_docs.describe(serialization.import_object("runnel.envs.ale:AleSettings"))
 
 
 def _gymnax_settings(name: str) -> list[Setting]:

@@ -58,7 +58,10 @@ def grammar() -> Parser:
         added.set_defaults(parser=added)
         return added
 
-    for add in (_add_training_commands, _add_policy_commands, _add_showing_commands, _add_helping_commands):
+    for add in (
+        _add_training_commands, _add_playing_commands, _add_storing_commands, _add_showing_commands,
+        _add_helping_commands,
+    ):  # fmt: skip
         add(command)
     return parser
 
@@ -103,7 +106,7 @@ def _add_training_commands(command: AddCommand) -> None:
     add_deterministic(resume)
 
 
-def _add_policy_commands(command: AddCommand) -> None:
+def _add_playing_commands(command: AddCommand) -> None:
     about = "play a policy of a run, without exploration"
     evaluate = command("eval", about, usage="runnel eval RUN_DIR[@TAG] [flags]")
     evaluate.add_argument("run_dir", type=Path, metavar="RUN_DIR[@TAG]", help="the newest policy, or the one of a tag")
@@ -151,6 +154,9 @@ def _add_policy_commands(command: AddCommand) -> None:
     add("--json", action="store_true", help="print everything as JSON")
     add_trust(versus)
 
+
+def _add_storing_commands(command: AddCommand) -> None:
+    """Those that look through stored policies and hand them on."""
     about = "list, filter and tag the policies that a run has stored"
     policies = command("policies", about, usage="runnel policies RUN_DIR[@TAG] [flags]")
     policies.add_argument("run_dir", type=Path, metavar="RUN_DIR[@TAG]", help="a run, or one policy of it by its tag")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from runnel.reporting.live_view import short
+from runnel.reporting.number_words import short
 from runnel.reporting.payoff_report import PayoffReport, evenly_spaced
 
 SHOWN: Final = 12

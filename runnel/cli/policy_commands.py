@@ -15,7 +15,7 @@ from runnel.errors import UserError, printable
 def eval_command(args: argparse.Namespace) -> int:
     from runnel.evaluation.evaluate import evaluate
     from runnel.recording.files import write_json_atomically
-    from runnel.reporting.live_view import short
+    from runnel.reporting.number_words import short
 
     def note(text: str) -> None:
         print(printable(text), file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any
 from runnel.config import settings
 from runnel.errors import UserError
 from runnel.recording.policy_store import BEST, LATEST, PolicyStore, Snapshot
-from runnel.reporting.live_view import short
+from runnel.reporting.number_words import short
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "=": operator.eq,

@@ -201,7 +201,7 @@ def _read(name: str, text: str, hint: Any) -> Any:
     head, *ends = text.split(":")
     if head in ("log", "int") and len(ends) == 2:
         kind: type = LogUniform if head == "log" else IntUniform
-    elif len(ends) == 1 and _is_number(head) and _is_number(ends[0]):
+    elif len(ends) == 1 and _reads_as_number(head) and _reads_as_number(ends[0]):
         kind, ends = Uniform, [head, *ends]
     elif head in ("log", "int"):
         raise UserError(
@@ -225,7 +225,7 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _is_number(text: str) -> bool:
+def _reads_as_number(text: str) -> bool:
     try:
         return math.isfinite(float(text))
     except ValueError:

@@ -8,13 +8,10 @@ may be read is decided before, in `trust`.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.util
 import math
 import os
 import re
 import sys
-import traceback
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,34 +19,15 @@ from typing import Any, NoReturn, TypeVar
 
 from runnel import deprecated
 from runnel.errors import UserError, nearest
-from runnel.user_code import named_modules, source_scan
+from runnel.user_code import loading, source_scan
 
 T = TypeVar("T")
-
-FROM_FILE = "runnel_file_"
-"""How the names of modules begin that were loaded from a file; the file's path follows."""
 
 STANDARD = sys.stdlib_module_names - {"__main__", "math"}
 """Modules that are not imported by name; functions of `math` may be settings."""
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _PATH = re.compile(rf"({_NAME}|.*\.py):({_NAME})")
-
-_LOADING: list[Path] = []
-"""Scripts that are being loaded for what they define."""
-
-
-class Enough(BaseException):
-    """A script that is loaded for what it defines has come to where it would train: the rest is not wanted."""
-
-
-def defined_enough() -> None:
-    """Called where training begins: ends the loading of a script that another process needs a class of.
-
-    So a script needs no `if __name__ == "__main__"` around its training.
-    """
-    if _LOADING:
-        raise Enough
 
 
 def to_json(instance: Any) -> dict[str, Any]:
@@ -135,7 +113,9 @@ def import_object(path: Any) -> Any:
             f"found '{path}' of Python's standard library; wanted a module of yours",
             page="command-line#algorithms-and-environments",
         )
-    return _attribute(_module_of_file(Path(module_name)) if module_name.endswith(".py") else _module(module_name), path)
+    is_file = module_name.endswith(".py")
+    module = loading.module_of_file(Path(module_name)) if is_file else loading.module_named(module_name)
+    return _attribute(module, path)
 
 
 def loaded(path: str) -> Any:
@@ -143,7 +123,9 @@ def loaded(path: str) -> Any:
     module_name, _ = split(path) or ("", "")
     main = sys.modules["__main__"]
     if module_name.endswith(".py"):
-        module = main if _runs(main, Path(module_name)) else sys.modules.get(_name_of_file(Path(module_name)))
+        module = (
+            main if loading.runs(main, Path(module_name)) else sys.modules.get(loading.name_of_file(Path(module_name)))
+        )
     else:
         module = main if getattr(main.__spec__, "name", None) == module_name else sys.modules.get(module_name)
     try:
@@ -243,8 +225,8 @@ def session_path(data: Mapping[str, Any]) -> str | None:
 
 
 def _path(module: str, name: str) -> str | None:
-    if module.startswith(FROM_FILE):
-        return f"{os.fsdecode(bytes.fromhex(module.removeprefix(FROM_FILE)))}:{name}"
+    if module.startswith(loading.FROM_FILE):
+        return f"{os.fsdecode(bytes.fromhex(module.removeprefix(loading.FROM_FILE)))}:{name}"
     if module != "__main__":
         return f"{module}:{name}"
     # A script's own classes are found again through its file: the next process has another __main__.
@@ -253,102 +235,6 @@ def _path(module: str, name: str) -> str | None:
         return f"{spec.name}:{name}"
     file = getattr(sys.modules["__main__"], "__file__", None)
     return f"{os.path.abspath(file)}:{name}" if file and file.endswith(".py") else None
-
-
-def _module(name: str) -> types.ModuleType:
-    main = sys.modules["__main__"]
-    if getattr(main.__spec__, "name", None) == name:
-        return main  # run by `python -m`
-    if name in sys.modules:
-        return sys.modules[name]
-    named_modules.name(name)
-    try:
-        spec = importlib.util.find_spec(name)
-        origin = spec.origin if spec is not None else None
-        file = Path(origin) if origin is not None and origin.endswith(".py") else None
-        if file is not None and _runs(main, file):
-            return main  # under the name that it has as a module
-        _LOADING.append(file or Path(name))
-        try:
-            return importlib.import_module(name)
-        except Enough:
-            assert file is not None
-            return _module_of_file(file)  # up to where it trains
-        finally:
-            _LOADING.pop()
-    except UserError:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise UserError(
-                f"there is no module '{name}' on the Python path or in the current directory",
-                page="command-line#algorithms-and-environments",
-            ) from None
-        raise UserError(
-            f"'{name}' cannot be imported: it needs '{error.name}', which is not installed{_line_of(error)}",
-            page="command-line#algorithms-and-environments",
-        ) from error
-    except Exception as error:
-        raise UserError(
-            f"'{name}' cannot be imported: {_reason(error)}", page="command-line#algorithms-and-environments"
-        ) from error
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong in a module of the user's, and in which line."""
-    text = error.msg if isinstance(error, SyntaxError) else error
-    return f"{type(error).__name__}: {text}{_line_of(error)}"
-
-
-def _line_of(error: Exception) -> str:
-    """` (file.py, line 3)`: the innermost line of the user's own that an error passed through."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}, line {error.lineno})"
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    own = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith(("<", os.path.join(ours, ""), os.path.dirname(os.__file__)))
-        and "site-packages" not in frame.filename
-    ]
-    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-
-
-def _runs(main: types.ModuleType, file: Path) -> bool:
-    """Whether `file` is the script that runs."""
-    return os.path.abspath(getattr(main, "__file__", None) or "") == os.path.abspath(file)
-
-
-def _module_of_file(file: Path) -> types.ModuleType:
-    main = sys.modules["__main__"]
-    if _runs(main, file):
-        return main
-    name = _name_of_file(file)
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    if not file.is_file() or spec is None or spec.loader is None:
-        beside = [str(path) for path in file.parent.glob("*.py")]
-        raise UserError(f"there is no file '{file}' (was it moved since the run began?){nearest(str(file), beside)}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    named_modules.adopt(name, os.path.dirname(os.path.abspath(file)))
-    _LOADING.append(file)
-    try:
-        spec.loader.exec_module(module)
-    except Enough:
-        pass
-    except Exception as error:
-        del sys.modules[name]
-        raise UserError(f"'{file}' cannot be imported: {_reason(error)}") from error
-    finally:
-        _LOADING.pop()
-    return module
-
-
-def _name_of_file(file: Path) -> str:
-    return f"{FROM_FILE}{os.fsencode(os.path.abspath(file)).hex()}"
 
 
 def _fields(cls: type) -> list[str] | None:

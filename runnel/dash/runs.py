@@ -18,7 +18,7 @@ from runnel.recording.sweep_file import WINNER
 from runnel.reporting import group_curves
 from runnel.reporting.curves import RETURN
 from runnel.reporting.run_view import UNREADABLE, about, run_view, status, text
-from runnel.reporting.series import Series, short, spread
+from runnel.reporting.series import Series, five_digits, spread
 
 MOST_RUNS: Final = 2000
 MOST_OPEN: Final = 32
@@ -229,5 +229,5 @@ def _evaluated(directory: Path) -> dict[str, tuple[list[float], list[float | Non
     found = {}
     for metric, points in group_curves.of_evaluations(directory).items():
         steps, values = (array[spread(len(array), COMPARED_POINTS)].tolist() for array in points)
-        found[printable(metric)] = steps, list(map(short, values))
+        found[printable(metric)] = steps, list(map(five_digits, values))
     return found

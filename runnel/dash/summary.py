@@ -11,7 +11,7 @@ from runnel.recording import members_file, run_directory, run_lock, stacks
 from runnel.recording.metrics import FILE as METRICS
 from runnel.reporting import group_view
 from runnel.reporting.run_view import UNREADABLE, about, plain, result, text
-from runnel.reporting.series import glance, number, short
+from runnel.reporting.series import five_digits, glance, number
 
 SPARK: Final = 40
 FIRST: Final = tuple(f"{name}/{METRICS}" for name in ("member-0", "member-00", "member-000", "stack-0"))
@@ -48,7 +48,7 @@ def summary(directory: Path) -> dict[str, Any]:
         "return": number(reached),
         "steps_per_second": number(now.get("steps_per_second")),
         "changed": changed,
-        "curve": [[point[0], short(point[1])] for point in seen.returns[:: max(1, len(seen.returns) // SPARK)]],
+        "curve": [[point[0], five_digits(point[1])] for point in seen.returns[:: max(1, len(seen.returns) // SPARK)]],
     }
 
 

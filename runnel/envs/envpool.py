@@ -25,7 +25,7 @@ import numpy as np
 
 from runnel.environment import HostStep, episode_seed
 from runnel.envs import infos, spaces
-from runnel.envs.making import bad_setting, draw_without_screen, one_line
+from runnel.envs.making import bad_setting, draw_without_screen, joined_lines
 from runnel.envs.recovery import EnvironmentFault, fault_of_reward
 from runnel.envs.vector import PooledVector
 from runnel.errors import UserError, nearest
@@ -87,7 +87,7 @@ class EnvPoolEnvironment:
             except TypeError as problem:
                 raise bad_setting(self._name, self._settings, problem) from problem
             except (AssertionError, RuntimeError, ValueError) as problem:
-                raise UserError(f"EnvPool cannot make '{self._task}': {one_line(problem)}") from problem
+                raise UserError(f"EnvPool cannot make '{self._task}': {joined_lines(problem)}") from problem
             _ = pool.observation_space, pool.action_space  # made when first asked for, with warnings
         if pool.config["max_num_players"] > 1:
             players = pool.config["max_num_players"]

@@ -17,9 +17,9 @@ from runnel.envs.making import (
     as_user_errors,
     bad_setting,
     draw_without_screen,
+    joined_lines,
     missing_dependency,
     names_parameter,
-    one_line,
     takes_keyword,
     warn_once,
 )
@@ -122,7 +122,7 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     except (error.DependencyNotInstalled, ImportError) as problem:
         raise missing_dependency(name, problem) from problem
     except error.Error as problem:
-        raise UserError(f"Gymnasium cannot make '{name}': {one_line(problem)}") from problem
+        raise UserError(f"Gymnasium cannot make '{name}': {joined_lines(problem)}") from problem
     except TypeError as problem:
         raise bad_setting(name, kwargs, problem, _maker(name), ("max_episode_steps",)) from problem
 

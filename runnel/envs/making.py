@@ -151,7 +151,7 @@ def _place(problem: Exception, makes: Any) -> str:
 
 
 def missing_dependency(name: str, problem: Exception) -> UserError:
-    text = one_line(problem)
+    text = joined_lines(problem)
     if "mujoco" in text.lower() and importlib.util.find_spec("mujoco") is None:
         return NotInstalled(name, "MuJoCo", "mujoco")
     if "pygame" in text.lower() and importlib.util.find_spec("pygame") is None:
@@ -159,5 +159,6 @@ def missing_dependency(name: str, problem: Exception) -> UserError:
     return UserError(f"{name} needs something that is not installed: {text}", page=NotInstalled.page)
 
 
-def one_line(problem: Exception) -> str:
+def joined_lines(problem: Exception) -> str:
+    """All that an exception says, in one line."""
     return " ".join(str(problem).split())

@@ -29,6 +29,9 @@ class UserVector(PooledVector):
     """Environments of one vector, or of several of one environment each.
 
     A vector may have more environments than there are rows; those are stepped with the others and not looked at.
+
+    It is one class because a step, a failure and a new beginning each change the same episodes: whichever call into the
+    user's code fails, rows are cut, made anew and shown in one order.
     """
 
     def __init__(

@@ -51,13 +51,12 @@ def evaluate(
 
     `note` is called with warnings for the user, such as that a damaged checkpoint was skipped. `trust`: names of code
     in the run's configuration that may be imported although no run of this user's has signed them.
+
+    Its parameters are one list because each is a choice of its own, which `runnel eval` has as a flag.
     """
     if episodes < 1:
         raise UserError(f"episodes={episodes}: found {episodes}, expected 1 or more", keywords=("episodes",))
-    if member is not None:
-        run = stored_policies.of_member(run, member)  # type: ignore[assignment]
-    if not isinstance(run, Run):
-        run, tag = stored_policies.split_name(run, tag)
+    run, tag = _named(run, tag, member)
     run_dir, config, given = of_run(run, algorithm, environment)
     if env_settings:
         kept = config["environment"]
@@ -67,16 +66,7 @@ def evaluate(
         built = rebuild(run_dir, config, distributions.default_for("host"), trusted=trust, **given)
     seed = int(config["seed"]) + SEED_OFFSET if seed is None else seed
     with contained(), recording_video(video) as film:
-        found = stored_policies.find(run, tag, None, built.algorithm, note, built)
-        for group in built.graph.states:
-            if group not in found and not built.algorithm.for_group(group).learns:
-                # Past opponents of a past policy are not kept: it meets those of now.
-                found |= stored_policies.find(run, stored_policies.LATEST, group, built.algorithm, note, built)
-            if group not in found:
-                raise UserError(
-                    f"{run_dir} has no policy '{tag}' of group '{group}', expected one of each group; use another tag"
-                )
-        found = {group: found[group] for group in built.graph.states}
+        found = _policies(run, tag, built, note)
         params = {group: params_of(built.graph.states[group], s.arrays(), s.where) for group, s in found.items()}
         startup.phase(f"playing {episodes} episodes")
         if film is not None:
@@ -98,6 +88,29 @@ def evaluate(
         ),
         "video": None if video is None else str(video),
     }
+
+
+def _named(run: Path | str | Run, tag: str, member: int | None) -> tuple[Path | Run, str]:
+    """The run, or the one of several, and the tag that its name may end with."""
+    found: Any = stored_policies.of_member(run, member)
+    return (found, tag) if isinstance(found, Run) else stored_policies.split_name(found, tag)
+
+
+def _policies(
+    run: Path | Run, tag: str, built: BuiltRun, note: Callable[[str], None]
+) -> dict[str, stored_policies.StoredPolicy]:
+    """By group: the policy of a tag."""
+    found = stored_policies.find(run, tag, None, built.algorithm, note, built)
+    for group in built.graph.states:
+        if group not in found and not built.algorithm.for_group(group).learns:
+            # Past opponents of a past policy are not kept: it meets those of now.
+            found |= stored_policies.find(run, stored_policies.LATEST, group, built.algorithm, note, built)
+        if group not in found:
+            run_dir = run.run_dir if isinstance(run, Run) else run
+            raise UserError(
+                f"{run_dir} has no policy '{tag}' of group '{group}', expected one of each group; use another tag"
+            )
+    return {group: found[group] for group in built.graph.states}
 
 
 def _play(built: BuiltRun, params: dict[str, PyTree], seed: int, episodes: int, explore: bool) -> PlayedEpisodes:

@@ -13,7 +13,7 @@ from runnel.execution import trust as trusting
 from runnel.execution.policies.stored_policies import Source, StoredPolicy, find, learnt, of_member
 from runnel.execution.run import Run
 from runnel.policy import Policies, Policy
-from runnel.recording import members_file, policy_directory, run_directory
+from runnel.recording import member_checkpoints, members_file, policy_directory, run_directory
 from runnel.recording.files import one_line
 from runnel.recording.policy_directory import CONFIG
 from runnel.recording.policy_store import LATEST, PolicyStore
@@ -55,7 +55,7 @@ def policies(run_dir: str | Path | Run, member: int | None = None) -> PolicyStor
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}", page="use-a-policy#load-it-and-act")
     if member is not None:
-        directory = members_file.one(directory, member)
+        directory = member_checkpoints.directory_of(directory, member)
     members_file.refuse_several(directory)
     if policy_directory.looks_like_policy(directory):
         raise UserError(f"{directory} holds a single policy, expected a run directory; `runnel.load` loads it")

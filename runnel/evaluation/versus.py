@@ -82,6 +82,8 @@ def versus(
 
     If all games of a seat are the same, as those of greedy players in a game without chance, each is played once, and
     `deterministic` is true. `note` is called with what the user should know. `trust` is that of `runnel.load`.
+
+    Its parameters are one list because each is a choice of its own, which `runnel versus` has as a flag.
     """
     _check(episodes, openings, opening_moves)
     configure_jax()

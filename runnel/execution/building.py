@@ -80,6 +80,9 @@ def build(
     returns one, or an instance. Groups in `frozen` act and do not learn. `asked`: of an algorithm of a run, what was
     asked for where its plan decided (`plan_settings.py`). Other keywords are fields of the distribution:
     `build("ppo", "CartPole-v1", "coarse", actors=4)`.
+
+    It is one function because each of its steps needs what the last one has settled: settings, environment, number of
+    environments, graph, plan. Its parameters are one list because they are those of `train` that decide on a plan.
     """
     envs = fields.check_arguments(build, locals())["envs"]
     named = isinstance(environment, str)

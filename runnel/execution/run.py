@@ -12,7 +12,7 @@ from runnel.config.run_config import RunConfig
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, read_config
 from runnel.execution.run_stats import RunCounters
-from runnel.recording import members_file
+from runnel.recording import member_checkpoints
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import read_json
 from runnel.runtime.single_process.program import unsound_states
@@ -50,7 +50,7 @@ class Run:
 def of_run(run: str | Path | Run, algorithm: Any, environment: Any) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """A run's directory and configuration, and its algorithm and environment if they are given or only in a `Run`."""
     directory = run.run_dir if isinstance(run, Run) else Path(run)
-    members_file.take_out(directory)
+    member_checkpoints.take_out(directory)
     config, given = read_config(directory), {"algorithm": algorithm, "environment": environment}
     if isinstance(run, Run) and run.built is not None:
         for part, kept in (("algorithm", run.built.algorithm), ("environment", run.built.made_from)):
@@ -124,7 +124,7 @@ def _proper(name: str, value: Any) -> bool:
     if value is None or name == "network":
         return name not in ("status", "env_steps")
     if name in LISTS:
-        return isinstance(value, list) and all(isinstance(each, dict) for each in value) and _roles(name, value)
+        return isinstance(value, list) and all(isinstance(each, dict) for each in value) and _usable(name, value)
     if name in EVALUATIONS:
         return isinstance(value, dict)
     if name in TABLES:
@@ -132,9 +132,11 @@ def _proper(name: str, value: Any) -> bool:
     return isinstance(value, str) if name in TEXT else type(value) in (int, float)
 
 
-def _roles(name: str, value: list[dict[str, Any]]) -> bool:
+def _usable(name: str, value: list[dict[str, Any]]) -> bool:
     busy = (int, float, type(None))
     return name != "workers" or all(
-        isinstance(each.get("role"), str) and type(each.get("busy")) in busy and isinstance(each.get("host", ""), str)
+        isinstance(each.get("fragment", each.get("role")), str)  # older runs say role
+        and type(each.get("busy")) in busy
+        and isinstance(each.get("host", ""), str)
         for each in value
     )

@@ -14,20 +14,20 @@ from runnel.runtime.usage import UsageReport
 MOST = 2**62
 
 
-def _count(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return (type(value) in (int, float) and -MOST <= value <= MOST) or (type(value) is float and math.isfinite(value))
 
 
 COUNTED: dict[str, Callable[[Any], bool]] = {
-    "int": _count,
-    "float": lambda x: _number(x) and x >= 0,
-    "float | None": lambda x: x is None or _number(x),
-    "dict[str, float]": lambda x: isinstance(x, dict) and all(v is None or _number(v) for v in x.values()),
-    "dict[str, int]": lambda x: isinstance(x, dict) and all(_count(v) for v in x.values()),
+    "int": _is_count,
+    "float": lambda x: _is_number(x) and x >= 0,
+    "float | None": lambda x: x is None or _is_number(x),
+    "dict[str, float]": lambda x: isinstance(x, dict) and all(v is None or _is_number(v) for v in x.values()),
+    "dict[str, int]": lambda x: isinstance(x, dict) and all(_is_count(v) for v in x.values()),
 }
 """Which values a counter of a type can have."""
 

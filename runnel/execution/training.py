@@ -1,7 +1,7 @@
 """Training from Python: build a plan, run it, and leave a run directory that can be resumed and evaluated.
 
-`train` and `resume` are one module because they share every step between the user's arguments and a `Session`: checking
-keywords, choosing machines, signing the user's code and holding the run directory.
+`train` and `resume` stand in one file because they share every step between the user's arguments and a `Session`:
+checking keywords, choosing machines, signing the user's code and holding the run directory.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from runnel.recording import named_sinks
 from runnel.recording.files import clean
 from runnel.recording.sinks import Sink, check_wandb
 from runnel.reporting import metrics_server
-from runnel.reporting.live_view import summary
+from runnel.reporting.run_summary import summary
 from runnel.system import startup
 from runnel.system.exits import contained
 from runnel.system.platform import has_worker_processes
 from runnel.transport.interface import Transport, import_path
+from runnel.user_code.loading import defined_enough
 
 if TYPE_CHECKING:
     from runnel.launch.host_launcher import HostLauncher
@@ -132,9 +133,12 @@ def train(
     `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`, or names of
     trackers, such as `"mlflow"`. The page "Extend Runnel" describes sinks, launchers and transports of your own. None
     of them is saved in the run's configuration, nor is `metrics_port`: pass them to `resume` again.
+
+    It is one function because most of it is this text and its parameters, which are one list because editors complete
+    them, type checkers know them, and each is a flag of `runnel train`.
     """
     given = fields.check_arguments(train, locals())
-    serialization.defined_enough()
+    defined_enough()
     began = time.monotonic()
     run, distribution = asked_of_train(given)
     callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
@@ -243,9 +247,12 @@ def resume(
 
     `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
     them. They are signed from then on. `sinks` and `metrics_port` as for `train`.
+
+    It is one function because it is the steps of `train` in their order, with a run directory in place of arguments.
+    Its parameters are one list because they are those of `train` that may change.
     """
     steps = fields.check_arguments(resume, locals())["steps"]
-    serialization.defined_enough()
+    defined_enough()
     began = time.monotonic()
     named_sinks.check(sinks)
     configure_jax()

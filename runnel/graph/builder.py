@@ -27,7 +27,11 @@ from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
 
 
 class Builder:
-    """Collects nodes and edges while the loop is being said."""
+    """Collects nodes and edges while the loop is being said.
+
+    It is one class because every call of `Flow` adds to the same nodes and edges, and is checked against those that
+    were added before it.
+    """
 
     def __init__(self, algorithm: Algorithm, spec: EnvSpec, envs: int):
         self.algorithm, self.spec, self.envs = algorithm, spec, envs

@@ -2,8 +2,10 @@
 
 It creates the machine's shared memory, starts its workers, carries their streams to other machines (the courier), and
 forwards messages between the driver and its workers. It knows neither JAX nor RL nor its launcher: it reads one line of
-JSON (the driver's address), writes one (its key), and ends when its standard input closes. It is one module because it
-is one event loop over these sockets and processes.
+JSON (the driver's address), writes one (its key), and ends when its standard input closes.
+
+It is one file because it is the whole of one process: what it is told as it starts, and one event loop over sockets
+and workers.
 
     python -m runnel.launch.agent
 """
@@ -40,7 +42,7 @@ from runnel.launch.agent_messages import (
     FindPort,
     FreePort,
     FromWorker,
-    GetStacks,
+    GetTracebacks,
     GetTraffic,
     Hello,
     News,
@@ -52,10 +54,10 @@ from runnel.launch.agent_messages import (
     Request,
     Result,
     SendToWorker,
-    Stacks,
     Started,
     StartStandalone,
     StartWorkers,
+    Tracebacks,
     Traffic,
     WorkerEnded,
     WorkerLog,
@@ -92,7 +94,11 @@ LOGS = "runnel-logs-"
 
 
 class HostAgent:
-    """One machine's part in a run."""
+    """One machine's part in a run.
+
+    It is one class because one event loop serves the driver, the workers and the courier: a command changes which
+    workers there are, and what a worker sends is forwarded by which of its lives it is.
+    """
 
     def __init__(self, arguments: dict[str, Any]):
         self.name, self.interface = str(arguments["name"]), str(arguments["interface"])
@@ -201,9 +207,9 @@ class HostAgent:
                 self._clear(epoch)
             case FindPort():
                 return FreePort(free_port(self.interface))
-            case GetStacks(worker):
+            case GetTracebacks(worker):
                 process = self._here.processes.get(worker)
-                return Stacks(process.stacks() if process is not None else "")
+                return Tracebacks(process.tracebacks() if process is not None else "")
             case GetTraffic():
                 return Traffic(self.courier.tally())
             case CloseWorkers(timeout_s):

@@ -99,8 +99,8 @@ class FindPort(JsonMessage):
 
 
 @dataclass(frozen=True)
-class GetStacks(JsonMessage):
-    """Answered by `Stacks`."""
+class GetTracebacks(JsonMessage):
+    """Answered by `Tracebacks`."""
 
     worker: str
 
@@ -133,7 +133,7 @@ AgentCommand = (
     | ReapWorker
     | ClearChannels
     | FindPort
-    | GetStacks
+    | GetTracebacks
     | GetTraffic
     | CloseWorkers
     | EndAgent
@@ -172,7 +172,7 @@ class FreePort(JsonMessage):
 
 
 @dataclass(frozen=True)
-class Stacks(JsonMessage):
+class Tracebacks(JsonMessage):
     """Where the threads of a worker stand; empty where there is no such worker."""
 
     text: str
@@ -193,7 +193,7 @@ class CommandFailed(JsonMessage):
     kind: Literal["user", "descriptors", "defect"]
 
 
-Result = Done | Started | FreePort | Stacks | Traffic | CommandFailed
+Result = Done | Started | FreePort | Tracebacks | Traffic | CommandFailed
 
 
 # News: from an agent to the driver

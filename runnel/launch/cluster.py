@@ -4,7 +4,7 @@ A `HostLauncher` starts the agents and does nothing else. All that follows goes 
 only these agents can connect. A machine is lost (`HostLost`) if nothing is heard from it for too long, or if the
 launcher reports that its agent has ended. A shorter interruption of the network changes nothing.
 
-It is one module because it implements one interface, `Site`: agents, their workers and their streams share the socket
+It is one file because it implements one interface, `Site`: agents, their workers and their streams share the socket
 and the numbering of its messages. The messages are in `agent_messages.py`, their delivery in `agent_mail.py`.
 """
 
@@ -38,7 +38,7 @@ from runnel.launch.agent_messages import (
     FindPort,
     FreePort,
     FromWorker,
-    GetStacks,
+    GetTracebacks,
     GetTraffic,
     Hello,
     News,
@@ -50,10 +50,10 @@ from runnel.launch.agent_messages import (
     Request,
     Result,
     SendToWorker,
-    Stacks,
     Started,
     StartStandalone,
     StartWorkers,
+    Tracebacks,
     Traffic,
     WorkerEnded,
     WorkerLog,
@@ -69,7 +69,7 @@ from runnel.transport.curve import Door, new_keys
 from runnel.transport.interface import SHARED_MEMORY
 from runnel.user_code import named_modules
 
-HELLO_S, REPLY_S, STACKS_S, TALLY_S = 60.0, 60.0, 5.0, 2.0
+HELLO_S, REPLY_S, TRACEBACKS_S, TALLY_S = 60.0, 60.0, 5.0, 2.0
 
 LOST_S = 60.0
 """How long a machine may be silent before it counts as lost."""
@@ -85,7 +85,7 @@ JOIN_AGAIN_S = 10.0
 """How long a machine is left alone that could not join."""
 
 
-R = TypeVar("R", Done, Started, FreePort, Stacks, Traffic)
+R = TypeVar("R", Done, Started, FreePort, Tracebacks, Traffic)
 
 
 class RemoteProcess:
@@ -127,9 +127,9 @@ class RemoteProcess:
     def stopped(self) -> bool:
         return self.name in self._cluster.agents[self.host].pulse.stopped
 
-    def stacks(self) -> str:
+    def tracebacks(self) -> str:
         try:
-            return self._cluster.ask(self.host, GetStacks(self.name), Stacks, STACKS_S).text
+            return self._cluster.ask(self.host, GetTracebacks(self.name), Tracebacks, TRACEBACKS_S).text
         except (HostLost, WorkerFailed) as error:
             return f"(its machine does not answer: {error})"
 
@@ -162,7 +162,11 @@ class _Fill:
 
 
 class Cluster:
-    """A `Site` of several machines. It outlives the worker groups on it."""
+    """A `Site` of several machines. It outlives the worker groups on it.
+
+    It is one class because all machines call at one door: while one is asked for something, the others report on
+    their workers, ask to join or are lost.
+    """
 
     def __init__(self, hosts: HostLauncher, lost_s: float = LOST_S, transport: str = SHARED_MEMORY):
         self._hosts, self._lost_s, self.transport = hosts, lost_s, transport

@@ -101,8 +101,8 @@ class LocalProcess:
         except OSError:
             return False
 
-    def stacks(self, timeout_s: float = 2.0) -> str:
-        """The stacks of all its threads, as it writes them into its log; also of a process that is stopped."""
+    def tracebacks(self, timeout_s: float = 2.0) -> str:
+        """Where all its threads stand, as it writes them into its log; also of a process that is stopped."""
         try:
             before = self.log.stat().st_size
             self._signal(signal.SIGUSR1)

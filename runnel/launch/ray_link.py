@@ -6,6 +6,8 @@ share (one each, so that a machine can be released, or come back, alone); and in
 keeps its standard input open.
 
     python -m runnel.launch.ray_link
+
+It is one file because whatever imports Ray must stay in this process, away from the driver and the workers.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ from typing import Any, Protocol
 
 from runnel.errors import UserError
 from runnel.nn import networks
-from runnel.nn.actor_critic import ActorCritic
-from runnel.nn.actor_critic import initial_memory as memory_of
+from runnel.nn.actor_critic import ActorCritic, initial_memory
 from runnel.nn.cores import Core, Memory
 from runnel.nn.gru import GRU
 from runnel.nn.heads import head_for
@@ -16,7 +15,7 @@ from runnel.observations import view
 from runnel.types import AgentSpec, Array, Discrete, MultiDiscrete, PyTree, zeros
 
 
-class Settings(Protocol):
+class ActorCriticSettings(Protocol):
     """What an algorithm with an actor-critic lets its user choose of it."""
 
     @property
@@ -31,7 +30,7 @@ class Settings(Protocol):
     def memory_size(self) -> int: ...
 
 
-def actor_critic_for(settings: Settings, key: Array, spec: AgentSpec) -> ActorCritic:
+def actor_critic_for(settings: ActorCriticSettings, key: Array, spec: AgentSpec) -> ActorCritic:
     """For what its agents see; actions that a mask in their observations forbids are never drawn."""
     check_mask(spec)
     network = networks.resolve(settings.network, view(spec.observation).seen, settings.hidden, settings.activation)
@@ -40,12 +39,12 @@ def actor_critic_for(settings: Settings, key: Array, spec: AgentSpec) -> ActorCr
     )
 
 
-def initial_memory(settings: Settings, spec: AgentSpec) -> PyTree:
+def initial_memory_for(settings: ActorCriticSettings, spec: AgentSpec) -> PyTree:
     """One agent's memory at the start of an episode."""
-    return memory_of(core_for(settings), _towers(spec))
+    return initial_memory(core_for(settings), _towers(spec))
 
 
-def core_for(settings: Settings) -> Core | None:
+def core_for(settings: ActorCriticSettings) -> Core | None:
     """What remembers; None where nothing does."""
     kinds: dict[Memory, type[GRU | LSTM]] = {"gru": GRU, "lstm": LSTM}
     return None if settings.memory == "none" else kinds[settings.memory](settings.memory_size)

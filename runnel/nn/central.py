@@ -16,18 +16,17 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from runnel.nn import agents, teams
-from runnel.nn.agents import check_mask, core_for
+from runnel.nn.agents import ActorCriticSettings, check_mask, core_for
 from runnel.nn.cores import Core
 from runnel.nn.heads import ActionDistribution, Head, head_for
 from runnel.nn.networks import dense
-from runnel.nn.teams import WholeState, beside, identities_of, identity, network_beside
+from runnel.nn.teams import TeamNetworkSettings, WholeState, beside, identities_of, identity, network_beside
 from runnel.observations import parted, view
 from runnel.ops.teams import observed_together
 from runnel.types import AgentSpec, Array, PyTree, zeros
 
 
-class Settings(agents.Settings, teams.Settings, Protocol):
+class CentralCriticSettings(ActorCriticSettings, TeamNetworkSettings, Protocol):
     """What an algorithm with both parts lets its user choose of them."""
 
 
@@ -43,7 +42,7 @@ class AgentPolicy(struct.PyTreeNode):
     identities: int = struct.field(pytree_node=False)  # agents with a number of their own as input; 0: without
 
     @classmethod
-    def create(cls, settings: Settings, key: Array, spec: AgentSpec) -> AgentPolicy:
+    def create(cls, settings: CentralCriticSettings, key: Array, spec: AgentSpec) -> AgentPolicy:
         check_mask(spec)
         identities = identities_of(settings, spec)
         torso_key, core_key, last_key = jax.random.split(key, 3)
@@ -93,7 +92,7 @@ class StateValue(struct.PyTreeNode):
     whole: WholeState = struct.field(pytree_node=False)
 
     @classmethod
-    def create(cls, settings: Settings, key: Array, spec: AgentSpec) -> StateValue:
+    def create(cls, settings: CentralCriticSettings, key: Array, spec: AgentSpec) -> StateValue:
         torso_key, last_key = jax.random.split(key)
         whole, space = WholeState.of(spec.observation), view(spec.observation).seen
         columns = with_state(whole, zeros(spec.observation, 1, spec.agents), spec.agents)

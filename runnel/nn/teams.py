@@ -18,7 +18,7 @@ from runnel.ops.teams import taking_part
 from runnel.types import AgentSpec, Array, Discrete, PyTree, Space, zeros
 
 
-class Settings(Protocol):
+class TeamNetworkSettings(Protocol):
     """What an algorithm for teams lets its user choose of the network that their agents share."""
 
     @property
@@ -31,7 +31,7 @@ class Settings(Protocol):
     def agent_ids(self) -> bool: ...
 
 
-def identities_of(settings: Settings, spec: AgentSpec) -> int:
+def identities_of(settings: TeamNetworkSettings, spec: AgentSpec) -> int:
     """How many agents have a number of their own as an input of the network; 0 if they have none."""
     return spec.agents if settings.agent_ids and spec.agents > 1 else 0
 
@@ -87,7 +87,7 @@ class TeamValues(struct.PyTreeNode):
     identities: int = struct.field(pytree_node=False)  # agents with a number of their own as input; 0: without
 
     @classmethod
-    def create(cls, settings: Settings, key: Array, spec: AgentSpec) -> TeamValues:
+    def create(cls, settings: TeamNetworkSettings, key: Array, spec: AgentSpec) -> TeamValues:
         assert isinstance(spec.action, Discrete)
         space, identities = view(spec.observation).seen, identities_of(settings, spec)
         network = network_beside(settings.network, space, identities, settings.hidden, settings.activation)

@@ -10,15 +10,12 @@ from runnel.graph.nodes import Graph
 from runnel.planning.cuts import PlacedFragment
 from runnel.planning.distribution import Distribution
 from runnel.planning.machine import Machine
+from runnel.planning.placed import plural
 from runnel.planning.placement import served_by
 from runnel.planning.slacks import Slacks, updates_per_iteration
 
 SHOWN = 4
 """How many machines a note names."""
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def notes(

@@ -49,7 +49,7 @@ def graph_svg(graph: Graph, plan: Plan | None = None) -> str:
     below = _lanes([e for e in graph.edges if place[e.target] < place[e.source]], place)
 
     heading = f"{type(graph.algorithm).__name__} on {graph.spec.name}" + (f", {plan.distribution}" if plan else "")
-    top = MARGIN + 40 + LANE * _count(above)
+    top = MARGIN + 40 + LANE * _lane_count(above)
     bottom = top + BOX
     widths = [max(_width(name), 60) + 28 for name in names]
     lefts = _lefts(names, widths, straight, [*above, *below])
@@ -76,7 +76,7 @@ def graph_svg(graph: Graph, plan: Plan | None = None) -> str:
             f'fill="{fill}" stroke="{ink}" stroke-width="1.5"/>'
         )
         shapes.append(_text(centre[i], top + BOX / 2 + 5, name, bold=True, anchor="middle", colour=ink))
-    foot = bottom + LANE * _count(below) + 26
+    foot = bottom + LANE * _lane_count(below) + 26
     legend = list(_legend(plan, foot)) if plan else []
     height = foot + 22 * len(legend) + (0 if legend else -10)
     width = max([lefts[-1] + widths[-1], _width(heading, 16) + MARGIN, *(right for right, _ in legend)]) + MARGIN
@@ -101,7 +101,7 @@ def _lanes(edges: Sequence[Edge], place: dict[str, int]) -> list[_Span]:
     return spans
 
 
-def _count(spans: Sequence[_Span]) -> int:
+def _lane_count(spans: Sequence[_Span]) -> int:
     return max((span.lane + 1 for span in spans), default=0)
 
 

@@ -124,11 +124,11 @@ def _messages(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
         return graph.unroll
     period = math.lcm(stream.turns, stream.source_turns)
     due = sum(i % stream.turns == stream.turn and i % stream.source_turns == stream.source_turn for i in range(period))
-    rounds = _rounds(plan, graph, stream) if stream.kind == "value" else 1.0
-    return rounds * due / period
+    times = _times_sent(plan, graph, stream) if stream.kind == "value" else 1.0
+    return times * due / period
 
 
-def _rounds(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
+def _times_sent(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
     """How often in an iteration a node sends its value: once, or once for each batch of the replays before it."""
     node = graph.nodes[stream.node]
     if not node.loops:

@@ -87,6 +87,11 @@ class PlanUsage:
     edges: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # by source, target and channel: in words
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 update`, `2,000 updates`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def human_bytes(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from runnel.planning.distribution import Devices
 from runnel.planning.machine import Machine
 
-PlacementRole = Literal["learner", "player", "server", "rest"]
+PlacementRule = Literal["learner", "player", "server", "rest"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ReplicaRequest:
     acts: bool = False
 
     @property
-    def role(self) -> PlacementRole:
+    def rule(self) -> PlacementRule:
         """Which rule places it."""
         if self.learns:
             return "learner"
@@ -93,7 +93,7 @@ def served_by(player: int, players: int, servers: int) -> int:
 
 
 class _Placing:
-    """Finds the machines of all workers, by their numbers, one role after the other."""
+    """Finds the machines of all workers, by their numbers, one rule after the other."""
 
     def __init__(self, wanted: Sequence[ReplicaRequest], machines: Sequence[Machine]):
         self.wanted, self.machines = wanted, machines
@@ -112,8 +112,8 @@ class _Placing:
             self._servers(k)
         return self.found
 
-    def _of(self, role: PlacementRole) -> list[int]:
-        return [k for k, each in enumerate(self.wanted) if each.role == role]
+    def _of(self, rule: PlacementRule) -> list[int]:
+        return [k for k, each in enumerate(self.wanted) if each.rule == rule]
 
     def _put(self, k: int, hosts: Iterable[int]) -> None:
         for host in hosts:

@@ -19,7 +19,7 @@ from runnel.errors import UserError, nearest
 from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph
 from runnel.ops.blocks import learners_in_words
-from runnel.planning.advisories import notes, plural
+from runnel.planning.advisories import notes
 from runnel.planning.cuts import cut_edges, learns
 from runnel.planning.distribution import (
     REST,
@@ -32,7 +32,7 @@ from runnel.planning.distribution import (
     Synchronisation,
 )
 from runnel.planning.machine import DRIVER, HERE, Machine, in_order
-from runnel.planning.placed import CutEdge, Pattern, PlacedFragment, human_bytes
+from runnel.planning.placed import CutEdge, Pattern, PlacedFragment, human_bytes, plural
 from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
 from runnel.planning.reuse import reuses
 from runnel.planning.slacks import matches, slacks
@@ -80,7 +80,10 @@ EVALUATOR = "evaluator"
 
 @dataclass(frozen=True)
 class Plan:
-    """Fragments in their places and the edges cut between them."""
+    """Fragments in their places and the edges cut between them.
+
+    Its fields are one list because a plan is printed, compared and written down as a whole.
+    """
 
     distribution: str
     algorithm: str

@@ -7,29 +7,29 @@ between replicas of one fragment loop over its box. Thus texts never overlap.
 
 from __future__ import annotations
 
-import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape
 
-from runnel.planning.placed import CutEdge, DrawnPlan, PlacedFragment, PlanUsage, human_bytes
+from runnel.planning.picture_parts import (
+    CHIP,
+    LINE,
+    LOOP,
+    MARGIN,
+    PAD,
+    SHADOW,
+    STRIP,
+    EdgeLabel,
+    FragmentBox,
+    MeasuredEdge,
+    label_height,
+    label_width,
+)
+from runnel.planning.placed import DrawnPlan, PlanUsage, plural
 from runnel.planning.shapes import Shape, arrow, rect, text_width, write
 
-MARGIN: Final = 28
-PAD: Final = 16
-LINE: Final = 17
-CHIP: Final = 26
-SHADOW: Final = 6
-LOOP: Final = 26
-WRAP: Final = 30
-"""Characters of an edge's contents on a line."""
-MANNER_WRAP: Final = 44
-"""Characters of an edge's synchronisation on a line, which are smaller."""
-HOSTS: Final = 4
-"""How many lines of machines a box has at most."""
 NOTE: Final = "#9a5b00"
+TRACK, BUSY = "#d9dde2", "#0f8a7e"
 
 COLOURS: Final = {
     "environment": ("#e3f4e8", "#2f8f4e"),
@@ -43,12 +43,6 @@ COLOURS: Final = {
 }
 
 
-STRIP: Final = 8
-MOST_STRIPS: Final = 32
-"""Of more workers a box shows the mean alone."""
-TRACK, BUSY = "#d9dde2", "#0f8a7e"
-
-
 class Picture(NamedTuple):
     """A plan, drawn."""
 
@@ -60,79 +54,6 @@ class Picture(NamedTuple):
     def json(self) -> dict[str, Any]:
         size = {"width": round(self.width), "height": round(self.height)}
         return {"title": self.title, **size, "shapes": [shape.json() for shape in self.shapes]}
-
-
-@dataclass(frozen=True)
-class _Edge(CutEdge):
-    """A cut edge, and what was measured of it."""
-
-    measured: str = ""
-
-
-@dataclass
-class _Box:
-    """A fragment and where it stands."""
-
-    fragment: PlacedFragment
-    loops: list[_Edge]
-    hosts: list[str]  # of its workers; empty where there is one machine
-    busy: list[float]  # of its workers, as far as it was measured
-    x: float = 0
-    y: float = 0
-    width: float = 0
-    height: float = 0
-
-    @property
-    def shadow(self) -> float:
-        """How far the replicas behind the first stick out."""
-        return SHADOW * min(2, self.fragment.replicas - 1)
-
-    @property
-    def title(self) -> str:
-        replicas = self.fragment.replicas
-        return self.fragment.name + (f" \N{MULTIPLICATION SIGN} {replicas}" if replicas > 1 else "")
-
-    @property
-    def facts(self) -> list[str]:
-        """How it runs, on what, and its share of the environments."""
-        fragment = self.fragment
-        devices = list(dict.fromkeys(device for placed in fragment.devices for device in placed))
-        shown = ", ".join(devices[:3]) + (f" and {len(devices) - 3} more" if len(devices) > 3 else "")
-        facts = ["one XLA program" if fragment.compiled else "process loop", f"on {shown}"]
-        if fragment.environments:
-            first, end = fragment.environments[0]
-            facts.append(_count(end - first, "environment") + (" each" if fragment.replicas > 1 else ""))
-            if fragment.env_splits > 1:
-                facts.append(f"in {fragment.env_splits} splits")
-        return [*facts, *self.places, *([_busy(self.busy)] if self.busy else [])]
-
-    @property
-    def strip(self) -> float:
-        """Room for the strip of busy shares."""
-        return STRIP + 6 if 0 < len(self.busy) <= MOST_STRIPS else 0
-
-    @property
-    def places(self) -> list[str]:
-        """The machines its workers run on, and how many on each."""
-        counts = Counter(self.hosts)
-        if len(counts) < 2:
-            return [f"at {host}" for host in counts]
-        shown = [f"{count} at {host}" for host, count in counts.items()]
-        if len(shown) <= HOSTS:
-            return shown
-        rest = list(counts.values())[HOSTS - 1 :]
-        return [*shown[: HOSTS - 1], f"{sum(rest)} at {len(rest)} other machines"]
-
-    def least_size(self) -> tuple[float, float]:
-        words = [text_width(text) for text in (*self.facts, *self.fragment.nodes)]
-        width = max(150, text_width(self.title, 16, bold=True), *words) + 2 * PAD
-        return width, PAD + 22 + LINE * len(self.facts) + self.strip + 10 + (CHIP + 6) * len(
-            self.fragment.nodes
-        ) + PAD - 6
-
-    def above(self) -> float:
-        """Room for its loops and the replicas behind it."""
-        return self.shadow + sum(LOOP + _label_height(cut) for cut in self.loops)
 
 
 def svg(plan: DrawnPlan) -> str:
@@ -155,7 +76,8 @@ def svg(plan: DrawnPlan) -> str:
 def picture(plan: DrawnPlan, usage: PlanUsage = PlanUsage()) -> Picture:  # noqa: B008 - it is frozen
     """The picture, as data. `usage`: what is known of busy workers and of edges is drawn on it."""
     edges = [
-        _Edge(**vars(cut), measured=usage.edges.get((cut.source, cut.target, cut.channel), "")) for cut in plan.cuts
+        MeasuredEdge(**vars(cut), measured=usage.edges.get((cut.source, cut.target, cut.channel), ""))
+        for cut in plan.cuts
     ]
     columns = _columns(plan, edges, usage.busy)
     boxes = {box.fragment.name: box for column in columns for box in column}
@@ -164,10 +86,10 @@ def picture(plan: DrawnPlan, usage: PlanUsage = PlanUsage()) -> Picture:  # noqa
     below = [cut for cut in edges if abs(place[cut.source] - place[cut.target]) > 1]
 
     heading = f"{plan.algorithm} on {plan.environment}, {plan.distribution}"
-    counts = [_count(plan.envs, "environment"), f"{plan.steps_per_iteration:,} steps an iteration"]
-    subtitle = ", ".join([*counts, _count(plan.workers, "worker")])
+    counts = [plural(plan.envs, "environment"), f"{plan.steps_per_iteration:,} steps an iteration"]
+    subtitle = ", ".join([*counts, plural(plan.workers, "worker")])
     if plan.hosts:
-        subtitle += f" on {_count(len({*plan.hosts.values()}), 'machine')}"
+        subtitle += f" on {plural(len({*plan.hosts.values()}), 'machine')}"
     if not plan.cuts:
         subtitle += "; no cut edges"
     remarks = [(plan.across.text(), "#555555")] if plan.across is not None else []
@@ -198,14 +120,14 @@ def picture(plan: DrawnPlan, usage: PlanUsage = PlanUsage()) -> Picture:  # noqa
 # Placing
 
 
-def _columns(plan: DrawnPlan, edges: Sequence[_Edge], busy: Mapping[str, float]) -> list[list[_Box]]:
+def _columns(plan: DrawnPlan, edges: Sequence[MeasuredEdge], busy: Mapping[str, float]) -> list[list[FragmentBox]]:
     """Fragments from left to right; one that exchanges nothing with the last column stands in it."""
     linked = {frozenset((cut.source, cut.target)) for cut in plan.cuts}
-    columns: list[list[_Box]] = []
+    columns: list[list[FragmentBox]] = []
     for fragment in plan.fragments:
         hosts = [plan.host(name) for name in fragment.workers()] if plan.hosts else []
         loops = [cut for cut in edges if cut.source == cut.target == fragment.name]
-        box = _Box(fragment, loops, hosts, [busy[name] for name in fragment.workers() if name in busy])
+        box = FragmentBox(fragment, loops, hosts, [busy[name] for name in fragment.workers() if name in busy])
         alone = len(columns) < 2 or any(
             frozenset((fragment.name, other.fragment.name)) in linked for other in columns[-1]
         )
@@ -216,11 +138,11 @@ def _columns(plan: DrawnPlan, edges: Sequence[_Edge], busy: Mapping[str, float])
     return columns
 
 
-def _place(columns: Sequence[Sequence[_Box]], across: Sequence[_Edge], top: float) -> None:
+def _place(columns: Sequence[Sequence[FragmentBox]], across: Sequence[MeasuredEdge], top: float) -> None:
     """Gives every box its place and size."""
     number = {box.fragment.name: i for i, column in enumerate(columns) for box in column}
 
-    def touching(name: str, gap: int) -> list[_Edge]:
+    def touching(name: str, gap: int) -> list[MeasuredEdge]:
         """The edges of a fragment in the gap to the right of column `gap`."""
         return [
             c for c in across if name in (c.source, c.target) and {number[c.source], number[c.target]} == {gap, gap + 1}
@@ -229,15 +151,15 @@ def _place(columns: Sequence[Sequence[_Box]], across: Sequence[_Edge], top: floa
     x = float(MARGIN)
     for i, column in enumerate(columns):
         width = max(box.least_size()[0] for box in column)
-        loops = [_label_width(cut) for box in column for cut in box.loops]
+        loops = [label_width(cut) for box in column for cut in box.loops]
         y = top
         for box in column:
             name = box.fragment.name
-            edges = max(sum(_label_height(c) + 14 for c in touching(name, gap)) for gap in (i - 1, i))
+            edges = max(sum(label_height(c) + 14 for c in touching(name, gap)) for gap in (i - 1, i))
             box.x, box.y, box.width = x, y + box.above(), width
             box.height = max(box.least_size()[1], edges + 2 * SHADOW + 10)
             y = box.y + box.height + 24
-        gap = [_label_width(c) for c in across if {number[c.source], number[c.target]} == {i, i + 1}]
+        gap = [label_width(c) for c in across if {number[c.source], number[c.target]} == {i, i + 1}]
         shadow = max(box.shadow for box in column)
         x += max(width + shadow, *loops, 0) + max([w + 56 for w in gap], default=56)
     # The columns end together: a lone box reaches along all those that stand side by side next to it.
@@ -253,33 +175,7 @@ def _place(columns: Sequence[Sequence[_Box]], across: Sequence[_Edge], top: floa
 # Drawing
 
 
-@dataclass
-class _Label:
-    """What an edge carries, how, and how much."""
-
-    cut: _Edge
-    x: float  # its middle
-    y: float  # the top of its first line
-
-    @property
-    def right(self) -> float:
-        return self.x + _label_width(self.cut) / 2
-
-    @property
-    def bottom(self) -> float:
-        return self.y + _label_height(self.cut)
-
-    def draw(self) -> Iterable[Shape]:
-        width, height = _label_width(self.cut), _label_height(self.cut) - 4
-        yield rect(self.x - width / 2, self.y, width, height, 0, "#ffffff", "none")
-        for i, line in enumerate(_contents(self.cut)):
-            yield write(self.x, self.y + LINE * i + 12, line, bold=True, anchor="middle")
-        y = self.y + LINE * len(_contents(self.cut)) + 11
-        for i, line in enumerate(_manner(self.cut)):
-            yield write(self.x, y + 15 * i, line, 11, anchor="middle", colour="#555555")
-
-
-def _draw_box(box: _Box) -> list[Shape]:
+def _draw_box(box: FragmentBox) -> list[Shape]:
     fragment, shapes = box.fragment, []
     for behind in range(min(2, fragment.replicas - 1), 0, -1):
         offset = SHADOW * behind
@@ -310,10 +206,12 @@ def _strip(busy: Sequence[float], x: float, y: float, width: float) -> Iterable[
         yield rect(x + i * each, y, (each - gap) * share, STRIP, 2, BUSY, "none")
 
 
-def _across(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[_Edge], shapes: list[Shape]) -> list[_Label]:
+def _across(
+    boxes: dict[str, FragmentBox], place: dict[str, int], cuts: Sequence[MeasuredEdge], shapes: list[Shape]
+) -> list[EdgeLabel]:
     """Edges between neighbours: straight arrows, one under the other."""
     labels = []
-    between: dict[tuple[str, str], list[_Edge]] = {}
+    between: dict[tuple[str, str], list[MeasuredEdge]] = {}
     for cut in cuts:
         left, right = sorted((cut.source, cut.target), key=lambda name: place[name])
         between.setdefault((left, right), []).append(cut)
@@ -323,7 +221,7 @@ def _across(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[_Edge]
         top, bottom = max(left.y, right.y), min(left.y + left.height - left.shadow, right.y + right.height)
         if bottom <= top:
             top, bottom = right.y, right.y + right.height
-        heights = [_label_height(cut) + 14 for cut in group]
+        heights = [label_height(cut) + 14 for cut in group]
         spare = max(0.0, bottom - top - sum(heights)) / (len(group) + 1)
         y = top
         for cut, height in zip(group, heights, strict=True):
@@ -332,11 +230,13 @@ def _across(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[_Edge]
             start, end = (left.x + left.width + left.shadow + 3, reach), (right.x - 4, y - 7)
             forward = cut.source == left_name
             shapes.append(arrow([start, end] if forward else [end, start]))
-            labels.append(_Label(cut, (start[0] + end[0]) / 2, y - height + 2))
+            labels.append(EdgeLabel(cut, (start[0] + end[0]) / 2, y - height + 2))
     return labels
 
 
-def _below(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[_Edge], shapes: list[Shape]) -> list[_Label]:
+def _below(
+    boxes: dict[str, FragmentBox], place: dict[str, int], cuts: Sequence[MeasuredEdge], shapes: list[Shape]
+) -> list[EdgeLabel]:
     """Edges that pass over a column: down, along a lane of their own, and up again."""
     labels = []
     ends = {}  # of each edge: the two places on the lower rims of boxes
@@ -346,59 +246,27 @@ def _below(boxes: dict[str, _Box], place: dict[str, int], cuts: Sequence[_Edge],
             ends[name, cut] = (box.x + box.width * i / (len(mine) + 1), box.y + box.height)
     lane = max(box.y + box.height for box in boxes.values()) + 8
     for cut in sorted(cuts, key=lambda cut: abs(place[cut.source] - place[cut.target])):
-        lane += _label_height(cut) + 8
+        lane += label_height(cut) + 8
         (x1, y1), (x2, y2) = ends[cut.source, cut], ends[cut.target, cut]
         shapes.append(arrow([(x1, y1 + 2), (x1, lane), (x2, lane), (x2, y2 + 3)]))
         # Beside the other edges' ways down, where there is room beside them.
-        half = _label_width(cut) / 2
+        half = label_width(cut) / 2
         others = [x for (_, other), (x, _) in ends.items() if other is not cut]
         spots = [x1 + (x2 - x1) * part for part in (0.5, 0.35, 0.65, 0.25, 0.75)]
         free = [spot for spot in spots if all(abs(spot - x) > half for x in others)]
-        labels.append(_Label(cut, (free or spots)[0], lane - _label_height(cut) - 2))
+        labels.append(EdgeLabel(cut, (free or spots)[0], lane - label_height(cut) - 2))
         lane += 6
     return labels
 
 
-def _loops(box: _Box, shapes: list[Shape]) -> list[_Label]:
+def _loops(box: FragmentBox, shapes: list[Shape]) -> list[EdgeLabel]:
     """Edges between the replicas of a fragment: over its box."""
     labels = []
     y = box.y - box.shadow
     for cut in box.loops:
         left, right = box.x + box.width * 0.3, box.x + box.width * 0.7
         shapes.append(arrow([(left, y - 2), (left, y - LOOP + 6), (right, y - LOOP + 6), (right, y - 4)]))
-        middle = max(box.x + box.width / 2, MARGIN + _label_width(cut) / 2)
-        labels.append(_Label(cut, middle, y - LOOP - _label_height(cut) + 4))
-        y -= LOOP + _label_height(cut)
+        middle = max(box.x + box.width / 2, MARGIN + label_width(cut) / 2)
+        labels.append(EdgeLabel(cut, middle, y - LOOP - label_height(cut) + 4))
+        y -= LOOP + label_height(cut)
     return labels
-
-
-# Words and strokes
-
-
-def _contents(cut: _Edge) -> list[str]:
-    return textwrap.wrap(", ".join(cut.what), WRAP, break_long_words=False)
-
-
-def _manner(cut: _Edge) -> list[str]:
-    how = textwrap.wrap(f"{cut.pattern}, {cut.synchronisation}", MANNER_WRAP, break_long_words=False)
-    measured = textwrap.wrap(cut.measured, MANNER_WRAP)
-    return [*how, f"{human_bytes(cut.bytes_per_iteration)} an iteration", *measured]
-
-
-def _label_width(cut: _Edge) -> float:
-    words = [text_width(line, bold=True) for line in _contents(cut)] + [text_width(line, 11) for line in _manner(cut)]
-    return max(words) + 8
-
-
-def _label_height(cut: _Edge) -> float:
-    return LINE * len(_contents(cut)) + 15 * len(_manner(cut)) + 4
-
-
-def _busy(shares: Sequence[float]) -> str:
-    """`busy 93%`, or from the least to the most busy worker."""
-    low, high = f"{min(shares):.0%}", f"{max(shares):.0%}"
-    return f"busy {low}" if low == high else f"busy {low} to {high}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

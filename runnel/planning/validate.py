@@ -9,9 +9,8 @@ from runnel.algorithm import algorithm_name
 from runnel.errors import UserError
 from runnel.graph.nodes import Graph, tree_bytes
 from runnel.ops.blocks import divisors, learners_in_words
-from runnel.planning.advisories import plural
 from runnel.planning.cuts import PlacedFragment, learns
-from runnel.planning.placed import human_bytes
+from runnel.planning.placed import human_bytes, plural
 from runnel.planning.slacks import Slacks
 from runnel.replay import shared_axis
 

@@ -49,7 +49,11 @@ _STATES, _HOST = "['carry'].states", "['host']"
 
 
 class Checkpoints:
-    """The checkpoints of one run directory."""
+    """The checkpoints of one run directory.
+
+    It is one class because writing and reading rest on the same order of renames: a run may be killed between any two
+    of them, and what is then on disk decides which checkpoint is read.
+    """
 
     def __init__(self, run_dir: Path, keep: int = 3):
         self.run_dir = Path(run_dir).absolute()

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from runnel import __version__
 from runnel.config.run_config import FORMAT, MOST_MEMBERS, check_format
 from runnel.errors import UserError
-from runnel.recording import run_directory, stacks
+from runnel.recording import run_directory
 from runnel.recording.files import read_json, read_wanted, write_json_atomically
 
 FILE: Final = "members.json"
@@ -64,31 +64,6 @@ def read_result(directory: Path | str) -> dict[str, Any]:
     numbers = ("members", "finished", "env_steps", "wall_seconds")
     proper = isinstance(found, dict) and all(type(found.get(name)) in (int, float) for name in numbers)
     return found if proper and isinstance(found.get("runs"), list) else {}
-
-
-def one(directory: Path | str, member: int) -> Path:
-    """The directory of one member, by its number; of one in a stack, with the newest checkpoint of that."""
-    members = read(directory)
-    if not 0 <= member < len(members):
-        raise UserError(
-            f"member={member}: found {len(members)} members in {directory}, expected a number from 0 to "
-            f"{len(members) - 1}",
-            keywords=("member",),
-        )
-    found = Path(directory) / members[member].directory
-    if stacks.read(directory, len(members)):
-        stacks.unstack(Path(directory), member, found)
-    return found
-
-
-def take_out(directory: Path | str) -> None:
-    """Gives a member of a stack, named by its path, the newest checkpoint of that; does nothing for any other run."""
-    directory = Path(directory).absolute()
-    if not holds_members(directory.parent) or not run_directory.exists(directory.parent, stacks.FILE):
-        return
-    names = [member.directory for member in read(directory.parent)]
-    if directory.name in names:
-        one(directory.parent, names.index(directory.name))
 
 
 def refuse_several(directory: Path | str) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from runnel import distributions
 from runnel.graph.kinds import KINDS, NodeKind
-from runnel.runtime.usage import RoleUsage, UsageReport
+from runnel.runtime.usage import FragmentUsage, UsageReport
 
 BUSY: Final = 0.85
 """From this share of its time on a worker counts as always busy: some waiting is there however fast the others are."""
@@ -31,7 +31,7 @@ NOTHING: Final = "nothing to change"
 
 
 @dataclass(frozen=True)
-class FragmentRole:
+class FragmentSetting:
     """A fragment: how many workers it has and the kinds of its nodes."""
 
     name: str
@@ -52,7 +52,7 @@ class RunSetting:
     """What a run was given, as far as it could be given more or less of it."""
 
     flags: Mapping[str, int]  # those its distribution has: actors, inference, learners, env_splits
-    roles: tuple[FragmentRole, ...]
+    fragments: tuple[FragmentSetting, ...]
     envs: int
     blocks: int  # that the environments form: learners take equally many
     cpus: int
@@ -64,22 +64,23 @@ class RunSetting:
 
     @property
     def workers(self) -> int:
-        return sum(role.replicas for role in self.roles)
+        return sum(fragment.replicas for fragment in self.fragments)
 
     @property
     def exchanges(self) -> bool:
         """Whether environments ask other workers for every action."""
-        return any(role.steps_envs and "act" not in role.kinds for role in self.roles)
+        return any(fragment.steps_envs and "act" not in fragment.kinds for fragment in self.fragments)
 
-    def flag(self, role: FragmentRole) -> str | None:
-        """The flag that says how many workers of a role there are."""
-        named = {"actors": role.steps_envs, "inference": "act" in role.kinds, "learners": role.learns}
-        fits = [name for name, meant in named.items() if meant and self.flags.get(name) == role.replicas]
+    def flag(self, fragment: FragmentSetting) -> str | None:
+        """The flag that says how many workers of a fragment there are."""
+        named = {"actors": fragment.steps_envs, "inference": "act" in fragment.kinds, "learners": fragment.learns}
+        fits = [name for name, meant in named.items() if meant and self.flags.get(name) == fragment.replicas]
         return fits[0] if fits else None
 
     def spare(self) -> int:
         """CPUs that no worker needs. At a barrier, learners rest while the others step environments."""
-        resting = 0 if self.free else sum(role.replicas for role in self.roles if role.learns and not role.steps_envs)
+        learners = [each for each in self.fragments if each.learns and not each.steps_envs]
+        resting = 0 if self.free else sum(each.replicas for each in learners)
         return self.cpus - self.workers + resting
 
     def allows(self, **flags: int) -> bool:
@@ -87,8 +88,8 @@ class RunSetting:
         now = {**self.flags, **flags}
         actors, learners, inference = now.get("actors", 1), now.get("learners", 1), now.get("inference", 1)
         splits = now.get("env_splits", 1)
-        outside = any({"replay", "map"} & role.kinds and not role.learns for role in self.roles)
-        gradients = any("gradient" in role.kinds and not role.learns for role in self.roles)
+        outside = any({"replay", "map"} & fragment.kinds and not fragment.learns for fragment in self.fragments)
+        gradients = any("gradient" in fragment.kinds and not fragment.learns for fragment in self.fragments)
         return (
             min(now.values(), default=1) >= 1
             and self.envs % actors == 0
@@ -113,15 +114,15 @@ def bottleneck(report: UsageReport, setting: RunSetting, restarts: Mapping[str, 
     if setting.workers == 1:
         phases = report.workers[0].phases if report.workers else {}
         return _in_one_process(phases, setting) if sum(phases.values()) > 0 else None
-    shares = {share.role: share for share in report.shares()}
-    if any(role.name not in shares for role in setting.roles):
+    shares = {share.fragment: share for share in report.shares()}
+    if any(fragment.name not in shares for fragment in setting.fragments):
         return None
-    pairs = [(role, shares[role.name]) for role in setting.roles]
+    pairs = [(fragment, shares[fragment.name]) for fragment in setting.fragments]
     found, remedy = _restarted(pairs, report, setting, restarts or {}) or _among(pairs, setting)
     return f"{found}: {remedy}"
 
 
-Seen = Sequence[tuple[FragmentRole, RoleUsage]]
+Seen = Sequence[tuple[FragmentSetting, FragmentUsage]]
 
 
 def _restarted(
@@ -140,7 +141,7 @@ def _restarted(
 
 def _among(seen: Seen, setting: RunSetting) -> tuple[str, str]:
     """Of several workers: what was found, and what to do."""
-    load = sum(share.busy * role.replicas for role, share in seen)
+    load = sum(share.busy * fragment.replicas for fragment, share in seen)
     slowest, most = max(seen, key=lambda pair: pair[1].busy)
     # A worker that exchanges something every step and finds no free CPU looks idle and is not.
     if setting.spare() < 0 and (setting.exchanges or load >= 0.9 * setting.cpus):
@@ -151,32 +152,32 @@ def _among(seen: Seen, setting: RunSetting) -> tuple[str, str]:
         return found, (_alike(slowest, setting) if len(seen) == 1 else None) or NOTHING
     lost = 1.0 - (most.busy if setting.free else sum(share.busy for _, share in seen))
     if setting.exchanges and lost > (1 - BUSY if setting.free else LOST):
-        waits = ", ".join(f"{_who(role)} {_wait(share)}" for role, share in seen)
+        waits = ", ".join(f"{_who(fragment)} {_wait(share)}" for fragment, share in seen)
         return f"no worker is always busy: {waits}", _overlap(setting)
     others = [pair for pair in seen if pair[0] is not slowest]
     found = f"{_who(slowest)} {_are(slowest)} busy {most.busy:.0%} of the time"
     if others:
         idlest, least = min(others, key=lambda pair: pair[1].busy)
         found += f", {_who(idlest)} {_wait(least)}"
-    return found, _relieve(slowest, {role.name: share for role, share in seen}, setting)
+    return found, _relieve(slowest, {fragment.name: share for fragment, share in seen}, setting)
 
 
-def _alike(role: FragmentRole, setting: RunSetting) -> str | None:
+def _alike(fragment: FragmentSetting, setting: RunSetting) -> str | None:
     """Of replicas of everything: they wait for each other inside the gradient step, where it is not measured."""
     if setting.gpus:
-        return _more(role, setting)
+        return _more(fragment, setting)
     return (
         f"compare with --distribution {_single(setting)}, in case the all-reduce of gradients costs more than it gains"
     )
 
 
-def _relieve(slowest: FragmentRole, shares: Mapping[str, RoleUsage], setting: RunSetting) -> str:
-    """What helps the role that sets the pace."""
+def _relieve(slowest: FragmentSetting, shares: Mapping[str, FragmentUsage], setting: RunSetting) -> str:
+    """What helps the fragment that sets the pace."""
     others = [share.busy for name, share in shares.items() if name != slowest.name]
     more = _more(slowest, setting, enough=1 / max(others) if setting.free and others and max(others) else math.inf)
     if more:
         return more
-    actors = next(role for role in setting.roles if role.steps_envs)
+    actors = next(fragment for fragment in setting.fragments if fragment.steps_envs)
     if slowest.steps_envs:
         if setting.gpus and setting.free and "act" in slowest.kinds and "gradient" not in slowest.kinds:
             return f"use --distribution decoupled --actors {actors.replicas}, which acts on the GPU"
@@ -190,9 +191,9 @@ def _relieve(slowest: FragmentRole, shares: Mapping[str, RoleUsage], setting: Ru
     return _fewer_actors(actors, busy, setting) or (larger if setting.gpus else "use a GPU")
 
 
-def _more(role: FragmentRole, setting: RunSetting, enough: float = math.inf) -> str | None:
-    """More workers of a role, where there are CPUs and environments for them; not more than `enough` times as many."""
-    flag, spare = setting.flag(role), setting.spare()
+def _more(fragment: FragmentSetting, setting: RunSetting, enough: float = math.inf) -> str | None:
+    """More workers of a fragment, where there are CPUs and environments for them, up to `enough` times as many."""
+    flag, spare = setting.flag(fragment), setting.spare()
     if flag is None or spare < 1:
         return None
     now = setting.flags[flag]
@@ -204,7 +205,7 @@ def _more(role: FragmentRole, setting: RunSetting, enough: float = math.inf) -> 
     return f"use --{flag} {chosen}" if chosen else None
 
 
-def _fewer_actors(actors: FragmentRole, busy: float, setting: RunSetting) -> str | None:
+def _fewer_actors(actors: FragmentSetting, busy: float, setting: RunSetting) -> str | None:
     """As many as would be busy all the time: the others take CPUs and make samples staler."""
     if setting.flag(actors) != "actors":
         return None
@@ -213,8 +214,8 @@ def _fewer_actors(actors: FragmentRole, busy: float, setting: RunSetting) -> str
     return f"use --actors {chosen}, which would not be slower" if chosen else None
 
 
-def _traded(slowest: FragmentRole, actors: FragmentRole, busy: float, setting: RunSetting) -> str | None:
-    """More of the role that holds the run back, on the CPUs of actors that wait anyway."""
+def _traded(slowest: FragmentSetting, actors: FragmentSetting, busy: float, setting: RunSetting) -> str | None:
+    """More of the fragment that holds the run back, on the CPUs of actors that wait anyway."""
     flag = setting.flag(slowest)
     if flag is None or setting.flag(actors) != "actors":
         return None
@@ -298,24 +299,24 @@ def _in_process_remedy(slowest: str, phases: Mapping[str, float], setting: RunSe
 
 
 def _busy(seen: Seen) -> str:
-    return ", ".join(f"{label(role.name, role.replicas)} {share.busy:.0%}" for role, share in seen) + " busy"
+    return ", ".join(f"{label(each.name, each.replicas)} {share.busy:.0%}" for each, share in seen) + " busy"
 
 
-def label(role: str, replicas: int) -> str:
-    return f"{role} x{replicas}" if replicas > 1 else role
+def label(fragment: str, replicas: int) -> str:
+    return f"{fragment} x{replicas}" if replicas > 1 else fragment
 
 
-def _who(role: FragmentRole) -> str:
+def _who(fragment: FragmentSetting) -> str:
     """`the learner`, `the 4 actors`, `the 2 environment workers`."""
-    noun = role.name if role.name.endswith(("er", "or", "replica")) else f"{role.name} worker"
-    return f"the {noun}" if role.replicas == 1 else f"the {role.replicas} {noun}s"
+    noun = fragment.name if fragment.name.endswith(("er", "or", "replica")) else f"{fragment.name} worker"
+    return f"the {noun}" if fragment.replicas == 1 else f"the {fragment.replicas} {noun}s"
 
 
-def _are(role: FragmentRole) -> str:
-    return "is" if role.replicas == 1 else "are"
+def _are(fragment: FragmentSetting) -> str:
+    return "is" if fragment.replicas == 1 else "are"
 
 
-def _wait(share: RoleUsage) -> str:
+def _wait(share: FragmentUsage) -> str:
     verb = "waits" if share.replicas == 1 else "wait"
     return f"{verb} {1 - share.busy:.0%}" + (f" (for {share.cause})" if share.cause else "")
 

@@ -14,7 +14,7 @@ from runnel.reporting import group_curves
 from runnel.reporting.bands import by_settings
 from runnel.reporting.group_curves import MOST_BANDS, MOST_IN_BAND, MOST_LOG_BYTES
 from runnel.reporting.payoff_report import evenly_spaced, read_payoffs
-from runnel.reporting.series import short, spread
+from runnel.reporting.series import five_digits, spread
 
 MATCHES: Final = match_log.FILE
 MOST_MEMBERS: Final = 1000
@@ -119,7 +119,7 @@ def payoffs(run_dir: Path) -> list[dict[str, Any]]:
         found.append({
             "role": printable(report.role), "players": [printable(key)[:80] for key in players],
             "opponents": [printable(key)[:80] for key in opponents],
-            "scores": [[short(float(score)) for score in row] for row in scores],
+            "scores": [[five_digits(float(score)) for score in row] for row in scores],
             "games": report.games(players, opponents),
             "ratings": [None if math.isnan(rating) else round(rating, 1) for rating in ratings],
         })  # fmt: skip

@@ -116,7 +116,7 @@ def _of_group(prefix: str, name: str, groups: list[str]) -> dict[str, str]:
 
 def _of_report(report: UsageReport) -> Iterator[Metric]:
     busy = [
-        ({"worker": worker.name, "role": worker.role, "host": worker.host}, worker.busy)
+        ({"worker": worker.name, "fragment": worker.fragment, "host": worker.host}, worker.busy)
         for worker in report.workers if worker.busy is not None
     ]  # fmt: skip
     if busy:

@@ -109,7 +109,7 @@ class Series:
     def json(self, most: int) -> dict[str, Any]:
         """Columns of at most so many rows, the newest among them; None where a row has no number."""
         places = spread(len(self.steps), most)
-        columns = {printable(name): [short(column[i]) for i in places] for name, column in self.columns.items()}
+        columns = {printable(name): [five_digits(column[i]) for i in places] for name, column in self.columns.items()}
         columns = {name: column for name, column in columns.items() if any(value is not None for value in column)}
         return {"steps": [self.steps[i] for i in places], "columns": columns, "returns": self.returns.json(most)}
 
@@ -129,7 +129,7 @@ class Points:
             self.found, self._stride = self.found[::2], 2 * self._stride
 
     def json(self, most: int) -> list[list[float | None]]:
-        return [[self.found[i][0], short(self.found[i][1])] for i in spread(len(self.found), most)]
+        return [[self.found[i][0], five_digits(self.found[i][1])] for i in spread(len(self.found), most)]
 
 
 class Glance(NamedTuple):
@@ -195,7 +195,7 @@ def number(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and abs(value) <= MOST_NUMBER else None
 
 
-def short(value: float) -> float | None:
+def five_digits(value: float) -> float | None:
     """In five digits: more are not seen."""
     return None if math.isnan(value) else float(f"{value:.5g}")
 

@@ -12,7 +12,7 @@ from runnel.config.search_space import Choice, LogUniform, Space
 from runnel.config.settings import default_text
 from runnel.errors import printable
 from runnel.recording.files import write_atomically
-from runnel.reporting.live_view import duration, short
+from runnel.reporting.number_words import duration, short
 
 SHOWN: Final = 10
 """Trials in the table."""

@@ -126,7 +126,11 @@ class StalenessSums:
 
 @dataclass(frozen=True)
 class ProgressReport(JsonMessage):
-    """How far training has come (learners), and which episodes have ended (workers that count them)."""
+    """How far training has come (learners), and which episodes have ended (workers that count them).
+
+    Its fields are one list because they hold at one moment: a driver that had some of them without the others would
+    count an update twice, or not at all.
+    """
 
     iterations: int
     env_steps: int

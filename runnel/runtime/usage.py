@@ -15,7 +15,7 @@ class WorkerUsage:
     """How a worker fared."""
 
     name: str
-    role: str  # its fragment
+    fragment: str
     busy: float | None = None  # the share of its time in which it did not wait; None before it has worked
     seconds: float = 0.0  # the time looked at
     waits: Mapping[str, float] = field(default_factory=dict)  # seconds, by cause
@@ -30,7 +30,7 @@ class WorkerUsage:
         waits = sorted(self.waits.items(), key=lambda wait: -wait[1])[:4]
         return {
             "name": self.name,
-            "role": self.role,
+            "fragment": self.fragment,
             **({"host": self.host} if self.host else {}),
             "busy": None if self.busy is None else round(self.busy, 4),
             **{name: count for name, count in counted.items() if count is not None},
@@ -65,10 +65,10 @@ class StreamUsage:
         }
 
 
-class RoleUsage(NamedTuple):
-    """How the workers of a role fared, taken together."""
+class FragmentUsage(NamedTuple):
+    """How the workers of a fragment fared, taken together."""
 
-    role: str
+    fragment: str
     replicas: int
     busy: float  # the mean
     cause: str  # what they waited for most; nothing where they did not wait
@@ -82,23 +82,28 @@ class UsageReport:
     workers: tuple[WorkerUsage, ...] = ()
     streams: tuple[StreamUsage, ...] = ()
 
-    def shares(self) -> list[RoleUsage]:
-        """By role, in order; those that have worked."""
-        roles: dict[str, list[WorkerUsage]] = {}
+    def shares(self) -> list[FragmentUsage]:
+        """By fragment, in order; those that have worked."""
+        fragments: dict[str, list[WorkerUsage]] = {}
         for worker in self.workers:
             if worker.busy is not None:
-                roles.setdefault(worker.role, []).append(worker)
-        return [_share(role, workers) for role, workers in roles.items()]
+                fragments.setdefault(worker.fragment, []).append(worker)
+        return [_share(fragment, workers) for fragment, workers in fragments.items()]
 
     def metrics(self) -> dict[str, float]:
         """As numbers of a record of metrics; a worker alone is always busy, which is not worth one."""
         if len(self.workers) < 2:
             return {}
-        found = {f"busy/{share.role}": round(share.busy, 4) for share in self.shares()}
+        found = {f"busy/{share.fragment}": round(share.busy, 4) for share in self.shares()}
         for stream in self.streams:
             name = f"stream/{stream.source}-{stream.target}/fill"
             found[name] = max(found.get(name, 0.0), round(stream.fill, 4))
         return found
+
+
+def fragment_of(worker: Mapping[str, Any]) -> str:
+    """The fragment of a worker of result.json, where older runs call it a role."""
+    return worker["fragment"] if "fragment" in worker else worker["role"]
 
 
 def single_process_usage(name: str, phases: Mapping[str, float]) -> UsageReport:
@@ -106,14 +111,14 @@ def single_process_usage(name: str, phases: Mapping[str, float]) -> UsageReport:
     return UsageReport((WorkerUsage(name, name, busy=1.0, seconds=sum(phases.values()), phases=phases),))
 
 
-def _share(role: str, workers: Sequence[WorkerUsage]) -> RoleUsage:
+def _share(fragment: str, workers: Sequence[WorkerUsage]) -> FragmentUsage:
     waits: dict[str, float] = {}
     for worker in workers:
         for cause, seconds in worker.waits.items():
             waits[cause] = waits.get(cause, 0.0) + seconds
     rates = [worker.per_second for worker in workers if worker.per_second is not None]
-    return RoleUsage(
-        role=role,
+    return FragmentUsage(
+        fragment=fragment,
         replicas=len(workers),
         busy=sum(worker.busy or 0.0 for worker in workers) / len(workers),
         cause=max(waits, key=lambda cause: waits[cause], default=""),

@@ -53,6 +53,9 @@ class Courier:
 
     Every batch belongs to an epoch, which is the same on all hosts: after rings were cleared, batches of an older epoch
     that were still under way are dropped.
+
+    It is one class because one lock guards its sockets, rings and stores: the thread that carries and the host that
+    joins, clears and pauses change the same links.
     """
 
     def __init__(self, host: str, keys: Keys, interface: str = "127.0.0.1") -> None:

@@ -5,19 +5,19 @@ from toys import Reinforce
 
 from runnel import Discrete, algorithms, distributions
 from runnel.cli import catalog
-from runnel.config import settings
+from runnel.config import setting_docs
 from runnel.errors import UserError
 
 
 def test_the_source_says_what_the_classes_say() -> None:
     for entry in catalog.algorithms():
         cls = algorithms.load(entry.name)
-        assert [row.name for row in entry.settings] == [row.name for row in settings.describe(cls)]
-        assert [row.default for row in entry.settings] == [row.default for row in settings.describe(cls)]
+        assert [row.name for row in entry.settings] == [row.name for row in setting_docs.describe(cls)]
+        assert [row.default for row in entry.settings] == [row.default for row in setting_docs.describe(cls)]
         assert entry.actions == tuple(kind.__name__ for kind in cls.actions)
         assert entry.summary
     for entry in catalog.distributions():
-        described = settings.describe(distributions.load(entry.name))
+        described = setting_docs.describe(distributions.load(entry.name))
         assert entry.settings == tuple(described)
         assert entry.summary
 

@@ -12,7 +12,8 @@ import runnel
 from runnel.cli import main as cli
 from runnel.errors import EnvironmentFailed, RunFailed, UserError, WorkerFailed, printable
 from runnel.recording import events
-from runnel.reporting.live_view import LiveView, summary
+from runnel.reporting.live_view import LiveView
+from runnel.reporting.run_summary import summary
 from runnel.runtime.usage import UsageReport
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jx\x9b31m\x7f\r\u202egnp.\u2066\u200b\ud800"

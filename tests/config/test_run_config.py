@@ -11,7 +11,7 @@ import pytest
 import runnel
 from runnel import UserError
 from runnel.cli import arguments
-from runnel.config import run_config, settings
+from runnel.config import run_config, setting_docs, settings
 from runnel.config.run_config import FORMAT, STORED, RunConfig
 from runnel.execution.training import train
 
@@ -38,7 +38,7 @@ def test_train_has_a_keyword_for_each_field_with_its_type_and_default() -> None:
 
 
 def test_every_field_is_described() -> None:
-    assert all(row.doc for row in settings.describe(RunConfig))
+    assert all(row.doc for row in setting_docs.describe(RunConfig))
 
 
 def test_every_field_has_a_flag_or_is_for_python_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from runnel.config import settings
+from runnel.config import setting_docs, settings
 from runnel.errors import UserError
 
 
@@ -134,7 +134,7 @@ def test_a_default_of_text_where_a_number_is_wanted_is_refused() -> None:
 
 
 def test_fields_are_described_by_what_stands_beside_them() -> None:
-    rows = {row.name: row for row in settings.describe(Example)}
+    rows = {row.name: row for row in setting_docs.describe(Example)}
     assert rows["learning_rate"] == ("learning_rate", "float", "0.0003", "of Adam")
     assert rows["unroll"].doc == "Steps between updates."
     assert rows["hidden"][1:3] == ("tuple[int, ...]", "64,64")

@@ -182,7 +182,8 @@ def silent(port: int, words: bytes = b"") -> socket.socket:
 
 
 def test_clients_that_do_nothing_hold_no_place_and_a_first_run_may_come_later(tmp_path):
-    short = "from runnel.dash import connection as c, server as s; c.REQUEST_S = s.BODY_S = 1.0; s.CONNECTIONS = 8"
+    imports = "from runnel.dash import app as a, connection as c, server as s"
+    short = f"{imports}; c.REQUEST_S = a.BODY_S = 1.0; s.CONNECTIONS = 8"
     with (tmp_path / "errors").open("w") as errors, dash_server(before=short, errors=errors, cwd=tmp_path) as server:
         assert server.ask("/api/runs").json()["runs"] == []
         clients = [silent(server.port, words) for words in [b"", b"GET / HT", b"G\r\n\r"] * 3]
@@ -227,5 +228,6 @@ def test_what_cannot_be_served_is_refused_in_words(capsys, tmp_path, server):
 
 
 def test_the_server_needs_no_jax():
-    script = "import sys, runnel.dash.server; from runnel.planning import svg; assert 'jax' not in sys.modules"
+    imports = "import sys, runnel.dash.app, runnel.dash.server; from runnel.planning import svg"
+    script = f"{imports}; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -15,6 +15,8 @@ from runnel.config.run_config import FORMAT
 from runnel.deprecated import Renamed
 from runnel.distributions.fine import Fine
 from runnel.evaluation.evaluate import evaluate
+from runnel.execution.run import read_result
+from runnel.reporting.run_summary import summary
 
 OLD = Path(__file__).parents[1] / "support" / "run_of_0_1_0"
 """By the version before config.json had a format: `runnel train reinforce CartPole-v1 --distribution fine --actors 1
@@ -41,6 +43,13 @@ def test_it_goes_on_under_its_own_distribution_as_a_run_of_this_version_does(old
         run_dir=tmp_path / "whole",
     )  # fmt: skip
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), run.params, whole.params)
+
+
+def test_its_result_is_read_whose_workers_have_a_role_in_place_of_a_fragment() -> None:
+    result = read_result(OLD)
+    assert result is not None
+    assert [worker["role"] for worker in result["workers"]] == ["environment", "learner"]
+    assert "finished: reinforce on CartPole-v1, fine, seed 3" in summary(result)
 
 
 def test_it_is_evaluated_and_plotted(old_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

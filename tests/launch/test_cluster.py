@@ -160,7 +160,7 @@ def test_a_host_that_joins_is_used(tmp_path: Path) -> None:
     thread.join()
     assert result["status"] == "finished"
     assert {worker["host"] for worker in result["workers"]} == {"a", "b"}
-    assert sum(worker["role"] == "actor" for worker in result["workers"]) == 4  # twice the CPUs, twice the actors
+    assert sum(worker["fragment"] == "actor" for worker in result["workers"]) == 4  # twice the CPUs, twice the actors
     assert any(event["event"] == "joined" for event in read_events(run_dir))
 
 

@@ -357,7 +357,7 @@ class TestEnds:
         assert process.wait(LONG_S) == -signal.SIGSEGV
         assert "launch_entries.py" in process.tail()
 
-    def test_stacks_on_request(self, launcher, make):
+    def test_tracebacks_on_request(self, launcher, make):
         process = launcher.start(make("linger"))
         hear(process)
         os.kill(process.pid, signal.SIGUSR1)

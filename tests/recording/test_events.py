@@ -53,7 +53,7 @@ def test_words_of_other_events(tmp_path):
 def test_a_hang_is_one_line_on_the_screen_and_two_in_the_file(tmp_path):
     shown = []
     log = EventLog(tmp_path, shown.append)
-    log.record("hang", worker="actor-0", reason="sent no heartbeat", stacks="...", show=False)
+    log.record("hang", worker="actor-0", reason="sent no heartbeat", tracebacks="...", show=False)
     log.record("restart", worker="actor-0", reason="sent no heartbeat", action="replaced")
     assert shown == ["actor-0: sent no heartbeat; replaced"]
     assert [event["event"] for event in read_events(tmp_path)] == ["hang", "restart"]

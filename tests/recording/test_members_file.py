@@ -11,7 +11,7 @@ import pytest
 
 from runnel.config.run_config import FORMAT, MOST_MEMBERS
 from runnel.errors import UserError
-from runnel.recording import members_file
+from runnel.recording import member_checkpoints, members_file
 from runnel.recording.members_file import Member
 
 MEMBERS = [Member("member-0", 4, {}), Member("member-1", 5, {"learning_rate": 1e-3})]
@@ -34,7 +34,7 @@ def one(**changes: Any) -> dict[str, Any]:
 def test_members_are_read_as_they_were_written(directory: Path) -> None:
     assert members_file.read(directory) == MEMBERS
     assert members_file.holds_members(directory)
-    assert members_file.one(directory, 1) == directory / "member-1"
+    assert member_checkpoints.directory_of(directory, 1) == directory / "member-1"
 
 
 @pytest.mark.parametrize(("index", "members", "name"), [(0, 1, "member-0"), (3, 16, "member-03"), (9, 10, "member-9")])
@@ -45,7 +45,7 @@ def test_members_sort_by_their_names(index: int, members: int, name: str) -> Non
 @pytest.mark.parametrize("member", [-1, 2, 10**9])
 def test_a_number_that_no_member_has_is_refused(member: int, directory: Path) -> None:
     with pytest.raises(UserError, match=rf"member={member}: found 2 members in .*, expected a number from 0 to 1"):
-        members_file.one(directory, member)
+        member_checkpoints.directory_of(directory, member)
 
 
 def test_a_directory_of_several_runs_is_refused_where_one_is_wanted(directory: Path, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_directory_without_the_file_holds_no_members(tmp_path: Path) -> None:
     assert not members_file.holds_members(tmp_path)
     assert not members_file.holds_members(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"holds no members: there is no members\.json in it"):
-        members_file.one(tmp_path, 0)
+        member_checkpoints.directory_of(tmp_path, 0)
 
 
 NOT_MEMBERS = [

@@ -11,7 +11,7 @@ from runnel import distributions
 from runnel.execution.building import build
 from runnel.execution.session.result import setting_of
 from runnel.planning.plan import Machine
-from runnel.reporting.bottleneck import FragmentRole, RunSetting, bottleneck
+from runnel.reporting.bottleneck import FragmentSetting, RunSetting, bottleneck
 from runnel.runtime.control_messages import PhaseName, Status
 from runnel.runtime.usage import StreamUsage, UsageReport, WorkerUsage, single_process_usage
 from runnel.runtime.workers.usage_meter import SAMPLE_S, UsageMeter, Watched
@@ -22,20 +22,22 @@ LEARNER = frozenset({"learn"})
 
 def setting(**given: Any) -> RunSetting:
     """Four actors and a learner that run free on sixteen CPUs, unless something else is said."""
-    roles = given.pop("roles", {"actor": (4, ACTOR), "learner": (1, LEARNER)})
-    made = tuple(FragmentRole(name, replicas, frozenset(kinds)) for name, (replicas, kinds) in roles.items())
+    fragments = given.pop("fragments", {"actor": (4, ACTOR), "learner": (1, LEARNER)})
+    made = tuple(FragmentSetting(name, replicas, frozenset(kinds)) for name, (replicas, kinds) in fragments.items())
     plain = {"flags": {"actors": 4, "learners": 1}, "envs": 16, "blocks": 16, "cpus": 16, "free": True}
     plain |= {"max_staleness": 20}
-    return RunSetting(roles=made, **{**plain, **given})
+    return RunSetting(fragments=made, **{**plain, **given})
 
 
 def report(of: RunSetting, causes: dict[str, str] | None = None, **busy: float) -> UsageReport:
     """What the workers of a setting would have told."""
     workers = []
-    for role in of.roles:
-        share = busy[role.name]
-        waits = {(causes or {}).get(role.name, "unrolls"): 10 * (1 - share)}
-        workers += [WorkerUsage(f"{role.name}-{i}", role.name, share, 10.0, waits) for i in range(role.replicas)]
+    for fragment in of.fragments:
+        share = busy[fragment.name]
+        waits = {(causes or {}).get(fragment.name, "unrolls"): 10 * (1 - share)}
+        workers += [
+            WorkerUsage(f"{fragment.name}-{i}", fragment.name, share, 10.0, waits) for i in range(fragment.replicas)
+        ]
     return UsageReport(tuple(workers))
 
 
@@ -44,28 +46,28 @@ def sync(**given: Any) -> RunSetting:
 
 
 def decoupled(**given: Any) -> RunSetting:
-    roles = {
+    fragments = {
         "environment": (4, {"environment", "rollout"}),
         "inference": (1, {"act"}),
         "learner": (1, LEARNER),
     }
     flags = {"actors": 4, "inference": 1, "learners": 1, "env_splits": 2}
-    return setting(**{"roles": roles, "flags": flags, **given})
+    return setting(**{"fragments": fragments, "flags": flags, **given})
 
 
 def central(**given: Any) -> RunSetting:
-    roles = {"worker": (2, ACTOR | {"gradient"}), "server": (1, {"apply"})}
-    return setting(**{"roles": roles, "flags": {"actors": 2}, **given})
+    fragments = {"worker": (2, ACTOR | {"gradient"}), "server": (1, {"apply"})}
+    return setting(**{"fragments": fragments, "flags": {"actors": 2}, **given})
 
 
 def replicated(**given: Any) -> RunSetting:
-    roles = {"replica": (2, ACTOR | LEARNER)}
-    return sync(**{"roles": roles, "flags": {"learners": 2}, **given})
+    fragments = {"replica": (2, ACTOR | LEARNER)}
+    return sync(**{"fragments": fragments, "flags": {"learners": 2}, **given})
 
 
 def fine(**given: Any) -> RunSetting:
-    roles = {"environment": (4, {"environment"}), "learner": (1, {"act", "rollout", "learn"})}
-    return sync(**{"roles": roles, "flags": {"actors": 4, "env_splits": 1}, **given})
+    fragments = {"environment": (4, {"environment"}), "learner": (1, {"act", "rollout", "learn"})}
+    return sync(**{"fragments": fragments, "flags": {"actors": 4, "env_splits": 1}, **given})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def fine(**given: Any) -> RunSetting:
         (setting(flags={}), dict(actor=0.30, learner=0.99), "use a GPU"),
         # Learners take trajectories only: what is elsewhere keeps them from being several.
         (
-            setting(roles={"actor": (4, ACTOR), "memory": (1, {"replay"}), "learner": (1, LEARNER)}),
+            setting(fragments={"actor": (4, ACTOR), "memory": (1, {"replay"}), "learner": (1, LEARNER)}),
             dict(actor=0.39, memory=0.3, learner=0.97),
             "use --actors 2, which would not be slower",
         ),
@@ -195,8 +197,10 @@ def test_nothing_is_said_of_workers_that_have_told_nothing() -> None:
 
 
 def one(**given: Any) -> RunSetting:
-    roles = {"process": (1, ACTOR | LEARNER)}
-    return setting(**{"roles": roles, "flags": {}, "free": False, "max_staleness": 0, "envs": 8, "cpus": 4, **given})
+    fragments = {"process": (1, ACTOR | LEARNER)}
+    return setting(
+        **{"fragments": fragments, "flags": {}, "free": False, "max_staleness": 0, "envs": 8, "cpus": 4, **given}
+    )
 
 
 @pytest.mark.parametrize(
@@ -323,7 +327,7 @@ def test_one_suggestion_does_not_undo_another() -> None:
     """Of workers that meet, the learner rests while the others play: it is not counted among those that need a CPU."""
 
     def with_actors(actors: int) -> RunSetting:
-        return sync(cpus=2, roles={"actor": (actors, ACTOR), "learner": (1, LEARNER)}, flags={"actors": actors})
+        return sync(cpus=2, fragments={"actor": (actors, ACTOR), "learner": (1, LEARNER)}, flags={"actors": actors})
 
     one, two = with_actors(1), with_actors(2)
     assert str(bottleneck(report(one, actor=0.7, learner=0.3), one)).endswith("use --actors 2")
@@ -395,7 +399,7 @@ def test_a_report_as_metrics_and_as_json() -> None:
     )
     found = UsageReport(workers, streams)
     assert found.metrics() == {"busy/a": 0.75, "stream/actor-learner/fill": 0.75}
-    assert workers[0].json() == {"name": "a-0", "role": "a", "busy": 0.5, "env_steps": 7, "waits": {"x": 2.0}}
+    assert workers[0].json() == {"name": "a-0", "fragment": "a", "busy": 0.5, "env_steps": 7, "waits": {"x": 2.0}}
     assert streams[0].json()["fill"] == 0.25
     assert single_process_usage("process", {"learn": 1.0}).metrics() == {}
 
@@ -406,10 +410,10 @@ def test_what_a_run_was_given_follows_from_what_was_built() -> None:
     made = setting_of(built, [Machine(6, ("cuda:0", "cuda:1"))])
     assert made.flags == {"actors": 2, "inference": 1, "learners": 1, "env_splits": 2}  # in 2 splits: they have 2 each
     assert (made.envs, made.cpus, made.gpus, made.workers, made.host, made.free) == (4, 6, 2, 4, True, True)
-    assert [(role.name, role.steps_envs, role.learns) for role in made.roles] == [
+    assert [(fragment.name, fragment.steps_envs, fragment.learns) for fragment in made.fragments] == [
         ("environment", True, False),
         ("inference", False, False),
         ("learner", False, True),
     ]
-    assert [made.flag(role) for role in made.roles] == ["actors", "inference", "learners"]
+    assert [made.flag(fragment) for fragment in made.fragments] == ["actors", "inference", "learners"]
     assert made.exchanges

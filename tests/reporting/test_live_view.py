@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from runnel.reporting import live_view
-from runnel.reporting.live_view import LiveView, members_summary, summary
+from runnel.reporting import number_words, status_lines
+from runnel.reporting.live_view import LiveView
+from runnel.reporting.run_summary import members_summary, summary
 from runnel.runtime.usage import StreamUsage, UsageReport, WorkerUsage, single_process_usage
 
 RECORD = {
@@ -98,11 +99,11 @@ def test_a_line_says_how_busy_several_workers_are() -> None:
 
 def test_a_worker_alone_is_not_worth_a_word() -> None:
     only = single_process_usage("process", {"environment": 1.0, "learn": 2.0})
-    assert live_view.shares(RECORD, only) == live_view.table(RECORD, only) == []
+    assert status_lines.busy_words(RECORD, only) == status_lines.worker_table(RECORD, only) == []
 
 
-def test_a_table_of_roles_streams_and_staleness() -> None:
-    assert live_view.table({"staleness_mean": 1.5, "staleness_max": 4}, WORKERS) == [
+def test_a_table_of_fragments_streams_and_staleness() -> None:
+    assert status_lines.worker_table({"staleness_mean": 1.5, "staleness_max": 4}, WORKERS) == [
         "actor x2  busy  75%  200 steps/s  waits for room for unrolls",
         "learner   busy  25%  10 updates/s  waits for unrolls",
         "streams filled: actor -> learner unrolls 12%",
@@ -210,13 +211,13 @@ def test_the_terminal_is_given_back_when_training_fails(monkeypatch: pytest.Monk
 
 
 def test_returns_of_several_groups_are_shown_each() -> None:
-    words = live_view.numbers({"mean_return": 1.0, "return/hunters": 2.0, "return/prey": 0.0})
+    words = status_lines.numbers({"mean_return": 1.0, "return/hunters": 2.0, "return/prey": 0.0})
     assert words == ["return 1.00", "hunters 2.00", "prey 0"]
 
 
 def test_a_few_metrics_of_the_environment_are_shown_rates_of_success_first() -> None:
     reported = {"env/a": 1.0, "env/b": None, "env/c": 3.0, "env/d": 4.0, "env/team/is_success": 0.5}
-    words = live_view.numbers({**RECORD, **reported})
+    words = status_lines.numbers({**RECORD, **reported})
     assert words[1:4] == ["team/is_success 0.500", "a 1.00", "c 3.00"]
     assert not any(word.startswith(("b ", "d ")) for word in words)
     result = {**RESULT, "env": {name.removeprefix("env/"): value for name, value in reported.items()}}
@@ -269,10 +270,17 @@ def test_the_summary_says_what_broke() -> None:
 
 
 def test_workers_that_have_not_told_yet_are_not_called_idle() -> None:
-    workers = [{"name": name, "role": name, "busy": None} for name in ("actor", "learner")]
+    workers = [{"name": name, "fragment": name, "busy": None} for name in ("actor", "learner")]
     assert "busy" not in summary({**RESULT, "workers": workers})
     workers[1]["busy"] = 0.25
     assert "  busy        learner 25%" in summary({**RESULT, "workers": workers}).splitlines()
+
+
+def test_older_results_call_the_fragment_of_a_worker_its_role() -> None:
+    workers = [{"name": f"actor-{i}", "role": "actor", "busy": 0.5, "host": "a"} for i in range(2)]
+    lines = summary({**RESULT, "workers": workers}).splitlines()
+    assert "  busy        actor x2 50%" in lines
+    assert "  machines    a: actor x2" in lines
 
 
 def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
@@ -302,7 +310,7 @@ def test_the_summary_of_a_run_without_an_episode() -> None:
     ],
 )
 def test_numbers_are_short(number: float, text: str) -> None:
-    assert live_view.short(number) == text
+    assert number_words.short(number) == text
 
 
 @pytest.mark.parametrize(
@@ -310,7 +318,7 @@ def test_numbers_are_short(number: float, text: str) -> None:
     [(0.4, "0.4 s"), (59.7, "1 min"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (90_000, "1 d 1 h")],
 )
 def test_durations_have_two_units(seconds: float, text: Any) -> None:
-    assert live_view.duration(seconds) == text
+    assert number_words.duration(seconds) == text
 
 
 def test_the_best_evaluation_is_named_with_its_score_and_never_something_else_of_a_file() -> None:

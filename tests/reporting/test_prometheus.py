@@ -78,7 +78,7 @@ def test_a_run_is_read_while_it_trains(scraped: Any) -> None:
     assert 0 < steps <= run.result["env_steps"]
     assert found["runnel_target_env_steps"] == [({}, 60000.0)]
     assert found["runnel_restarts_total"] == [({}, 0.0)]
-    assert {labels["role"] for labels, _ in found["runnel_worker_busy_ratio"]} == {"actor", "learner"}
+    assert {labels["fragment"] for labels, _ in found["runnel_worker_busy_ratio"]} == {"actor", "learner"}
     assert len(found["runnel_worker_busy_ratio"]) == 3
     assert all(0 <= busy <= 1 for _, busy in found["runnel_worker_busy_ratio"])
     assert "policy_loss" in {labels["metric"] for labels, _ in found["runnel_learn"]}
@@ -141,7 +141,7 @@ def test_names_of_the_users_are_labels_whatever_they_are() -> None:
     assert ({"group": "prey", "metric": "return"}, 5.0) in found["runnel_eval"]
     assert found["runnel_other"] == [({"metric": "more"}, 7.0)]
     assert "runnel_env" not in found
-    assert found["runnel_worker_busy_ratio"] == [({"worker": "actor-0", "role": "actor", "host": "b"}, 0.25)]
+    assert found["runnel_worker_busy_ratio"] == [({"worker": "actor-0", "fragment": "actor", "host": "b"}, 0.25)]
     assert found["runnel_stream_fill_ratio"] == [({"source": "actor", "target": "learner", "kind": "unroll"}, 0.5)]
 
 

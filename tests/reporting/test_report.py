@@ -156,7 +156,7 @@ def test_edges_and_workers_are_drawn_with_what_was_measured(tmp_path):
         "cuts": [{**cut, "source": "actor", "target": "learner", "channel": "unroll"},
                  {**cut, "source": "learner", "target": "actor", "channel": "store"}],
     })  # fmt: skip
-    workers = [{"name": f"actor-{k}", "role": "actor", "busy": share} for k, share in enumerate((0.25, 0.75))]
+    workers = [{"name": f"actor-{k}", "fragment": "actor", "busy": share} for k, share in enumerate((0.25, 0.75))]
     stream = {"source": "actor", "target": "learner", "kind": "unroll", "fill": 0.5, "messages_per_second": 40.0}
     write(tmp_path, "result.json", {
         "status": "finished", "workers": workers, "streams": [stream], "env_steps": 1000, "updates": 10,

@@ -64,7 +64,7 @@ def make_run(path: Path, seed: int = 0, learning_rate: float = 1e-3, points: int
         "updates": points,
         "mean_return": slope * points,
         "wall_seconds": float(points),
-        "workers": [{"name": "everything", "role": "everything", "busy": 1.0, "phases": {"act": 2.0}}],
+        "workers": [{"name": "everything", "fragment": "everything", "busy": 1.0, "phases": {"act": 2.0}}],
         "streams": [],
         "bottleneck": "act (act 100% of the time): use --envs 16",
     }
@@ -198,7 +198,7 @@ def make_hostile(path: Path) -> Path:
             ]
         },
     )
-    worker = {"name": EVIL, "role": EVIL, "busy": 7.5, "host": EVIL, "waits": {EVIL: EVIL}}
+    worker = {"name": EVIL, "fragment": EVIL, "busy": 7.5, "host": EVIL, "waits": {EVIL: EVIL}}
     stream = {"source": EVIL, "target": EVIL, "kind": EVIL, "fill": -1e308, "messages_per_second": 1e308}
     write(
         path,

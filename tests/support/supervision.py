@@ -54,8 +54,8 @@ def spec(name: str) -> WorkerSpec:
 class FakeProcess:
     """A worker's process and its line: records commands; `reports` are received next."""
 
-    def __init__(self, name: str, stacks: str = ""):
-        self.name, self.pid, self._stacks = name, 0, stacks
+    def __init__(self, name: str, tracebacks: str = ""):
+        self.name, self.pid, self._tracebacks = name, 0, tracebacks
         self.commands: list[dict[str, Any]] = []
         self.reports: deque[Received] = deque()
         self.is_stopped, self.status, self.closed = False, None, False
@@ -85,8 +85,8 @@ class FakeProcess:
     def stopped(self) -> bool:
         return self.is_stopped
 
-    def stacks(self) -> str:
-        return self._stacks
+    def tracebacks(self) -> str:
+        return self._tracebacks
 
     def tail(self) -> str:
         return ""
@@ -95,8 +95,8 @@ class FakeProcess:
 class FakeGroup:
     """A worker group of fake processes; all but learners can be replaced alone."""
 
-    def __init__(self, run_dir: Path, names: Iterable[str], stacks: str = ""):
-        self.run_dir, self._stacks = run_dir, stacks
+    def __init__(self, run_dir: Path, names: Iterable[str], tracebacks: str = ""):
+        self.run_dir, self._tracebacks = run_dir, tracebacks
         self.graph = SimpleNamespace(states={})
         self.specs = {name: spec(name) for name in names}
         self.learners = {name for name in self.specs if name.startswith("learner")}
@@ -105,7 +105,7 @@ class FakeGroup:
         self.start(self.specs)
 
     def start(self, names: Iterable[str]) -> None:
-        self.processes |= {name: FakeProcess(name, self._stacks) for name in names}
+        self.processes |= {name: FakeProcess(name, self._tracebacks) for name in names}
 
     def poll(self, seconds: float) -> set[str]:
         return {name for name, process in self.processes.items() if process.reports or process.status is not None}

@@ -9,7 +9,7 @@ from paths import ROOT
 import runnel
 from runnel import algorithms, distributions, envs
 from runnel.algorithms.ppo import PPO
-from runnel.config import settings
+from runnel.config import setting_docs, settings
 
 SPEC = importlib.util.spec_from_file_location("reference_pages", ROOT / "tools" / "reference_pages.py")
 assert SPEC is not None
@@ -32,7 +32,7 @@ def test_every_algorithm_with_every_setting():
     assert set(found) == {*algorithms.REGISTRY, *algorithms.ALIASES}
     for name in algorithms.REGISTRY:
         shown = re.findall(r"^\| `(\w+)` \| `", found[name], re.M)
-        assert shown == [row.name for row in settings.describe(algorithms.load(name))]
+        assert shown == [row.name for row in setting_docs.describe(algorithms.load(name))]
     (row,) = re.findall(r"^\| `learning_rate` .*$", found["ppo"], re.M)
     assert f"`{settings.default_text(PPO().learning_rate)}`" in row
     assert re.search(r"^\| `CartPole-v1` \| .*`unroll=128`", found["ppo"], re.M)

@@ -27,7 +27,8 @@ from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import write_json_atomically
 from runnel.recording.members_file import Member
 from runnel.reporting import metrics_server, report
-from runnel.reporting.live_view import LiveView, forgiving, members_summary
+from runnel.reporting.live_view import LiveView, forgiving
+from runnel.reporting.run_summary import members_summary
 from runnel.reporting.statistics import members_statistics
 from runnel.system import startup
 from runnel.system.signals import Interrupted, StopRequest
@@ -51,7 +52,11 @@ class Members:
 
 
 class MemberGroup:
-    """All members of a directory, from the start or continuation of the first to the end of the last."""
+    """All members of a directory, from the start or continuation of the first to the end of the last.
+
+    Its parameters are one list because seeds, sweeps and populations, which make groups, each ask for other parts of
+    it; most of them have a default.
+    """
 
     def __init__(
         self, directory: Path, quiet: bool, began: float, launcher: str, address: str | None,
@@ -250,7 +255,7 @@ def members_result(directory: Path, members: Sequence[Member], asked: str, wall_
         found = read_result(directory / member.directory) or {"status": "not begun"}
         runs.append({"directory": member.directory, "seed": member.seed, "settings": member.settings,
                      "status": found.get("status"), "env_steps": found.get("env_steps") or 0,
-                     "return": score(found), **_reason(found)})  # fmt: skip
+                     "return": final_return(found), **_reason(found)})  # fmt: skip
     statuses = [run["status"] for run in runs]
     status = "finished" if all(s == "finished" for s in statuses) else "interrupted" if asked else "failed"
     scores = np.array([run["return"] for run in runs if run["return"] is not None])
@@ -267,7 +272,7 @@ def members_result(directory: Path, members: Sequence[Member], asked: str, wall_
     }
 
 
-def score(result: Mapping[str, Any]) -> float | None:
+def final_return(result: Mapping[str, Any]) -> float | None:
     """What a member reached: the return of its last evaluation, or that of its last 100 episodes."""
     evaluated = result.get("evaluation")
     found = evaluated.get("mean_return") if isinstance(evaluated, Mapping) else result.get("mean_return")

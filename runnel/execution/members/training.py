@@ -38,6 +38,7 @@ from runnel.recording.members_file import Member
 from runnel.reporting import metrics_server
 from runnel.system import startup
 from runnel.system.exits import contained
+from runnel.user_code.loading import defined_enough
 
 OF_ONE_RUN: Final = ("sinks", "on_update", "on_evaluation", "on_checkpoint", "wandb", "transport")
 """Keywords of `train` that belong to one run."""
@@ -65,7 +66,7 @@ def train_members(
     The directory has a run directory for each member, `member-0` and so on, and a result.json with the interquartile
     mean of the members' returns and its 95% confidence interval.
     """
-    serialization.defined_enough()
+    defined_enough()
     began = time.monotonic()
     maker = MemberMaker.of(algorithm, environment, distribution, {**asked, "run_dir": run_dir})
     chosen = chosen_seeds(seeds, maker.run.seed)
@@ -178,7 +179,7 @@ def resume_members(
     metrics_port: int | None = None, metrics_address: str = metrics_server.LOOPBACK,
 ) -> Members:  # fmt: skip
     """Continues all members that have something left to train, each from its newest checkpoint."""
-    serialization.defined_enough()
+    defined_enough()
     began, directory = time.monotonic(), Path(run_dir)
     if sweep_file.holds_sweep(directory):
         raise UserError(f"{directory} holds a sweep; go on with it by runnel.resume_sweep, or name one of its members")

@@ -124,7 +124,11 @@ class _Pool:
 
 
 class Opponents:
-    """The opponent pools of one run."""
+    """The opponent pools of one run.
+
+    It is one class because a decision reads and changes all it holds: the results so far, the stored policies that are
+    kept for them, and the places in the program's state; going back to a checkpoint takes back all three.
+    """
 
     def __init__(self, run_dir: Path, built: BuiltRun, seed: int, policies: PolicyRecorder, report_event: ReportEvent):
         self._built, self._seed, self._policies, self._report_event = built, seed, policies, report_event

@@ -19,7 +19,7 @@ from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.run import Run, of_run, unsound
 from runnel.execution.snapshots.descriptions import described_policies
 from runnel.policy import Policy
-from runnel.recording import members_file, policy_directory
+from runnel.recording import member_checkpoints, members_file, policy_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.parameters import as_numpy, parameter_leaves
 from runnel.recording.policy_store import LATEST, PolicyStore, Snapshot
@@ -65,7 +65,7 @@ def of_member(source: Source, member: int | None) -> Source:
             keywords=("member",),
         )
     directory, tag = split_name(source, "")
-    found = members_file.one(directory, member)
+    found = member_checkpoints.directory_of(directory, member)
     return f"{found}@{tag}" if tag else found
 
 
@@ -88,7 +88,7 @@ def find(
     directory, tag = (run.run_dir, tag) if run is not None else split_name(source, tag)  # type: ignore[arg-type]
     if run is None:
         members_file.refuse_several(directory)
-        members_file.take_out(directory)
+        member_checkpoints.take_out(directory)
     if run is None and policy_directory.looks_like_policy(directory):
         return _alone(directory, tag, group, algorithm)
     store = PolicyStore(directory)

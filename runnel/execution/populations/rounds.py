@@ -27,7 +27,8 @@ from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import write_json_atomically
 from runnel.recording.population_file import PopulationConfig, Round
 from runnel.reporting import report
-from runnel.reporting.live_view import LiveView, forgiving, members_summary
+from runnel.reporting.live_view import LiveView, forgiving
+from runnel.reporting.run_summary import members_summary
 from runnel.system import startup
 from runnel.system.signals import StopRequest
 

@@ -37,6 +37,7 @@ from runnel.recording.population_file import PopulationConfig
 from runnel.reporting import metrics_server
 from runnel.system import startup
 from runnel.system.exits import contained
+from runnel.user_code.loading import defined_enough
 
 ENDS_ALONE = ("stop_at_return", "stop_at_eval_return")
 """Keywords of `train` that would end one member before the others."""
@@ -62,8 +63,11 @@ def train_population(
     each member begins with instead. `steps` are those of each member. The other keywords are those of `train_members`.
 
     The directory is that of several runs, with lineage.jsonl: who became a copy of whom, and with which settings.
+
+    It is one function because it is a list of steps, half of them refusals, before the first round. Its parameters are
+    one list because each is a choice of the user's, as for `train_members`.
     """
-    serialization.defined_enough()
+    defined_enough()
     began = time.monotonic()
     rule = checked_rule(rule)
     for name in ENDS_ALONE:

@@ -11,7 +11,8 @@ from runnel.errors import HostLost, RunFailed, UserError
 from runnel.execution.callbacks import Progress, read_only
 from runnel.execution.session.session_state import SessionState
 from runnel.execution.snapshots.policy_recorder import RecordedEvaluation
-from runnel.reporting.live_view import LiveView, evaluation_line
+from runnel.reporting.live_view import LiveView
+from runnel.reporting.status_lines import evaluation_line
 from runnel.runtime.programs import snapshots
 from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.runtime.single_process.program import Program

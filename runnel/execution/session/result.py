@@ -12,7 +12,7 @@ from runnel.execution.building import BuiltRun
 from runnel.execution.run_stats import RunCounters
 from runnel.launch.rejections import total
 from runnel.planning.plan import Machine
-from runnel.reporting.bottleneck import FragmentRole, RunSetting, bottleneck
+from runnel.reporting.bottleneck import FragmentSetting, RunSetting, bottleneck
 from runnel.runtime.single_process.program import Program
 from runnel.runtime.usage import UsageReport
 from runnel.system.platform import has_worker_processes
@@ -88,9 +88,9 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         flags["env_splits"] = plan.home("environment").env_splits  # as far as the environments could be divided
     return RunSetting(
         flags=flags,
-        roles=tuple(
-            FragmentRole(fragment.name, fragment.replicas, frozenset(graph.nodes[node].kind for node in fragment.nodes))
-            for fragment in plan.fragments
+        fragments=tuple(
+            FragmentSetting(each.name, each.replicas, frozenset(graph.nodes[node].kind for node in each.nodes))
+            for each in plan.fragments
         ),
         envs=plan.envs,
         # Where no workers can be started, nothing is gained by further CPUs.

@@ -40,7 +40,8 @@ from runnel.recording.named_sinks import made
 from runnel.recording.sinks import Sink
 from runnel.recording.usage_file import UsageFile
 from runnel.reporting import metrics_server, plan_file, report
-from runnel.reporting.live_view import LiveView, forgiving, summary
+from runnel.reporting.live_view import LiveView, forgiving
+from runnel.reporting.run_summary import summary
 from runnel.runtime.programs.snapshots import SnapshotSchedule
 from runnel.runtime.single_process.program import Program, make_program
 from runnel.runtime.usage import UsageReport
@@ -65,7 +66,12 @@ class SharedParts(NamedTuple):
 
 
 class Session:
-    """Runs a plan until it has taken its steps, reached its return, or been asked to stop."""
+    """Runs a plan until it has taken its steps, reached its return, or been asked to stop.
+
+    It is one class because it is one loop: what may happen between two slices of a run stands here in its order, and
+    how it is done in the parts of a session. Its parameters are one list because all but the first five have a default
+    that a plain run keeps.
+    """
 
     def __init__(
         self,

@@ -234,9 +234,9 @@ class DistributedProgram:
 
 
 def _usage_meter(group: WorkerGroup) -> UsageMeter:
-    roles = {name: spec.fragment for name, spec in group.specs.items()}
+    fragments = {name: spec.fragment for name, spec in group.specs.items()}
     streams = [
-        Watched(roles[stream.source], roles[stream.target], stream.kind, fill, arrays_bytes(stream.schema))
+        Watched(fragments[stream.source], fragments[stream.target], stream.kind, fill, arrays_bytes(stream.schema))
         for stream, fill in group.streams()
     ]
-    return UsageMeter(roles, streams)
+    return UsageMeter(fragments, streams)

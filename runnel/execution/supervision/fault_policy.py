@@ -15,7 +15,7 @@ from runnel.planning.cuts import PlacedFragment
 from runnel.planning.pace import gathers
 from runnel.planning.plan import Plan
 from runnel.runtime.control_messages import Failed
-from runnel.system.stacks import Frame, compiles, place, read, waits_for_device
+from runnel.system.tracebacks import Frame, compiles, place, read, waits_for_device
 
 DESCRIPTORS_S = 30.0
 """How long a run without free file descriptors waits for some to be closed."""

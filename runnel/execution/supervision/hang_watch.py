@@ -10,8 +10,8 @@ from typing import Final
 from runnel.recording import checkpoint
 from runnel.runtime.single_process import evaluation, program
 from runnel.runtime.workers import player
-from runnel.system import stacks
-from runnel.system.stacks import Frame
+from runnel.system import tracebacks
+from runnel.system.tracebacks import Frame
 
 STEPPING: Final = ((player.__file__, "step"), (evaluation.__file__, "play_watched"))
 """Our calls in which an environment steps: in training and in evaluation."""
@@ -49,8 +49,8 @@ class HangWatch:
     say: Callable[[str], None]
     end: Callable[[str, float], None]
     clock: Callable[[], float] = time.monotonic
-    stack: Callable[[], Sequence[Frame]] = stacks.main_thread
-    text: Callable[[], str] = stacks.text
+    stack: Callable[[], Sequence[Frame]] = tracebacks.main_thread
+    text: Callable[[], str] = tracebacks.text
     longest_s: float = 1.0  # between two looks: what is more, this process itself was stopped for (Ctrl-Z)
     _looked: float | None = field(default=None, init=False)
     _seen: int = field(default=-1, init=False)
@@ -75,7 +75,7 @@ class HangWatch:
         if self._silent_s < HELD_S or self.limit(stack) is None:
             return None
         called = any(_within(stack, *call) for call in (*STEPPING, *RESETTING))
-        return stacks.place(stack) if called else stacks.own(stack)
+        return tracebacks.place(stack) if called else tracebacks.own(stack)
 
     def _look_for_a_hang(self, stack: Sequence[Frame], passed: float) -> None:
         steps = self.steps()
@@ -83,13 +83,13 @@ class HangWatch:
         self._silent_s = self._silent_s + passed if steps == self._seen and limit is not None else 0.0
         self._seen = steps
         if limit is not None and self._silent_s > limit:
-            at = stacks.place(stack)
+            at = tracebacks.place(stack)
             self.say(f"the environment has not returned for {self._silent_s:.0f} s:\n{self.text()}")
             self.end(f"the environment has not returned for {self._silent_s:.0f} s (--hang-after), in {at}", LAST_S)
 
     def limit(self, stack: Sequence[Frame]) -> float | None:
         """How long the run may stay where it is; None where it is not in an environment."""
-        if stacks.compiles(stack):
+        if tracebacks.compiles(stack):
             return None
         if any(_within(stack, *call) for call in STEPPING):
             return self.hang_after_s
@@ -102,9 +102,9 @@ class HangWatch:
         if self._asked_s > SHOWN_S and not self._shown:
             self._shown = True
             end = f"ends without a checkpoint after {END_S:.0f} s; once more ends at once"
-            self.say(f"waits for {stacks.place(stack)}; {end}:\n{self.text()}")
+            self.say(f"waits for {tracebacks.place(stack)}; {end}:\n{self.text()}")
         if self._asked_s > END_S:
-            self.end(f"did not return from {stacks.place(stack)}", LAST_S)
+            self.end(f"did not return from {tracebacks.place(stack)}", LAST_S)
 
 
 def _within(stack: Sequence[Frame], file: str, function: str) -> bool:

@@ -9,7 +9,7 @@ from runnel.execution.supervision.hang_watch import HELD_S, SHOWN_S
 from runnel.execution.supervision.liveness import DeadlockDetector, HeartbeatMonitor
 from runnel.execution.supervision.worker_record import WorkerRecord
 from runnel.launch.site import WorkerProcess
-from runnel.system.stacks import Frame, place, read
+from runnel.system.tracebacks import Frame, place, read
 
 SILENT = "no heartbeat"
 
@@ -68,4 +68,4 @@ def _without_stack(processes: Mapping[str, WorkerProcess], name: str) -> str:
 def _stack(processes: Mapping[str, WorkerProcess], name: str) -> list[Frame]:
     """A worker's stack; empty for a stopped process, which the request would wake up."""
     process = processes.get(name)
-    return [] if process is None or process.stopped() else read(process.stacks())
+    return [] if process is None or process.stopped() else read(process.tracebacks())

@@ -62,7 +62,11 @@ HURRY_S = 30.0
 
 
 class Supervisor:
-    """The driver's side of the control protocol, with one record per worker."""
+    """The driver's side of the control protocol, with one record per worker.
+
+    It is one class because every wait is for all workers at once: while one is asked for something, any other may
+    report, hang or die, and must be heard and replaced.
+    """
 
     def __init__(
         self, group: WorkerGroup, progress: ProgressAggregator, usage: UsageMeter, config: RunConfig,
@@ -221,11 +225,11 @@ class Supervisor:
         ]
         together = [name, *(mate for mate in mates if mate in processes)]
         stopped = {mate: processes[mate].stopped() for mate in together}
-        stacks = {mate: processes[mate].stacks() for mate in together}
-        name = next((mate for mate in together if stopped[mate]), None) or to_blame(stacks)
-        fault = hung(name, silence_s, self.records[name].phase, stacks[name], stopped[name])
+        tracebacks = {mate: processes[mate].tracebacks() for mate in together}
+        name = next((mate for mate in together if stopped[mate]), None) or to_blame(tracebacks)
+        fault = hung(name, silence_s, self.records[name].phase, tracebacks[name], stopped[name])
         # Not shown: `_lost` shows the same reason with what is done about it.
-        self.report_event("hang", worker=name, reason=fault.reason, stacks=stacks[name], show=False)
+        self.report_event("hang", worker=name, reason=fault.reason, tracebacks=tracebacks[name], show=False)
         self._lost(fault)
 
     def check_deadlock(self) -> None:
@@ -233,9 +237,9 @@ class Supervisor:
         fault = self.deadlocks.fault(self.records)
         if fault is None:
             return
-        stacks = "\n".join(f"{name}:\n{process.stacks()}" for name, process in self.group.processes.items())
-        self.report_event("hang", worker=fault.worker, reason=fault.reason, stacks=stacks, show=False)
-        self.budget.spend(fault._replace(detail=stacks), self.progress.worked)
+        tracebacks = "\n".join(f"{name}:\n{process.tracebacks()}" for name, process in self.group.processes.items())
+        self.report_event("hang", worker=fault.worker, reason=fault.reason, tracebacks=tracebacks, show=False)
+        self.budget.spend(fault._replace(detail=tracebacks), self.progress.worked)
         self.report_event("restart", worker=fault.worker, reason=fault.reason, action="all go back to a checkpoint")
         raise StateLost(f"{fault.worker} {fault.reason}")
 

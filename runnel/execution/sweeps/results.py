@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from runnel.execution.members.member_group import Members, members_result, score
+from runnel.execution.members.member_group import Members, final_return, members_result
 from runnel.execution.run import read_result
 from runnel.execution.sweeps.trials import Trial
 from runnel.recording import members_file
@@ -65,7 +65,7 @@ def _objective(result: Mapping[str, Any]) -> float | None:
     """What a member reached by its evaluation's own metric, or else by its newest episodes."""
     evaluated = result.get("evaluation")
     if evaluated is None or "score" not in evaluated:
-        return score(result)
+        return final_return(result)
     found = evaluated["score"]
     return float(found) if isinstance(found, int | float) else None
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from runnel import algorithms
 from runnel.algorithm import Algorithm
-from runnel.config import run_config, search_space, serialization
+from runnel.config import run_config, search_space
 from runnel.config.jax_config import configure_jax
 from runnel.errors import UserError
 from runnel.execution import config_file
@@ -34,6 +34,7 @@ from runnel.recording.sweep_file import SweepSpec
 from runnel.reporting import metrics_server
 from runnel.system import startup
 from runnel.system.exits import contained
+from runnel.user_code.loading import defined_enough
 
 __all__ = ["Sweep", "resume_sweep", "sweep"]
 
@@ -64,8 +65,11 @@ def sweep(
     `grid`. `seeds`: of each trial, as for `train_members`; the objective is the mean of their final evaluations.
     `halving`: of so many trials the best one is trained further, in `rungs` steps. The best trial's settings are
     trained again on `winner_seeds` unseen seeds. Other keywords are those of `train`, for each member.
+
+    It is one function because it is a list of steps before the first trial, most of them one call. Its parameters are
+    one list because each is a choice of its own, which `runnel sweep` has as a flag.
     """
-    serialization.defined_enough()
+    defined_enough()
     began = time.monotonic()
     import_optuna()
     _refuse(asked)
@@ -108,7 +112,7 @@ def resume_sweep(
     address: str | None = None, metrics_port: int | None = None, metrics_address: str = metrics_server.LOOPBACK,
 ) -> Sweep:  # fmt: skip
     """Continues a sweep that was interrupted or killed: it ends as it would have without that."""
-    serialization.defined_enough()
+    defined_enough()
     began, directory = time.monotonic(), Path(run_dir)
     import_optuna()
     raw = sweep_file.read_raw(directory)

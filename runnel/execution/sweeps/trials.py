@@ -61,7 +61,7 @@ class TrialStore:
         self._spec, self._path = spec, directory / JOURNAL
         self._labels = {name: _labels(values) for name, values in spec.space.items()}
         self._space = {name: self._distribution(name) for name in spec.space}
-        self._journal = _Journal(directory)
+        self._journal = _JsonLines(directory)
         try:
             self._storage = self._opened()
             self._study = self._storage.get_study_id_from_name(STUDY)
@@ -216,7 +216,7 @@ class NotRecorded(Exception):
     """The record of the trials could not be written, such as on a full disk: the sweep ends, and can be resumed."""
 
 
-class _Journal:
+class _JsonLines:
     """Whole lines of JSON in a file."""
 
     def __init__(self, directory: Path):

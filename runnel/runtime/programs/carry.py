@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from runnel.ops.episodes import Running, Window
-from runnel.runtime.programs.finite import NonFiniteCounts, path_name
+from runnel.runtime.programs.finite import NonFiniteCounts, readable_path
 from runnel.types import Array, PyTree
 
 
@@ -75,7 +75,7 @@ def scalars(out: PyTree) -> dict[str, Array]:
     named = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(out):
         if jnp.ndim(leaf) == 0:
-            named[path_name(path) or "loss"] = jnp.asarray(leaf, jnp.float32)
+            named[readable_path(path) or "loss"] = jnp.asarray(leaf, jnp.float32)
     return named
 
 

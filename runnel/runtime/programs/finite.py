@@ -48,7 +48,7 @@ class Quantity(NamedTuple):
     before: Array | None = None  # what it was: a number that was not finite already is no news
 
 
-def path_name(path: Sequence[Any], between: str = "/") -> str:
+def readable_path(path: Sequence[Any], between: str = "/") -> str:
     """A leaf's place in its tree, as people write it."""
     return between.join(str(getattr(p, "name", getattr(p, "key", getattr(p, "idx", p)))) for p in path)
 
@@ -62,7 +62,7 @@ def leaves(
     for k, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(tree)):
         if not _real(leaf) or (scalars_only and jnp.ndim(leaf)):
             continue
-        full = between.join(part for part in (name, path_name(path, between)) if part)
+        full = between.join(part for part in (name, readable_path(path, between)) if part)
         found.append(Quantity(full or "loss", leaf, old[k] if old is not None else None))
     return found
 
@@ -126,16 +126,16 @@ def guard(
 def entered(tree: PyTree, fresh: Callable[[], PyTree]) -> str | None:
     """The first array of a tree, on the host, that holds a number which is not finite where that of `fresh` is."""
     suspects = {
-        path_name(path, "."): np.asarray(leaf)
+        readable_path(path, "."): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         if jnp.issubdtype(getattr(leaf, "dtype", np.int32), jnp.inexact) and not np.isfinite(np.asarray(leaf)).all()
     }
     if not suspects:  # as nearly always: nothing has to be computed
         return None
     for path, leaf in jax.tree_util.tree_leaves_with_path(fresh()):
-        found = suspects.get(path_name(path, "."))
+        found = suspects.get(readable_path(path, "."))
         if found is not None and (np.isfinite(np.asarray(leaf)) & ~np.isfinite(found)).any():
-            return path_name(path, ".")
+            return readable_path(path, ".")
     return None
 
 

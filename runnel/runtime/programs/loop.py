@@ -38,7 +38,11 @@ def group_key(graph: Graph, seed: Array, purpose: int, group: str) -> Array:
 
 @dataclass(frozen=True)
 class Loop:
-    """A graph's environments and actors, ready to be traced."""
+    """A graph's environments and actors, ready to be traced.
+
+    It is one class because its functions share a graph and a share of its environments, by which columns are counted
+    and keys are drawn; it has no state.
+    """
 
     graph: Graph
     environment: JaxEnvironment | None = None  # None where the environment lives on the host
@@ -188,7 +192,8 @@ class Loop:
     def unroll(self, carry: Carry, chunk: int = 1) -> tuple[Carry, dict[str, Trajectory], Finished]:
         """Steps traced environments for one unroll; gives a trajectory for each group, and the episodes that ended.
 
-        `chunk` steps, a divisor of the unroll, are compiled side by side.
+        `chunk` steps, a divisor of the unroll, are compiled side by side. It is one function because it is one scan:
+        the functions inside are what the scan repeats, and see what it begins with.
         """
         environment, environments = self.environment, carry.environments
         assert environment is not None
@@ -256,7 +261,10 @@ class Loop:
         action: Array, extras: PyTree, reward: Array, terminated: Array, truncated: Array, last_observation: PyTree,
         first: Array,
     ) -> Trajectory:  # fmt: skip
-        """Puts together what an unroll saw; ends and beginnings are [T, E], memory is that before the first step."""
+        """Puts together what an unroll saw; ends and beginnings are [T, E], memory is that before the first step.
+
+        Its parameters are one list because they are the fields of a `Trajectory`, before columns are told apart.
+        """
         began = self.each_column(first, group)
         return Trajectory(
             observation=observation,

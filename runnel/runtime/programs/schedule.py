@@ -31,7 +31,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Rounds:
+class CutComponent:
     """A component that is cut: what this fragment does for each batch."""
 
     component: Component
@@ -45,7 +45,11 @@ class Schedule:
     """What a fragment does in an iteration."""
 
     segments: tuple[Segment, ...]
-    rounds: tuple[Rounds, ...]
+    cut_components: tuple[CutComponent, ...]
+
+    @property
+    def all_segments(self) -> tuple[Segment, ...]:
+        return (*self.segments, *(segment for cut in self.cut_components for segment in cut.segments))
 
 
 def schedule(graph: Graph, stage: Stage) -> Schedule:
@@ -57,10 +61,10 @@ def schedule(graph: Graph, stage: Stage) -> Schedule:
     if whole:
         last = segments.pop() if segments else Segment((), ())
         segments.append(Segment(last.receives, last.nodes, tuple(whole)))
-    return Schedule(tuple(segments), tuple(_rounds(graph, component, held) for component in cut))
+    return Schedule(tuple(segments), tuple(_cut_component(graph, component, held) for component in cut))
 
 
-def _rounds(graph: Graph, component: Component, held: Collection[str]) -> Rounds:
+def _cut_component(graph: Graph, component: Component, held: Collection[str]) -> CutComponent:
     samples = component.replays[0].name in held
     nodes = [node for node in component.nodes if node.name in held]
     awaited = {
@@ -68,7 +72,7 @@ def _rounds(graph: Graph, component: Component, held: Collection[str]) -> Rounds
         for replay in component.replays
         if samples and replay.priorities is not None and replay.priorities.node not in held
     }
-    return Rounds(component, samples, tuple(_segments(graph, nodes, held)), tuple(sorted(awaited)))
+    return CutComponent(component, samples, tuple(_segments(graph, nodes, held)), tuple(sorted(awaited)))
 
 
 def _segments(graph: Graph, nodes: Sequence[Node], held: Collection[str]) -> list[Segment]:

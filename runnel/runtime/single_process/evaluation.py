@@ -4,7 +4,7 @@ Taking the first N episodes to end would favour short ones, so each environment 
 episodes 0, 1, ... and those after its quota do not count. An episode that the environment cut by failing keeps its
 place and has no return. Nothing is shared with training: neither environments nor random numbers.
 
-The evaluators of host environments and of JAX environments are in one module, because they must find the same: which
+The evaluators of host environments and of JAX environments stand in one file because they must find the same: which
 episodes count, in which order they are returned, and what becomes of those that are cut is written once, above both.
 """
 
@@ -175,7 +175,7 @@ class _EpisodeCollector:
         )
 
 
-class _Failed:
+class _FailureWatch:
     """What fails in a vector from now on, and which episodes it cuts."""
 
     def __init__(self, vector: HostVector):
@@ -215,7 +215,7 @@ class HostEvaluator:
         memory = {group: self.loop.initial_memory(group) for group in self._specs}
         rewards = {group: np.zeros(count) for group in self._specs}
         lengths, first = np.zeros(count, np.int64), np.ones(count, np.bool_)
-        failures = _Failed(self.vector)
+        failures = _FailureWatch(self.vector)
         self.vector.reset(out.observation)
         numbers = self.vector.episode_numbers()
         for row, number in enumerate(numbers.tolist()):
@@ -301,7 +301,7 @@ def _acts(
 
 
 class _Playing(NamedTuple):
-    """Between two steps of a compiled evaluation."""
+    """Between two steps of a compiled evaluation. Its fields are one list because a compiled loop carries one state."""
 
     seed: Array  # [] which the program does not know: one compiled program serves all seeds
     environments: EnvStates

@@ -58,7 +58,10 @@ class PublishedParameters(NamedTuple):
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is to do, and what it has for it."""
+    """What a worker is to do, and what it has for it.
+
+    Its fields are one list because each worker takes from it what its nodes need.
+    """
 
     context: WorkerContext
     run_graph: Graph  # of the run

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from runnel.runtime.workers.ports import Stopped, WorkerContext
-from runnel.system import stacks
+from runnel.system import tracebacks
 
 LOOK_S = 0.2
 """How often: also the shortest `--hang-after` that compiling cannot exceed."""
@@ -26,6 +26,6 @@ def _watch(context: Callable[[], WorkerContext]) -> None:
     pause = threading.Event()
     while not pause.wait(LOOK_S):
         try:
-            context().note_compiler(stacks.compiles(stacks.main_thread()))
+            context().note_compiler(tracebacks.compiles(tracebacks.main_thread()))
         except Stopped:
             return

@@ -36,7 +36,7 @@ class CompiledActing(NamedTuple):
     params: PyTree
 
 
-class _Played:
+class _CompiledBlock:
     """One block."""
 
     def __init__(
@@ -83,7 +83,7 @@ class CompiledPlayer:
     ):
         self.graph, self.parameters, self.gate, self.seed = graph, parameters, gate, seed
         self.groups = list(graph.spec.groups)
-        self.blocks = [_Played(graph, environment, place, outs[place.number]) for place in places]
+        self.blocks = [_CompiledBlock(graph, environment, place, outs[place.number]) for place in places]
         self.beat = beat
         for block in self.blocks:
             block.carry = self._begin(block, start.saved)
@@ -93,7 +93,7 @@ class CompiledPlayer:
         self._seen: list[tuple[dict[str, Trajectory], Finished]] = []
         self._ended: list[dict[str, Array]] = []  # metrics of the environments, by unroll
 
-    def _begin(self, block: _Played, saved: dict[str, np.ndarray]) -> Carry:
+    def _begin(self, block: _CompiledBlock, saved: dict[str, np.ndarray]) -> Carry:
         loop = block.loop
 
         def begin(seed: Any) -> Carry:
@@ -115,7 +115,7 @@ class CompiledPlayer:
         carry: Carry = jax.jit(begin)(jnp.uint32(self.seed))
         return _loaded(carry, partial(names.block, block.place.number), saved) if saved else carry
 
-    def _keep(self, block: _Played, memory: BlockMemory, rejoins: bool) -> None:
+    def _keep(self, block: _CompiledBlock, memory: BlockMemory, rejoins: bool) -> None:
         entry = block.entry()
         block.journal = Journal(memory, {name: (a.shape, a.dtype) for name, a in entry.items()}, {}, {})
         if rejoins:

@@ -1,4 +1,8 @@
-"""Runs a fragment's nodes after the rollout: receives their inputs, runs them, and sends values to other workers."""
+"""Runs a fragment's nodes after the rollout: receives their inputs, runs them, and sends values to other workers.
+
+It is one file because an iteration is followed through it from top to bottom: what it is given, its segments and
+batches in their order, the programs that run them, and what is received and sent between.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from runnel.planning.channels import sent
 from runnel.runtime.programs import replay_shards
 from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.loop import Loop
-from runnel.runtime.programs.schedule import Credit, Rounds, Segment, schedule
+from runnel.runtime.programs.schedule import Credit, CutComponent, Segment, schedule
 from runnel.runtime.programs.spmd import Spmd
 from runnel.runtime.programs.stage import Stage, Values
 from runnel.runtime.programs.unrolls import assemble_all
@@ -65,7 +69,11 @@ class ValuePort(NamedTuple):
 
 
 class Trainer:
-    """The nodes after the rollout that one worker holds."""
+    """The nodes after the rollout that one worker holds.
+
+    It is one class because each of its steps reads and replaces the same carry, and counts the same iterations, batches
+    and messages: they must agree, whichever node comes first and whatever has not arrived.
+    """
 
     def __init__(
         self,
@@ -86,7 +94,7 @@ class Trainer:
         self.settings, self.remote_states, self.spmd = settings, remote_states, spmd
         self.carry = carry
         self.plan = schedule(graph, stage)
-        self.credits = [Credit(rounds.component) for rounds in self.plan.rounds]
+        self.credits = [Credit(cut.component) for cut in self.plan.cut_components]
         self.iteration = int(carry.iteration)
         self.acted: dict[str, Acted] = {}  # by remote node, or rollout: versions behind this iteration's inputs
         self.metrics: list[IterationMetrics] = []  # of every program that ran since they were last read
@@ -95,7 +103,7 @@ class Trainer:
         self.params_iteration = 0  # of the remote states that sent values were computed with
         self.covered = 0  # environment steps that the next message accounts for
         self._programs: dict[Any, Any] = {}
-        self._late: list[tuple[Rounds, Values]] = []  # batches whose priorities have not arrived
+        self._late: list[tuple[CutComponent, Values]] = []  # batches whose priorities have not arrived
 
     def go_on(self, iteration: int) -> None:
         """Continues the work of a worker that has died, at an iteration."""
@@ -108,8 +116,8 @@ class Trainer:
         """Runs every node once, and those of replays as often as they may."""
         self.covered += steps
         values = self._once(batch)
-        for rounds, credit in zip(self.plan.rounds, self.credits, strict=True):
-            self._rounds(rounds, credit, values)
+        for cut, credit in zip(self.plan.cut_components, self.credits, strict=True):
+            self._run_batches(cut, credit, values)
         self.iteration += self.settings.turns
         self.carry = self.carry._replace(iteration=np.int32(self.iteration))
 
@@ -156,32 +164,32 @@ class Trainer:
         if real:
             mean = real[0] if len(real) == 1 else [np.mean(leaves, axis=0) for leaves in zip(*real, strict=True)]
             values = {value_port.node.name: self.unpack(value_port, mean)}
-            for k, segment in enumerate([*self.plan.segments, *(s for r in self.plan.rounds for s in r.segments)]):
+            for k, segment in enumerate(self.plan.all_segments):
                 values |= self._run(segment, values, None, ("gathered", k))
                 self._send(segment, values)
         self.iteration += 1
         self.carry = self.carry._replace(iteration=np.int32(self.iteration))
 
-    def _rounds(self, rounds: Rounds, credit: Credit, outside: Values) -> None:
+    def _run_batches(self, cut: CutComponent, credit: Credit, outside: Values) -> None:
         """All batches of an iteration. The worker that samples sends with each how many are left; 0: there is none."""
-        if not rounds.samples:
+        if not cut.samples:
             self.batches_left = 2
             while self.batches_left > 1:
-                self._round(rounds, outside)
+                self._run_batch(cut, outside)
             return
         self.batches_left = credit.insert()
         if not self.batches_left:
-            self._pass(rounds)
+            self._pass(cut)
         while self.batches_left:
-            self._round(rounds, outside)
+            self._run_batch(cut, outside)
             self.batches_left -= 1
 
-    def _pass(self, rounds: Rounds) -> None:
+    def _pass(self, cut: CutComponent) -> None:
         """An iteration without a batch: an empty message is sent nonetheless, so that no worker runs ahead."""
-        replays = {replay.name for replay in rounds.component.replays}
+        replays = {replay.name for replay in cut.component.replays}
         for value_port in self.outgoing:
             # The worker that samples knows it.
-            if value_port.node.name in rounds.component.names and not replays & {*value_port.taker.nodes}:
+            if value_port.node.name in cut.component.names and not replays & {*value_port.taker.nodes}:
                 for port in value_port.ports:
                     if port.takes(self.iteration):
                         port.slots[port.claim(self.params_iteration)][0][...] = self.acted_in(value_port.node.group)
@@ -189,28 +197,28 @@ class Trainer:
                 self.covered = 0
                 self.messages_sent += 1
 
-    def _round(self, rounds: Rounds, outside: Values) -> None:
+    def _run_batch(self, cut: CutComponent, outside: Values) -> None:
         """One batch of a component that is cut."""
         self.refresh()
         if self.settings.taken_singly:  # the batch is as old as the parameters that are known when it is drawn
             self.acted = {n.name: Acted.of([self.carry.updates[n.group]]) for n in self.graph.of_kind("rollout")}
         values = dict(outside)
-        if rounds.samples:
-            program = self._program(("sample", id(rounds)), lambda: partial(self._sampled, rounds))
+        if cut.samples:
+            program = self._program(("sample", id(cut)), lambda: partial(self._sampled, cut))
             self._work()
             self.carry, drawn = program(self.carry)
             values |= drawn
-            for replay in rounds.component.replays:
+            for replay in cut.component.replays:
                 self._out(replay, values)
-        for segment in rounds.segments:
+        for segment in cut.segments:
             values |= self._receive(segment)
             if not self.batches_left:
-                self._pass(rounds)
+                self._pass(cut)
                 return
-            values |= self._run(segment, values, None, (id(rounds), id(segment)))
+            values |= self._run(segment, values, None, (id(cut), id(segment)))
             self._send(segment, values)
-        if rounds.awaits_priorities:
-            self._late.append((rounds, values))
+        if cut.awaits_priorities:
+            self._late.append((cut, values))
             if self.settings.in_order:
                 self._prioritise(*self._late.pop(0))
             else:
@@ -240,8 +248,8 @@ class Trainer:
     def _learnt(self) -> set[str]:
         return {node.group for node in self.stage.nodes if node.traits.learns}
 
-    def _sampled(self, rounds: Rounds, carry: Carry) -> tuple[Carry, Values]:
-        carry, values = self.stage.sample(carry, rounds.component)
+    def _sampled(self, cut: CutComponent, carry: Carry) -> tuple[Carry, Values]:
+        carry, values = self.stage.sample(carry, cut.component)
         return self._in_place(carry), values
 
     def _in_place(self, carry: Carry) -> Carry:
@@ -255,17 +263,17 @@ class Trainer:
         """Whether the priorities of the oldest batch that waits for them have come."""
         if not self._late:
             return False
-        rounds, _ = self._late[0]
-        return all(port.peek() for node in rounds.awaits_priorities for port in self.incoming[node].ports)
+        cut, _ = self._late[0]
+        return all(port.peek() for node in cut.awaits_priorities for port in self.incoming[node].ports)
 
-    def _prioritise(self, rounds: Rounds, values: Values) -> None:
-        for node in rounds.awaits_priorities:
+    def _prioritise(self, cut: CutComponent, values: Values) -> None:
+        for node in cut.awaits_priorities:
             values = {**values, node: self._take(self.incoming[node])[0]}
         program = self._program(
-            ("priorities", id(rounds)),
-            lambda: lambda carry, v: self._in_place(self.stage.prioritise(carry, rounds.component, v)),
+            ("priorities", id(cut)),
+            lambda: lambda carry, v: self._in_place(self.stage.prioritise(carry, cut.component, v)),
         )
-        needed = {*rounds.awaits_priorities, *(replay.name for replay in rounds.component.replays)}
+        needed = {*cut.awaits_priorities, *(replay.name for replay in cut.component.replays)}
         self.carry = program(self.carry, {name: values[name] for name in needed})
 
     # Programs
@@ -323,11 +331,10 @@ class Trainer:
     def _wanted(self, segment: Segment) -> set[str]:
         """The nodes of a segment whose values leave it."""
         own = {node.name for node in segment.nodes} | {node.name for node in self.graph.of_kind("rollout")}
-        later = [other for other in (*self.plan.segments, *(s for r in self.plan.rounds for s in r.segments))
-                 if other is not segment]  # fmt: skip
+        later = [other for other in self.plan.all_segments if other is not segment]
         wanted = {value_port.node.name for value_port in self.outgoing}.union(*(other.inputs for other in later))
-        for rounds in self.plan.rounds:
-            wanted |= {r.priorities.node for r in rounds.component.replays if r.priorities is not None}
+        for cut in self.plan.cut_components:
+            wanted |= {r.priorities.node for r in cut.component.replays if r.priorities is not None}
         return own & wanted
 
     # Learners in several processes
@@ -385,7 +392,7 @@ class Trainer:
 
     def _samples(self, node: Node) -> bool:
         """Whether a node runs for batches that are drawn here."""
-        return any(rounds.samples and node.name in rounds.component.names for rounds in self.plan.rounds)
+        return any(cut.samples and node.name in cut.component.names for cut in self.plan.cut_components)
 
     def unpack(self, value_port: ValuePort, arrays: Sequence[np.ndarray]) -> PyTree:
         """A node's value with the parts that were sent; copies, because the slot is released."""

@@ -45,9 +45,9 @@ def make_trainer(a: Assignment, remote_states: RemoteStates | None) -> Trainer:
     trainer = Trainer(
         a.context, a.graph, stage, Loop(a.graph), carry, incoming, outgoing, settings, remote_states, a.spmd
     )
-    for credit, rounds in zip(trainer.credits, trainer.plan.rounds, strict=True):
-        if rounds.samples:
-            worker_checkpoint.load_credit(credit, rounds.component, a.start.saved)
+    for credit, cut in zip(trainer.credits, trainer.plan.cut_components, strict=True):
+        if cut.samples:
+            worker_checkpoint.load_credit(credit, cut.component, a.start.saved)
     return trainer
 
 

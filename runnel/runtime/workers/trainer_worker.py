@@ -79,9 +79,9 @@ class TrainerWorker:
     def save(self) -> Arrays:
         saved = worker_checkpoint.save_learning(self.trainer.carry, self.a.remote_groups)
         saved[names.ENV_STEPS] = np.asarray(self.progress.env_steps)
-        for role in (self.actor, self.inference):
-            if role is not None:
-                saved |= role.save()
+        for part in (self.actor, self.inference):
+            if part is not None:
+                saved |= part.save()
         return saved
 
 

@@ -94,11 +94,11 @@ class UsageMeter:
 
     def __init__(
         self,
-        roles: Mapping[str, str],  # of every worker
+        fragments: Mapping[str, str],  # of every worker
         streams: Sequence[Watched],
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.roles, self.streams, self._clock = roles, streams, clock
+        self.fragments, self.streams, self._clock = fragments, streams, clock
         self._heard: dict[str, Status] = {}  # by worker: its last report
         self._before: dict[str, Counts] = {}  # by worker: what those had counted that it replaces
         self._skipped: set[str] = set()
@@ -169,24 +169,24 @@ class UsageMeter:
         first = self._moments[0] if recent else _Sums(0.0)
         stretch = self._sums.since(first, self._clock())
         return UsageReport(
-            tuple(self._worker(name, role, stretch) for name, role in self.roles.items()),
+            tuple(self._worker(name, fragment, stretch) for name, fragment in self.fragments.items()),
             tuple(_stream(key, stretch) for key in stretch.fill) if stretch.sampled else (),
         )
 
-    def _worker(self, name: str, role: str, stretch: _Sums) -> WorkerUsage:
+    def _worker(self, name: str, fragment: str, stretch: _Sums) -> WorkerUsage:
         seconds = stretch.seconds[name]
         if name not in self._heard:
-            return WorkerUsage(name, role)
+            return WorkerUsage(name, fragment)
         reported = self._heard[name].counts  # since the worker began: compiling it took steps too
         before = self._before.get(name, {})
         counts = {key: int(reported[key] + before.get(key, 0)) for key in ("env_steps", "updates") if key in reported}
         if seconds < LEAST_S:
-            return WorkerUsage(name, role, env_steps=counts.get("env_steps"), updates=counts.get("updates"))
+            return WorkerUsage(name, fragment, env_steps=counts.get("env_steps"), updates=counts.get("updates"))
         waited, counted = stretch.waited[name], stretch.counted[name]
         first = next(iter(counts), None)
         return WorkerUsage(
             name,
-            role,
+            fragment,
             busy=min(1.0, max(0.0, 1 - sum(waited.values()) / seconds)),
             seconds=seconds,
             waits={cause: spent for cause, spent in waited.items() if spent > 0},

@@ -1,6 +1,6 @@
 """The loop that every worker runs: `boundary(); turn()`, until the launcher stops it. NumPy only.
 
-| role | one turn |
+| worker | one turn |
 |---|---|
 | `Actor` | one unroll of its environments; has policies |
 | `EnvWorker` | one unroll of host environments whose policies are elsewhere; never imports JAX |
@@ -8,7 +8,7 @@
 | `TrainerWorker` | one iteration of the nodes after the rollout, with states that are learnt elsewhere |
 | `Learner` | one iteration of the nodes after the rollout, which change a learner's state |
 
-`runnel.runtime.workers.worker` picks the role from the nodes of a worker's fragment. No role knows a distribution.
+`runnel.runtime.workers.worker` picks one by the nodes of a worker's fragment. None of them knows a distribution.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from runnel.runtime.workers.ports import WorkerContext
 
 
-class Role(Protocol):
+class Worker(Protocol):
     """What one worker does, between one answer to the launcher and the next."""
 
     def compile(self) -> None:
@@ -41,19 +41,19 @@ class Role(Protocol):
         ...
 
 
-def run(context: WorkerContext, role: Role, *, compiles: bool = True) -> None:
-    """Runs a role until the launcher stops it. With `compiles`, the first turn counts as compiling, not as work."""
-    context.save = role.save
+def run(context: WorkerContext, worker: Worker, *, compiles: bool = True) -> None:
+    """Runs a worker until the launcher stops it. With `compiles`, the first turn counts as compiling, not as work."""
+    context.save = worker.save
     context.enter("compiling" if compiles else "working")
-    role.compile()
+    worker.compile()
     if compiles:
-        role.boundary()
-        role.turn()
+        worker.boundary()
+        worker.turn()
         context.enter("working")
         context.restart()
     while True:
-        role.boundary()
-        role.turn()
+        worker.boundary()
+        worker.turn()
 
 
 def listen(context: WorkerContext, between: bool, before_pause: Callable[[], None] = lambda: None) -> None:

@@ -34,7 +34,7 @@ from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.events import read_events
 from runnel.recording.metrics import read_metrics
 from runnel.recording.policy_store import BEST, LATEST, PolicyStore
-from runnel.reporting.live_view import short
+from runnel.reporting.number_words import short
 from runnel.runtime.programs import snapshots
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.single_process import evaluation

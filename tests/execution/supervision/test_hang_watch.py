@@ -8,7 +8,7 @@ from runnel.execution.supervision.hang_watch import END_S, SHOWN_S, HangWatch
 from runnel.recording import checkpoint
 from runnel.runtime.single_process import evaluation, program, stepped
 from runnel.runtime.workers import player
-from runnel.system.stacks import COMPILER, Frame
+from runnel.system.tracebacks import COMPILER, Frame
 
 STEP = [
     Frame("/me/env.py", 7, "step"),

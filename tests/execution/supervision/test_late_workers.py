@@ -40,9 +40,9 @@ def test_a_run_waits_for_workers_that_hang_not_for_those_that_wait_or_compile() 
     clock = Clock()
     heartbeats, deadlocks = HeartbeatMonitor(60.0, clock), DeadlockDetector(60.0, clock)
     compiling = DUMP.replace("/home/me/simulator.py", "/x/site-packages/jax/_src/compiler.py")
-    stacks = {"actor-0": DUMP, "actor-1": compiling, "actor-2": "", "learner": WAITING}
-    records = {name: WorkerRecord(spec(name), phase="working") for name in stacks}
-    processes = {name: FakeProcess(name, text) for name, text in stacks.items()}
+    tracebacks = {"actor-0": DUMP, "actor-1": compiling, "actor-2": "", "learner": WAITING}
+    records = {name: WorkerRecord(spec(name), phase="working") for name in tracebacks}
+    processes = {name: FakeProcess(name, text) for name, text in tracebacks.items()}
     processes["actor-2"].is_stopped = True
     records["learner"].state = "pausing"
 

@@ -12,7 +12,7 @@ import pytest
 from runnel.runtime.control_messages import Phase
 from runnel.runtime.workers import compile_watch
 from runnel.runtime.workers.ports import Stopped, WorkerContext
-from runnel.system import stacks
+from runnel.system import tracebacks
 from runnel.transport import in_process
 
 
@@ -32,9 +32,9 @@ def test_tracing_lowering_and_compiling_are_all_seen():
     seen = set()
 
     def called(frame, event, _):
-        for file, name in stacks.COMPILER.items():
+        for file, name in tracebacks.COMPILER.items():
             if event == "call" and frame.f_code.co_filename.endswith(file) and frame.f_code.co_name.startswith(name):
-                assert stacks.compiles(stacks.of(frame))
+                assert tracebacks.compiles(tracebacks.of(frame))
                 seen.add(file)
 
     before = sys.getprofile()
@@ -43,7 +43,7 @@ def test_tracing_lowering_and_compiling_are_all_seen():
         jax.jit(program(2, time.time()))(jnp.float32(0)).block_until_ready()
     finally:
         sys.setprofile(before)
-    assert seen == set(stacks.COMPILER)
+    assert seen == set(tracebacks.COMPILER)
 
 
 @pytest.fixture
@@ -80,7 +80,9 @@ def test_what_is_called_from_a_program_or_waits_is_no_compiler(watched):
 
     def slow(x):
         time.sleep(0.1)
-        looked.append(stacks.compiles(stacks.of(sys._getframe())) or stacks.compiles(stacks.main_thread()))
+        looked.append(
+            tracebacks.compiles(tracebacks.of(sys._getframe())) or tracebacks.compiles(tracebacks.main_thread())
+        )
         return x
 
     call = jax.jit(lambda x: jax.pure_callback(slow, jax.ShapeDtypeStruct((), jnp.float32), x))

@@ -1,4 +1,4 @@
-"""Every worker runs one loop, in a role that follows from its nodes alone."""
+"""Every worker runs one loop, of a class that follows from its nodes alone."""
 
 from types import SimpleNamespace
 
@@ -18,13 +18,13 @@ from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.assembly import Assignment, StreamEnds
 from runnel.runtime.workers.ports import Stopped, WorkerContext
-from runnel.runtime.workers.worker import role_of
+from runnel.runtime.workers.worker import worker_class
 from runnel.runtime.workers.worker_loop import listen, run
 from runnel.transport import in_process
 
 
 class Recorder:
-    """A role that records what it is asked to do, and is stopped after a number of turns."""
+    """A worker that records what it is asked to do, and is stopped after a number of turns."""
 
     def __init__(self, context, turns):
         self.context, self.left, self.calls = context, turns, []
@@ -51,22 +51,22 @@ def context():
     return WorkerContext("worker", in_process.InProcessBell(), line)
 
 
-def test_the_first_turn_of_a_role_that_compiles_counts_as_compiling(context):
-    role = Recorder(context, turns=2)
+def test_the_first_turn_of_a_worker_that_compiles_counts_as_compiling(context):
+    worker = Recorder(context, turns=2)
     with pytest.raises(Stopped):
-        run(context, role)
-    assert role.calls == [
+        run(context, worker)
+    assert worker.calls == [
         ("compile", "compiling"), ("boundary", "compiling"), ("turn", "compiling"),
         ("boundary", "working"), ("turn", "working"),
     ]  # fmt: skip
-    assert context.save == role.save
+    assert context.save == worker.save
 
 
-def test_a_role_that_compiles_nothing_works_from_the_first_turn(context):
-    role = Recorder(context, turns=1)
+def test_a_worker_that_compiles_nothing_works_from_the_first_turn(context):
+    worker = Recorder(context, turns=1)
     with pytest.raises(Stopped):
-        run(context, role, compiles=False)
-    assert role.calls == [("compile", "working"), ("boundary", "working"), ("turn", "working")]
+        run(context, worker, compiles=False)
+    assert worker.calls == [("compile", "working"), ("boundary", "working"), ("turn", "working")]
 
 
 @pytest.mark.parametrize("between", [True, False])
@@ -93,12 +93,12 @@ ROLES = {
 
 
 @pytest.mark.parametrize("case", ROLES)
-def test_a_role_follows_from_the_nodes_of_a_fragment(case, context):
+def test_a_worker_follows_from_the_nodes_of_a_fragment(case, context):
     algorithm, distribution, expected = ROLES[case]
     built = build(algorithm, "CartPole-v1", distribution, envs=4)
     topology = derive_channels(built.plan, built.graph, host=True)
     found = {
-        spec.fragment: role_of(
+        spec.fragment: worker_class(
             Assignment(
                 context,
                 built.graph,
