@@ -15,7 +15,7 @@ from runnel.recording.members_file import Member
 from runnel.recording.metrics import FILE as METRICS
 from runnel.reporting.bands import by_settings
 from runnel.reporting.curves import EVALUATION, RETURN
-from runnel.reporting.series import LONGEST_NAME, MOST_NAMES, glance, number, short
+from runnel.reporting.series import LONGEST_NAME, MOST_NAMES, five_digits, glance, number
 from runnel.reporting.statistics import flat, interquartile_means
 
 MOST_LOG_BYTES: Final = 1 << 26
@@ -86,7 +86,7 @@ def band(curves: Sequence[Points], grid: int) -> dict[str, Any]:
     values = np.stack([np.interp(places, steps, values) for steps, values in curves], axis=1)
     low, high = np.quantile(values, [0.25, 0.75], axis=1)
     lines = {"values": interquartile_means(values), "low": low, "high": high}
-    return {"steps": places.tolist(), **{name: [short(x) for x in line] for name, line in lines.items()}}
+    return {"steps": places.tolist(), **{name: [five_digits(x) for x in line] for name, line in lines.items()}}
 
 
 def of_evaluations(directory: Path, name: str = "") -> dict[str, Points]:
