@@ -91,7 +91,7 @@ def _opponents(args: argparse.Namespace, pairs: list[str]) -> dict[str, Any]:
     if name is None:
         if pairs:
             raise UserError(
-                f"--set opponents.{pairs[0]}: found no --opponents, expected the matchmaker that it is for",
+                f"--set opponents.{pairs[0]}: found no --opponents, expected a matchmaker that has it",
                 page="self-play#past-opponents",
             )
         return {}
@@ -198,8 +198,8 @@ def distribution_asked(
     for flag in numbers.keys() & parsed.keys():
         if numbers[flag] != parsed[flag]:
             raise UserError(
-                f"--{flag} {numbers[flag]} and --set distribution.{flag}={parsed[flag]} say different things of "
-                "one setting; give one of them"
+                f"--{flag} {numbers[flag]} and --set distribution.{flag}={parsed[flag]} set one number "
+                "to different values; use one of them"
             )
     changed = {**numbers, **parsed}
     return cls(**changed) if before is None else dataclasses.replace(before, **changed)

@@ -44,7 +44,7 @@ def seated_spec(spec: EnvSpec, seats: int) -> EnvSpec:
     if len(spec.groups) != 1:
         names = ", ".join(spec.groups)
         raise UserError(
-            f"{wanted} has the groups {names}, expected one group of players that are alike; give groups that do not "
+            f"{wanted} has the groups {names}, expected one group, as in a symmetric game; give groups that do not "
             "learn an algorithm of their own: prey=ppo,predator=RUN_DIR@TAG"
         )
     ((group, agents),) = spec.groups.items()

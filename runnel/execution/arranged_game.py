@@ -64,7 +64,7 @@ def arranged_game(
         return ArrangedGame(made, count, None, settings)
     if matchmaker.groups:
         raise UserError(
-            f"opponents=: a league needs players that are alike: {spec.name} has the groups {', '.join(spec.groups)}, "
+            f"opponents=: a league needs a symmetric game: {spec.name} has the groups {', '.join(spec.groups)}, "
             "expected one; choose another matchmaker, such as pfsp"
         )
     return _two_roles(spec, algorithm, matchmaker)

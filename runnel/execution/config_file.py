@@ -143,7 +143,7 @@ def _unknown(path: Path, key: str) -> UserError:
         return UserError(f"{path}: found '{key}'; expected 'settings' inside '{INSIDE[key]}'")
     if key in fields:
         text = (
-            f"{path}: found '{key}', which belongs to one process and is not taken from a file; give {key}= beside it"
+            f"{path}: found '{key}', which belongs to one process and is not taken from a file; pass {key}= separately"
         )
         return UserError(text, keywords=(key,))
     return UserError(

@@ -326,7 +326,7 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
             count = "no fragment" if not found else f"fragments {' and '.join(found)}"
             remedy = "; REST among a fragment's nodes takes what no other names" if not found else ""
             raise UserError(
-                f"distribution {name} gives node '{node.name}' to {count}; every node needs exactly one{remedy}",
+                f"distribution {name} assigns node '{node.name}' to {count}; every node needs exactly one{remedy}",
                 page="write-a-distribution",
             )
         homes[node.name] = found[0]

@@ -32,8 +32,8 @@ def reuses(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph
 def _check_replay(group: str, asked: int, graph: Graph) -> None:
     if any(node.loops for node in graph.learners(group)):
         raise UserError(
-            f"{algorithm_name(graph.algorithm)}: found reuses={asked} and a replay; how often what is in a replay is "
-            "learnt from is said by samples_per_insert: use reuses=1"
+            f"{algorithm_name(graph.algorithm)}: found reuses={asked} and a replay; samples_per_insert says how often "
+            "items of a replay are learnt from: use reuses=1"
         )
 
 
@@ -48,7 +48,7 @@ def _check_learner(
         between = home[node.name]
         if between is not learner:
             raise UserError(
-                f"{called} unrolls come to '{learner.name}' by way of '{between.name}', which has '{node.name}' "
+                f"{called} unrolls reach '{learner.name}' through '{between.name}', which has '{node.name}' "
                 "and keeps none; use reuses=1, or a distribution whose learner takes unrolls directly, such as async"
             )
     if learner is home["environment"]:
@@ -58,8 +58,8 @@ def _check_learner(
     devices = sum(map(len, learner.devices))
     if devices > 1:
         raise UserError(
-            f"{called} {learner.replicas} {learner.name}s on {devices} devices learn together, and each would have to "
-            f"wait until all others have no new unrolls; use reuses=1, or 1 {learner.name} on one device"
+            f"{called} {learner.replicas} {learner.name}s on {devices} devices learn together, and could only repeat a "
+            f"batch while none of them has new unrolls; use reuses=1, or 1 {learner.name} on one device"
         )
     waiting = [each for each, limit in slacks.limits.items() if not limit]
     if waiting:

@@ -39,8 +39,8 @@ def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph
         if rolls is not players and (rolls is not acts or acts is players):
             where = f"'{players.name}'" if acts is players else f"'{players.name}' or '{acts.name}'"
             raise UserError(
-                f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is built "
-                f"with the environment or with what acts: put it into {where}"
+                f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is "
+                f"assembled with the environment or with `act`: put it into {where}"
             )
         if acts.replicas > players.replicas:
             raise UserError(
@@ -220,6 +220,6 @@ def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks
     if len(step_servers) > 1:
         raise UserError(
             f"distribution {name}: fragments {' and '.join(step_servers)} act for asynchronous groups in step with the "
-            "same environments, and could not pause together; put what acts into one fragment, or leave out "
+            "same environments, and could not pause together; put them into one fragment, or leave out "
             "Barrier('step')"
         )

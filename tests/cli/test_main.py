@@ -355,7 +355,7 @@ def test_a_setting_that_is_given_twice_must_say_the_same(runnel: Any, called: di
     assert called["distribution"] == Coarse(actors=2)
     ended = runnel(*words, "--actors", "4")
     assert ended.status == 2
-    assert "--actors 4 and --set distribution.actors=2 say different things" in ended.err
+    assert "--actors 4 and --set distribution.actors=2 set one number to different values" in ended.err
 
 
 def test_missing_wandb_is_told_before_there_is_a_run(

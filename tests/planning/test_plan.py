@@ -279,7 +279,7 @@ def test_a_distribution_nobody_shipped_is_as_good():
     [
         (
             (Fragment("a", ("act", "environment")),),
-            "gives node 'learn' to no fragment; .* REST among a fragment's nodes",
+            "assigns node 'learn' to no fragment; .* REST among a fragment's nodes",
         ),
         (
             (Fragment("a", ("act", "environment")), Fragment("a", (REST,))),

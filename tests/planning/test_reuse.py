@@ -62,9 +62,9 @@ def test_where_no_sample_may_be_old_each_is_learnt_from_once(distribution):
     ("algorithm", "distribution", "message"),
     [
         (ASKS, Async(actors=2, learners=2), r"2 learners on 2 devices learn together.* use reuses=1, or 1 learner on"),
-        (Ages(reuses=2, maps=1), Between(mappers=(1,)), "by way of 'mapper0', which has 'map' and keeps none"),
-        (Ages(reuses=2, replayed=1), Async(actors=2), r"found reuses=2 and a replay; .* samples_per_insert"),
-        (Twice(), Central(actors=2), "unrolls come to 'server' by way of 'worker', which has 'gradient'"),
+        (Ages(reuses=2, maps=1), Between(mappers=(1,)), "through 'mapper0', which has 'map' and keeps none"),
+        (Ages(reuses=2, replayed=1), Async(actors=2), r"found reuses=2 and a replay; samples_per_insert"),
+        (Twice(), Central(actors=2), "unrolls reach 'server' through 'worker', which has 'gradient'"),
         (Ages(reuses=0), Async(actors=2), r"found reuses=0, expected a whole number, 1 or more"),
         (
             PerGroup({"hunter": Hunter(), "runners": TeamAges(reuses=2)}),

@@ -37,15 +37,16 @@ class RefusedUpdates:
                     "nan", reason=what, action=f"going back to checkpoint {newest.name}", quantities={**broken}
                 )
                 return self.checkpoints.roll_back(program, log, view, what, self._nan_rollback.count)
-            what = f"{what}; it went back {MAX_ROLLBACKS} times, and never came further than this"
+            what = f"{what}; after {MAX_ROLLBACKS} returns to a checkpoint, no update went beyond this one"
         self.state.report_event(
             "nan", reason=what, action=ENDS, quantities={**broken}, iterations=self.state.counters.iterations
         )
         self.state.counters.skipped_updates += sum(broken.values())
         self.checkpoints.save(program, view)
         raise RunFailed(
-            f"{what}. The last good state is kept: go on without such updates by `runnel resume {self.state.run_dir} "
-            "--on-nan skip`,\nor train again with a lower learning rate, or where rewards and observations are finite",
+            f"{what}. The last good state is kept: continue without such updates with `runnel resume "
+            f"{self.state.run_dir} --on-nan skip`,\nor train again with a lower learning rate, or with finite rewards "
+            "and observations",
             page="faults#when-a-number-is-not-finite",
         )
 

@@ -82,7 +82,7 @@ class EvaluationWorkers:
         passed_over = len(self._waiting) - len(kept)
         self.skipped += passed_over
         if passed_over:
-            reason = f"{self.skipped} snapshots were not evaluated: that takes longer than training to the next one"
+            reason = f"{self.skipped} snapshots were skipped: evaluation is slower than training"
             first = self.skipped == passed_over
             self.report_event("evaluation", reason=reason, action="the newest is evaluated", show=first)
         self._waiting = [*kept, (snapshot, must)]

@@ -164,6 +164,6 @@ class RestartBudget:
             raise fault.failure(f", and is not replaced {so_far}; --restarts allows more")
         if self._row.get(fault.worker, 0) >= self.in_a_row:
             raise fault.failure(
-                f", {self._row[fault.worker]} times in a row with nothing learnt in between; where that is an "
-                "environment's doing, `--distribution inline` shows how"
+                f", {self._row[fault.worker]} times in a row without an update in between; if an environment is "
+                "the cause, `--distribution inline` shows its traceback"
             )

@@ -290,7 +290,7 @@ def test_lines_of_older_runs_have_no_new_beginnings(league, tmp_path):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"opponents": "league"}, "a league needs players that are alike: .* has the groups row, column, expected one"),
+        ({"opponents": "league"}, "a league needs a symmetric game: .* has the groups row, column, expected one"),
         ({"envs": 6}, "envs=6: .* has 4 line-ups, found envs=6, expected a multiple of 4"),
         ({"opponents": UniformPast(latest_share=0.4)}, "found 0.4, expected 0, 0.25, 0.5 or 0.75"),
         ({"opponents": Fixed(keys=("row:0",))}, "found no policy 'row:0' in the pool"),
