@@ -23,6 +23,7 @@ from toys import Corridor, Reinforce
 import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.errors import RunFailed, UserError
+from runnel.execution.stacked_members import STACKED_ABOVE
 from runnel.planning.machine import gpus
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.evaluation_log import read_evaluations
@@ -406,3 +407,15 @@ def test_a_device_without_memory_for_an_update_ends_the_run_in_words(tmp_path: P
     assert refused.value.page == "troubleshooting#out-of-memory"
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["status"], result["reason"]) == ("failed", one_line(refused.value))
+
+
+@pytest.mark.parametrize("seeds", [2, pytest.param(STACKED_ABOVE + 1, marks=pytest.mark.slow)])
+def test_a_device_without_memory_for_members_ends_them_in_words(seeds: int, tmp_path: Path) -> None:
+    options = {"seeds": seeds, "envs": 2, "steps": 64, "run_dir": tmp_path / "runs", "quiet": True}
+    with contextlib.suppress(RunFailed):
+        runnel.train_members(Greedy, Corridor(), "fused", **options)
+    runs = json.loads((tmp_path / "runs" / "result.json").read_text())["runs"]
+    assert len(runs) == seeds
+    assert {run["status"] for run in runs} == {"failed"}
+    for run in runs:
+        assert "a device has no memory left (RESOURCE_EXHAUSTED: " in run["reason"]

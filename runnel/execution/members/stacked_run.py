@@ -24,6 +24,7 @@ from runnel.execution.members.stacked_evaluations import StackedEvaluations
 from runnel.execution.members.stacked_row import StackRow
 from runnel.execution.run import read_result
 from runnel.execution.run_stats import Rate, RunCounters
+from runnel.execution.session.end import out_of_memory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.checkpoint_directory import Unreadable
 from runnel.recording.events import EventLog
@@ -101,8 +102,11 @@ class StackedRun:
                 self._take_up_evaluations(kept)
                 self._train(log, returns)
         except BaseException as error:
+            shortage = out_of_memory(error)
             if self._loaded:  # else nothing was trained: what the members have says more
-                self._end(self.live, "failed", one_line(error))
+                self._end(self.live, "failed", one_line(shortage or error))
+            if shortage is not None:
+                raise shortage from error
             raise
 
     def _train(self, log: MetricsLog, returns: ReturnsLog) -> None:

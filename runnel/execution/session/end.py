@@ -31,10 +31,11 @@ REQUEST: Final = "a request to stop"
 
 def out_of_memory(problem: BaseException) -> RunFailed | None:
     """The error of a run whose device has no memory left for what it computes, if that is the problem."""
-    if not (isinstance(problem, jax.errors.JaxRuntimeError) and str(problem).startswith("RESOURCE_EXHAUSTED")):
+    error = problem if isinstance(problem, jax.errors.JaxRuntimeError) else problem.__cause__  # of a shared program
+    if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
         return None
     return RunFailed(
-        f"a device has no memory left ({one_line(problem)}); use fewer environments, a shorter unroll, more "
+        f"a device has no memory left ({one_line(error)}); use fewer environments or members, a shorter unroll, more "
         "minibatches, a smaller network or a replay of less capacity",
         page="troubleshooting#out-of-memory",
     )
