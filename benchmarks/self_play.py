@@ -182,14 +182,16 @@ PARTS: dict[str, Callable[[int, Path, Size], list[dict[str, Any]]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS), metavar="PART")
+    parser.add_argument(
+        "parts", nargs="*", choices=[*PARTS, []], default=[], metavar="PART", help=f"{', '.join(PARTS)}; all of them"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12, 13, 14])
     parser.add_argument("--fraction", type=float, default=1.0, help="of the steps of each run; less is a try")
     parser.add_argument("--games", type=int, default=1000, help="against each opponent of Connect Four, an even number")
     parser.add_argument("--out", metavar="DIR", help="where the raw results go (benchmarks/results)")
     args = parser.parse_args(arguments)
     size = Size(args.fraction, args.games)
-    for part in args.parts:
+    for part in args.parts or PARTS:
         found = []
         for seed in args.seeds:
             with tempfile.TemporaryDirectory() as place:

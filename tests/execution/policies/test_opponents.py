@@ -108,7 +108,7 @@ def test_central_is_refused(algorithm, tmp_path):
 @pytest.mark.parametrize("distribution", ASYNCHRONOUS)
 def test_asynchronous_learners_play_past_policies_too(distribution, tmp_path):
     """Actors play while the learner goes on; at a decision all of them pause, and play the same policies from then."""
-    run = play(tmp_path / "run", IMPALA(unroll=8), distribution=distribution, iterations=24, actors=2)
+    run = play(tmp_path / "run", IMPALA(unroll=8), distribution=distribution, iterations=12, actors=2)
     assert run.result["status"] == "finished"
     rounds = read_matches(run.run_dir)
     assert [made.round for made in rounds] == list(range(len(rounds)))
@@ -119,7 +119,7 @@ def test_asynchronous_learners_play_past_policies_too(distribution, tmp_path):
         assert {result.player for result in made.results} <= set(before.places)
     # All games that were learnt from count, except for those that a decision interrupted, of which there are none here.
     assert sum(result.games for made in rounds for result in made.results) == rounds[-1].env_steps
-    last = runnel.resume(run.run_dir, steps=30 * ITERATION, quiet=True)
+    last = runnel.resume(run.run_dir, steps=16 * ITERATION, quiet=True)
     assert read_matches(last.run_dir)[: len(rounds)] == rounds
     assert len(read_matches(last.run_dir)) > len(rounds)
 
