@@ -1,6 +1,6 @@
 """What `runnel doctor` looks at. Each check is a function of its own that changes nothing which it does not undo.
 
-It is one file because it is a list of short checks that do not know each other; the table at its end names them all.
+It is one file because it is a list of short checks that do not know each other.
 
 Imports nothing that a broken installation may lack: a missing library is what is looked for.
 """

@@ -23,7 +23,7 @@ from toys import Corridor, Reinforce
 import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.errors import RunFailed, UserError
-from runnel.execution.stacked_members import STACKED_ABOVE
+from runnel.execution.members.stacked_members import STACKED_ABOVE
 from runnel.planning.machine import gpus
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.evaluation_log import read_evaluations
