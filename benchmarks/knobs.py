@@ -50,7 +50,10 @@ def rate(command: str, steps: int) -> float:
         run_dir = Path(directory) / "run"
         words = [*command.split(), "--steps", str(steps), "--seed", "1", "--quiet", "--run-dir", str(run_dir)]
         subprocess.run([sys.executable, "-m", "runnel", *words], check=True, cwd=ROOT, timeout=900)
-        return float(json.loads((run_dir / "result.json").read_text())["steps_per_second"])
+        found = json.loads((run_dir / "result.json").read_text())["steps_per_second"]
+    if found is None:
+        raise SystemExit(f"{command}: found nothing to time after the first update; expected more --steps than {steps}")
+    return float(found)
 
 
 def compare(name: str, rounds: int, steps: int) -> dict[str, Any]:

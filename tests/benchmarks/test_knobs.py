@@ -33,6 +33,12 @@ def test_the_page_ties_every_knob_to_a_script_that_there_is():
 
 
 @pytest.mark.slow
+def test_too_few_steps_to_time_are_refused():
+    with pytest.raises(SystemExit, match="expected more --steps than 512"):
+        knobs.rate("train reinforce CartPole-v1 --envs 8 --set unroll=64", 512)
+
+
+@pytest.mark.slow
 def test_a_knob_is_measured_and_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["knobs.py", "--only", "hidden", "--rounds", "1", "--steps", "8192", "--out", str(tmp_path)]

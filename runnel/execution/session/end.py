@@ -31,7 +31,8 @@ REQUEST: Final = "a request to stop"
 
 def out_of_memory(problem: BaseException) -> RunFailed | None:
     """The error of a run whose device has no memory left for what it computes, if that is the problem."""
-    error = problem if isinstance(problem, jax.errors.JaxRuntimeError) else problem.__cause__  # of a shared program
+    own = isinstance(problem, jax.errors.JaxRuntimeError)
+    error = problem if own else problem.__cause__ or problem  # the cause is that of a program which several runs share
     if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
         return None
     return RunFailed(
