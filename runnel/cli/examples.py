@@ -23,7 +23,7 @@ EXAMPLES: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
         ("runnel train dqn CartPole-v1 --set learning_rate=1e-3 hidden=64,64", "with other settings"),
         (
             "runnel train mine:Mine CartPole-v1 --eval-every 50000",
-            "a class of your own, in mine.py, evaluated during training",
+            "your own class in mine.py, with evaluations",
         ),
         ("runnel train ppo --help", "these flags, and the settings of PPO"),
     ),
