@@ -192,7 +192,7 @@ def _add_storing_commands(command: AddCommand) -> None:
 
 
 def _add_showing_commands(command: AddCommand) -> None:
-    about = "show what would run where, and what would travel"
+    about = "show what would run where, and what would cross each cut edge"
     plan = command("plan", about, add_help=False, usage=f"runnel plan {TRAINED}")
     add_what_to_train(plan)
     where = add_placement(plan)
@@ -227,13 +227,13 @@ def _add_showing_commands(command: AddCommand) -> None:
         "--port", type=whole(0, 65535), default=8642, metavar="N", help="port to listen on; 0: a free one (8642)"
     )
 
-    about = "name algorithms, distributions and environments"
+    about = "list algorithms, distributions and environments, or the settings of one"
     listing = command("list", about, usage="runnel list [NAME] [--json]")
     what = "an algorithm, distribution or environment, to see its settings, or a family's prefix, to see its names"
     listing.add_argument("name", nargs="?", metavar="NAME", help=what)
     listing.add_argument("--json", action="store_true", help="print everything as JSON")
 
-    bench = command("bench", "run benchmarks of a source checkout, or name them", usage="runnel bench [NAME ...]")
+    bench = command("bench", "run benchmarks of a source checkout, or list them", usage="runnel bench [NAME ...]")
     bench.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (list them)")
 
 
@@ -248,6 +248,6 @@ def _add_helping_commands(command: AddCommand) -> None:
     pages = command("help", about, usage="runnel help [PAGE[#SECTION]]")
     pages.add_argument("page", nargs="?", metavar="PAGE[#SECTION]", help="the page or section (list the pages)")
 
-    about = "print what makes a shell complete commands, flags, names, runs and tags"
+    about = "print a script with which a shell completes commands, flags and names"
     completion = command("completion", about, usage="runnel completion SHELL")
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")

@@ -165,7 +165,7 @@ class AtariGame(gymnasium.Env):
     def receive(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """What the step that was begun gave."""
         if self._waiting < 0:  # the emulator would never answer
-            raise ValueError(f"an action that is none of the game's; wanted one from 0 to {len(self._codes) - 1}")
+            raise ValueError(f"an action that the game does not have; wanted one from 0 to {len(self._codes) - 1}")
         self._waiting = -1
         observation, rewards, ended, _, info = self._look([emulator.ale.recv() for emulator in self._emulators])
         reward, over = float(rewards[0]), bool(ended[0])

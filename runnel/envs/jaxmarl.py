@@ -217,8 +217,8 @@ class Filled(NamedTuple):
         own = [action.n for action in actions.values() if isinstance(action, Discrete)]
         if len(own) < len(actions) or not all(isinstance(space, Box) and len(space.shape) == 1 for space in seen):
             raise UserError(
-                f"{title}: groups='one' makes agents alike that see vectors and choose one of a few actions; these are "
-                "of other kinds. Use groups='kind'"
+                f"{title}: groups='one' needs agents with vectors as observations and Discrete actions; use "
+                "groups='kind'"
             )
         return cls(max(space.shape[0] for space in seen), max(own), tuple(own))
 

@@ -188,7 +188,7 @@ def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
         raise UserError(f"{title} is a mean-field game; wanted a game of one or more players")
     known = dict(kind.parameter_specification)
     if _draws_itself(kind) and known.pop(SEED, None) is None and kind.default_loadable:
-        raise UserError(f"{title} draws its chance itself, and takes no seed: no episode could be played again")
+        raise UserError(f"{title} draws chance events itself, without a seed: its episodes cannot be replayed")
     for setting, value in settings.items():
         if setting not in known:
             raise UserError(f"{title} has no setting '{setting}'{nearest(setting, [*known, 'groups', 'observe'])}")

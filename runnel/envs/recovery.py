@@ -142,8 +142,8 @@ class Failures:
         own = f". Its own traceback:\n{last.traceback}" if last.traceback else ""
         return EnvironmentFailed(
             f"{self._name}: environment {last.index} failed {often}; at last, in episode {last.episode}, {last.what}. "
-            "A run goes on after a failure now and then; correct the environment, or let it say `truncated` where it "
-            f"cannot go on{own}"
+            "A run survives rare failures only; correct the environment, or let it return `truncated` where it cannot "
+            f"continue{own}"
         )
 
 

@@ -149,9 +149,7 @@ class TeamVector(RecoveringVector[Game]):
         moment, state = given
         for agent in moment.acting:
             if agent not in self._agents:
-                return EnvironmentFault(
-                    f"{call} has an agent {agent!r}, which its possible_agents have not", misfit=True
-                )
+                return EnvironmentFault(f"{call} has an agent {agent!r}, which is not in possible_agents", misfit=True)
             if moment.observations.get(agent) is None:
                 return EnvironmentFault(
                     f"{call} returned no observation for {agent}, which is one of its agents", misfit=True

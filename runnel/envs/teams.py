@@ -129,7 +129,7 @@ def _one_group(sights: Mapping[Agent, Sight], name: str) -> dict[str, tuple[Agen
         if not sights[first].is_like(sights[other]):
             raise UserError(
                 f"{name}: groups is 'one', but {first} {sights[first]}, and {other} {sights[other]}; agents that share "
-                "a policy see and do alike. Use 'kind' or 'each'"
+                "a policy need equal spaces. Use 'kind' or 'each'"
             )
     kinds = {_kind(agent) for agent in sights}
     return {kinds.pop() if len(kinds) == 1 else DEFAULT_GROUP: tuple(sights)}

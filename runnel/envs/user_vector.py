@@ -178,8 +178,8 @@ def _made(name: str, makes: Maker, settings: dict[str, Any], count: int) -> Vect
 def _check_pictures(name: str, vector: VectorEnv) -> None:
     if vector.render_mode != "rgb_array":
         raise UserError(
-            f"{name} cannot be rendered: wanted render mode 'rgb_array', found {vector.render_mode!r}. Let what makes "
-            "it take `render_mode`"
+            f"{name} cannot be rendered: wanted render mode 'rgb_array', found {vector.render_mode!r}. Let the "
+            "function that makes it take `render_mode`"
         )
 
 

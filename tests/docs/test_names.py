@@ -124,6 +124,12 @@ def test_a_knob_is_measured_by_the_script_that_its_row_names(script, only):
         assert re.search(rf'^    "{name}": \(', text, re.M), f"{script} does not know --only {name}"
 
 
+def test_every_knob_has_a_script():
+    rows = [row for row in KNOBS.splitlines() if row.startswith("| ") and not row.startswith(("| knob |", "| what |"))]
+    assert len(rows) > 20
+    assert not [row for row in rows if not re.search(r"`benchmarks/\w+\.py[^`]*` \|$", row)]
+
+
 def test_every_extra_that_a_user_may_add_is_on_the_first_page():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     table = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs" / "index.md").read_text(), re.M))

@@ -244,7 +244,7 @@ def test_an_action_that_the_game_does_not_know_is_a_failure_and_no_stillness():
     (failure,) = table.vector.failures()
     assert (failure.row, failure.what) == (
         1,
-        "step raised ValueError: an action that is none of the game's; wanted one from 0 to 5",
+        "step raised ValueError: an action that the game does not have; wanted one from 0 to 5",
     )
     assert not table.step(2, 2).truncated.any()
 

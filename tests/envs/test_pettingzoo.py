@@ -227,7 +227,7 @@ def test_a_game_that_is_cut_is_truncated():
         ("complex", "step returned an observation 'observation' of complex64, its observation_space says float32"),
         ("exit", "step raised SystemExit: 0"),
         ("missing", "step returned no observation for walker_1, which is one of its agents"),
-        ("stranger", "step has an agent 'bandit_0', which its possible_agents have not"),
+        ("stranger", "step has an agent 'bandit_0', which is not in possible_agents"),
     ],
 )
 def test_an_environment_that_fails_is_cut_at_its_last_good_step_and_its_neighbour_plays_on(fault, what, monkeypatch):
