@@ -23,7 +23,7 @@ from runnel.execution.session import Session
 from runnel.execution.sweep_driver import SweepDriver
 from runnel.execution.sweep_results import member_outcomes, objective
 from runnel.execution.sweep_spec import made_spec
-from runnel.execution.sweep_trials import TrialStore, _Journal
+from runnel.execution.sweep_trials import TrialStore, _JsonLines
 from runnel.recording import members_file, sweep_file
 from runnel.recording.files import AppendOnlyFile
 
@@ -120,22 +120,22 @@ class Killed(Exception):
 @pytest.fixture
 def killed_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Ends a sweep at the n-th line of its record, after half of the line."""
-    append = _Journal.append
+    append = _JsonLines.append
 
     def kill(line: int) -> None:
         lines = [0]
 
-        def cut(self: _Journal, logs: Any) -> None:
+        def cut(self: _JsonLines, logs: Any) -> None:
             lines[0] += 1
             if lines[0] == line:
                 self._file.write(json.dumps(logs[0]).encode()[:40])
                 raise Killed
             append(self, logs)
 
-        monkeypatch.setattr(_Journal, "append", cut)
+        monkeypatch.setattr(_JsonLines, "append", cut)
 
     yield kill
-    monkeypatch.setattr(_Journal, "append", append)
+    monkeypatch.setattr(_JsonLines, "append", append)
 
 
 def test_a_sweep_that_was_stopped_ends_as_one_that_was_not(
