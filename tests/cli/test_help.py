@@ -101,14 +101,14 @@ def test_pages_are_printed_without_the_signs_of_their_format(runnel: Any) -> Non
 
 def links() -> set[str]:
     """What the source gives as `page=`, as an argument or as an attribute of an error."""
-    found = set()
-    for path in set((ROOT / "runnel").rglob("*.py")) - {Path(pages.__file__)}:  # which prints them
+    found = []
+    for path in (ROOT / "runnel").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             named = isinstance(node, ast.keyword) and node.arg == "page"
-            named |= isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "page"
-            values = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)] if named else []
-            found |= {value for value in values if isinstance(value, str) and value}
-    return found
+            if named or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "page"):
+                value = node.value
+                found += [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+    return {str(each.value) for each in found if isinstance(each, ast.Constant) and each.value}
 
 
 def test_every_error_leads_to_a_page_and_a_section_that_there_are() -> None:
