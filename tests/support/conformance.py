@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from custom_distributions import Chain, Maps, Split, Store
-from toys import Drift
+from custom_distributions import Chain, Maps, Split, Stages, Store
+from toys import Drift, Relay
 
 from runnel import distributions
 from runnel.algorithms.a2c import A2C
@@ -94,6 +94,7 @@ OWN = {
     "maps, free, on JAX": (RANKED, "toys:Corridor", Maps(sync=False)),
     "chain, in step": (ALGORITHMS["dqn"], HOST, Chain(sync=True)),
     "chain on JAX": (RANKED, "toys:Corridor", Chain()),
+    "stages on JAX": (Relay(), "toys:Corridor", Stages()),
     "split": (Drift(), "toys:Tag", Split()),
     "split on a host": (Drift(), "custom_distributions:host_tag", Split(sync=False)),
 }

@@ -54,6 +54,26 @@ class Maps(Distribution):
 
 
 @dataclass(frozen=True)
+class Stages(Distribution):
+    """Two custom stages one after the other, of other numbers of workers, which take iterations in turn."""
+
+    actors: int = 2
+    first: int = 2
+    second: int = 3
+
+    def layout(self, graph: Graph) -> Layout:
+        return Layout(
+            (
+                Fragment("actor", ("environment", "act", "rollout"), replicas=self.actors),
+                Fragment("first", (REST,), replicas=self.first),
+                Fragment("second", ("map3", "map4"), replicas=self.second),
+                Fragment("learner", ("learn",)),
+            ),
+            _synchronisation(graph, True),
+        )
+
+
+@dataclass(frozen=True)
 class Chain(Distribution):
     """A worker for each thing that is made of a trajectory."""
 

@@ -131,6 +131,17 @@ class Reinforce(Algorithm):
         flow.learn(self.learn, trajectory)
 
 
+class Relay(Reinforce):
+    """Learns from rewards that two other stages have a part in, one of them twice."""
+
+    def loop(self, flow):
+        trajectory = flow.rollout(self.act, self.unroll)
+        first = flow.map(lambda t: 2 * t.reward, trajectory)
+        second = flow.map(lambda t: -t.reward, trajectory)
+        both = flow.map(lambda t, a, b: t._replace(reward=a + b), trajectory, first, second)
+        flow.learn(self.learn, flow.map(lambda t, b: t._replace(reward=t.reward + b), both, second))
+
+
 @dataclass(frozen=True)
 class GradientReinforce(Reinforce):
     """The same, in the two halves that `central` can cut apart."""

@@ -1,7 +1,7 @@
 """In what order a fragment's nodes run, what they wait for, and how many batches an iteration has."""
 
 import pytest
-from toys import Corridor, Reinforce
+from toys import Corridor, Reinforce, Relay
 
 from runnel.algorithms.dqn import DQN
 from runnel.graph.flow import trace
@@ -19,17 +19,6 @@ def replaying(**settings):
 def planned(algorithm, *names):
     graph = trace(algorithm, Corridor.spec, ENVS)
     return schedule(graph, Stage(graph, names or None))
-
-
-class Relay(Reinforce):
-    """Learns from rewards that two other stages have a part in, one of them twice."""
-
-    def loop(self, flow):
-        trajectory = flow.rollout(self.act, self.unroll)
-        first = flow.map(lambda t: 2 * t.reward, trajectory)
-        second = flow.map(lambda t: -t.reward, trajectory)
-        both = flow.map(lambda t, a, b: t._replace(reward=a + b), trajectory, first, second)
-        flow.learn(self.learn, flow.map(lambda t, b: t._replace(reward=t.reward + b), both, second))
 
 
 def segments(plan):
