@@ -253,6 +253,7 @@ KILLED = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("distribution", KILLED)
 def test_killed_workers_change_nothing(distribution, tmp_path):
     flags, workers = KILLED[distribution]
