@@ -63,7 +63,7 @@ def directory(arrays: dict[str, np.ndarray]) -> Iterator[Way]:
 
 @contextmanager
 def memory(arrays: dict[str, np.ndarray]) -> Iterator[Way]:
-    store = SharedStore.create([Field(array.shape, array.dtype.str) for array in arrays.values()])
+    store = SharedStore.create(tuple(Field(array.shape, array.dtype.str) for array in arrays.values()))
     try:
         writer = store.writer()
 

@@ -24,7 +24,7 @@ SMALLEST = {
     "fused_ppo": ["CartPole-v1:8:2", "--runs", "1"],
     "handoff": ["--only", "shared", "threads", "eventfd", "queue", "--runs", "1", "--messages", "50"],
     "inline_ppo": ["--runs", "1", "--steps", "8000"],
-    "knobs": ["--only", "unroll", "--rounds", "1", "--steps", "4000"],
+    "knobs": ["--only", "unroll", "--rounds", "1", "--steps", "40000"],
     "learning": ["--list"],
     "members": ["--members", "2", "--tasks", "gymnax:CartPole-v1", "--rounds", "1", "--seconds", "0.1"],
     "members_navix": ["--members", "2", "--envs", "2", "--steps", "4000", "--runs", "1"],

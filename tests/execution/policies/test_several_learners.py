@@ -226,6 +226,7 @@ def test_exploiters_begin_again_with_their_first_parameters(league, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_killed_workers_change_nothing_in_a_league(tmp_path):
     command = ["ppo", "openspiel:kuhn_poker", "--distribution", "coarse", "--actors", "2", "--opponents", "league"]
     command += ["--set", "opponents.every=8192", "opponents.places=3", "opponents.league_exploiters=0"]
