@@ -236,11 +236,11 @@ def resume(
     callback_every_s: float = 1.0,
     **fields_of_distribution: Any,
 ) -> Run:
-    """Goes on with a run, named by its directory or by what `train` returned, from its newest whole checkpoint.
+    """Continues a run, named by its directory or as returned by `train`, from its newest whole checkpoint.
 
-    One that has finished is returned as it ended. `algorithm` and `environment` take the place of those in its
-    config.json, for what no other process can import: a class of a notebook that is gone, a lambda. Other keywords are
-    fields of the distribution.
+    A run that has finished is returned unchanged. `algorithm` and `environment` replace those in its config.json, for
+    objects that this process cannot import: a class of a notebook, a lambda. Other keywords are fields of the
+    distribution.
 
     `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
     them. They are signed from then on. `sinks` and `metrics_port` as for `train`.
