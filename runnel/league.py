@@ -36,7 +36,7 @@ MOST: Final = 16
 
 @dataclass(frozen=True)
 class League(Matchmaker):
-    """A league of main agents and exploiters. The defaults are AlphaStar's, with its three parts for one race."""
+    """A league of main agents and exploiters. The defaults are AlphaStar's for one race."""
 
     main_agents: int = 1
     main_exploiters: int = 1

@@ -85,16 +85,16 @@ class Matchmaker:
         `rng` is the same for the same seed and round. `round`: 0 before the first step, then 1, 2 and so on.
         `payoffs`: all results so far. `pool`: candidates, the oldest first; the last one is the learner's newest.
 
-        If all candidates are of one group, all are opponents, the newest included. If not, opponents are those of
-        other groups than the learner's, whose own are there for their results. In a league, all are opponents; there
-        are those of one group after those of another, and the learner's own come last.
+        If all candidates are of one group, all are opponents, including the newest. Otherwise the candidates of other
+        groups are opponents, and the learner's own are only there for their results. In a league, all candidates are
+        opponents; they are ordered by group, and the learner's own come last.
         """
         raise NotImplementedError
 
     def starts_over(self, rounds: int, payoffs: PayoffTable, pool: Sequence[Candidate]) -> bool:
-        """Whether the learner begins again with its first parameters. Its newest policy is kept, as all others are.
+        """Whether the learner is reset to its first parameters. Its newest policy is kept, as all others are.
 
-        `rounds`: decisions since it last began.
+        `rounds`: decisions since the last reset.
         """
         del rounds, payoffs, pool
         return False

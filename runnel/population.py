@@ -32,7 +32,7 @@ class Decision(NamedTuple):
 
 
 class PopulationRule:
-    """Decides which members go on with a copy of another one, and with which settings.
+    """Decides which members become copies of others, and with which settings.
 
     A rule is a frozen dataclass that extends this class. It has `every`, how many environment steps each member takes
     between two decisions, and `decide`. The others have defaults.
@@ -59,10 +59,10 @@ class PopulationRule:
     ) -> Sequence[Decision]:
         """A decision for each member.
 
-        `rng` is the same for the same seed and round. `round`: 1, 2 and so on. `scores`: [M], more is better; minus
+        `rng` is the same for the same seed and round. `round`: 1, 2 and so on. `scores`: [M], higher is better; minus
         infinity for a member that has failed, or has no score yet. `settings`: [M], the values of `varying` now.
 
-        A member whose state is copied keeps its own: its `parent` is itself.
+        A member whose state is copied keeps its own state: its `parent` is itself.
         """
         raise NotImplementedError
 
@@ -82,9 +82,10 @@ def random_numbers(seed: int, round: int, *which: int) -> np.random.Generator:
 class PBT(PopulationRule):
     """Population-based training (Jaderberg et al. 2017), with truncation selection.
 
-    The worst members get a copy of one of the best, drawn at random, and other settings: those in `perturb` are
-    multiplied by one of `factors` and kept within their range, those in `resample` are drawn from it anew. Every member
-    begins with settings drawn from all ranges. A member that has failed is among the worst, however many there are.
+    The worst members become copies of the best, chosen at random, with other settings: those in `perturb` are
+    multiplied by one of `factors` and kept within their range, and those in `resample` are drawn from their range
+    again. Every member begins with settings drawn from all ranges. A member that has failed is among the worst,
+    however many there are.
     """
 
     every: int = 100_000

@@ -48,84 +48,84 @@ environment; the others belong to one process and its machine."""
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run is asked for. A test holds the keywords of `train` and the flags of `runnel train` to these fields."""
+    """The arguments of a run. A test compares them with the keywords of `train` and the flags of `runnel train`."""
 
     envs: int | None = None
-    """Environments in all. None: what is tuned for the environment, else 8 on the host and 64 in JAX."""
+    """The total number of environments. None: the tuned number, else 8 host environments or 64 JAX environments."""
     steps: int = 500_000
     """Environment steps to train for: one action each, summed over environments."""
     seed: int = 0
-    """Of every random number."""
+    """Seed of all random numbers."""
     run_dir: str | Path | None = None
-    """Where the run is kept. None: a new directory under runs/."""
+    """Where the run is stored. None: a new directory under runs/."""
     stop_at_return: float | None = None
     """Ends the run at this mean return of 100 episodes."""
     launcher: str | HostLauncher = "local"
     """Starts the workers: `local`, `ray`, or a launcher of the user's own."""
     address: str | None = None
-    """Of the Ray cluster."""
+    """Address of the Ray cluster."""
     transport: Transport | str | None = None
-    """Moves messages between workers: one of the user's own. None: shared memory and TCP."""
+    """Moves messages between workers: a transport of the user's own. None: shared memory and TCP."""
     quiet: bool = False
     """Prints nothing."""
     wandb: bool = False
-    """Shows the run at Weights & Biases too."""
+    """Also logs to Weights & Biases."""
     sinks: Sequence[Sink | str] = ()
     """More receivers of metrics: the user's own, or the names of trackers."""
     metrics_port: int | None = None
-    """Serves metrics to Prometheus on this port while the run lasts; 0: on any that is free, which is printed."""
+    """Serves metrics for Prometheus on this port during the run; 0: on a free port, which is printed."""
     metrics_address: str = "127.0.0.1"
-    """Of this machine, on which `metrics_port` is opened."""
+    """The address of this machine on which `metrics_port` is opened."""
     on_update: Callback | None = None
-    """Called after updates, at most every `callback_every_s`."""
+    """Called several times a second at most, if there were updates since the last call."""
     on_evaluation: Callback | None = None
     """Called after each evaluation."""
     on_checkpoint: Callback | None = None
     """Called after each checkpoint."""
     callback_every_s: float = 1.0
-    """How often `on_update` is called at most."""
+    """The shortest time between two calls of `on_update`."""
     checkpoint_every_s: float = 60.0
-    """Writes a checkpoint this often."""
+    """The time between two checkpoints."""
     restarts: int = 10
-    """Replaces so many lost workers in ten minutes, then ends the run."""
+    """The number of lost workers that are replaced within ten minutes before the run ends."""
     hang_after_s: float = 120.0
-    """Replaces a worker without a heartbeat for so long."""
+    """The time without a heartbeat after which a worker is replaced."""
     on_nan: OnNan = "stop"
     """What to do when an update is refused because something is not finite."""
     init_from: Source | Mapping[str, Source] | None = None
-    """Stored policies whose parameters training begins with."""
+    """Stored policies with whose parameters training begins."""
     frozen: Mapping[str, Source] | None = None
-    """By group: stored policies that act for groups which do not learn."""
+    """By group: stored policies that act for groups that do not learn."""
     opponents: Matchmaker | type[Matchmaker] | str | None = None
-    """Past policies play the other seats of a game of players that are alike; a matchmaker says which."""
+    """A matchmaker, which chooses past policies as opponents."""
     eval_every: int | None = None
-    """Evaluates the policy whenever so many environment steps are taken, at the beginning and at the end."""
+    """Environment steps between two evaluations; the policy is also evaluated at the beginning and at the end."""
     eval_episodes: int = 10
     """Episodes of an evaluation."""
     eval_seed: int | None = None
-    """Of all evaluations. None: the run's seed and 10,000."""
+    """Seed of all evaluations. None: the run's seed plus 10,000."""
     eval_env_settings: dict[str, Any] | None = None
-    """Of the environment in evaluation, where they differ from those in training."""
+    """Settings of the environment that differ in evaluation."""
     eval_workers: int | None = None
-    """Processes that evaluate. None: one where training runs in several processes, else none: training waits."""
+    """Processes that evaluate. None: one if training runs in several processes; else none, and training waits."""
     eval_wait: bool = False
-    """Training waits for each evaluation, so that what follows from it is the same in every run."""
+    """Training waits for each evaluation, so decisions that follow from it are the same in every run."""
     eval_explore: bool = False
     """Acts in evaluation as in training, instead of greedily."""
     eval_metric: str | None = None
-    """What makes a policy the best: `return`, `return/GROUP`, `length` or `env/NAME`; `min:NAME` if less is better."""
+    """The metric of the best policy: `return`, `return/GROUP`, `length` or `env/NAME`; `min:NAME` if less is better."""
     stop_at_eval_return: float | None = None
     """Ends the run at this mean return of an evaluation."""
     keep_every: int | None = None
-    """Keeps a policy of every so many environment steps."""
+    """Keeps one policy in this many environment steps."""
     keep_every_s: float | None = None
-    """Keeps a policy of every so many seconds."""
+    """Keeps one policy in this many seconds."""
     keep_best: int = 1
-    """Keeps so many policies that were evaluated best."""
+    """The number of best policies, by evaluation, that are kept."""
     settings: dict[str, Any] | None = None
-    """Of the algorithm."""
+    """Settings of the algorithm."""
     env_settings: dict[str, Any] | None = None
-    """Of the environment."""
+    """Settings of the environment."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

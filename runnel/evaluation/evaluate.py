@@ -46,7 +46,7 @@ def evaluate(
     """Plays `episodes` episodes with a policy of a run; `video` films the first of them.
 
     A run is named by its directory, by `RUN_DIR@TAG`, or is what `train` returned; `algorithm` and `environment` are as
-    for `resume`. `member`: of a directory of several runs, the number of one. `env_settings` change settings of the
+    for `resume`. `member`: the number of a run in a directory of several. `env_settings` change settings of the
     environment that the run was trained on.
 
     `note` is called with warnings for the user, such as that a damaged checkpoint was skipped. `trust`: names of code

@@ -63,8 +63,8 @@ def export(
 ) -> Path:
     """Writes a policy for programs without Runnel, and returns the new directory.
 
-    `source`, `tag`, `group`, `member`, `algorithm` and `trust` are as for `runnel.load`; what that returns is a source
-    too.
+    `source`, `tag`, `group`, `member`, `algorithm` and `trust` are as for `runnel.load`; a loaded policy is also a
+    source.
 
     `out`: a directory that is new or empty; without it, one in the current directory that is named after run, group,
     tag and format. `opset`: the version of ONNX's operators, for a runtime that does not know the newest.

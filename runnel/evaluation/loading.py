@@ -30,13 +30,14 @@ def load(
     algorithm: Algorithm | None = None,
     trust: Collection[str] = (),
 ) -> Policy | Policies:
-    """A trained policy, to act with. The environment's package is not needed.
+    """Loads a trained policy. The environment's package is not needed.
 
     `source`: a run directory, `RUN_DIR@TAG`, a `Run`, a snapshot of `runnel.policies`, or a directory that
-    `Policy.save` wrote. Of several groups that have learnt, all policies are loaded as `Policies`, or that of `group`.
+    `Policy.save` wrote. If several groups have learnt, all their policies are loaded as `Policies`, or only that of
+    `group`.
 
-    `member`: of a directory of several runs, the number of one. `seed`: of the random numbers of exploring.
-    `algorithm`: takes the place of the stored one, for a class that no other process can import. `trust`: names of
+    `member`: the number of a run in a directory of several. `seed`: of the random numbers of exploration.
+    `algorithm`: replaces the stored one, for a class that this process cannot import. `trust`: names of
     code that may be imported although no run of this user's has signed them.
     """
     configure_jax()

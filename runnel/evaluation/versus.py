@@ -70,7 +70,7 @@ def versus(
     note: Callable[[str], None] = lambda text: None,
     trust: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Plays A against B, and returns wins, draws, losses and score of A: for each seat, and in all.
+    """Plays A against B, and returns wins, draws, losses and score of A, for each seat and in total.
 
     A policy is named as in `runnel.load`, or is one that was loaded. `env`: a game by its name, or an environment as
     for `train`; by default the one that A was trained on, with the settings of that run and all seats. `env_settings`

@@ -73,12 +73,12 @@ def build(
 ) -> BuiltRun:
     """Traces the algorithm on the environment and applies the distribution; starts nothing.
 
-    It is planned for this machine, or for the one or several given, of which the first is the driver's.
+    The plan is for this machine, or for the given ones, of which the first is the driver's.
 
-    A named algorithm takes the tuned settings of the environment, if there are some; `settings` override
-    them. An instance is taken as it is, a class with its defaults. An environment is a name, a class, a function that
-    returns one, or an instance. Groups in `frozen` act and do not learn. `asked`: of an algorithm of a run, what was
-    asked for where its plan decided (`plan_settings.py`). Other keywords are fields of the distribution:
+    A named algorithm has the tuned settings of the environment, if there are any; `settings` override them. An
+    instance is used unchanged, a class with its defaults. An environment is a name, a class, a function that
+    returns one, or an instance. Groups in `frozen` act and do not learn. `asked`: the given values of settings that
+    the plan decided (`plan_settings.py`). Other keywords are fields of the distribution:
     `build("ppo", "CartPole-v1", "coarse", actors=4)`.
 
     It is one function because each of its steps needs what the last one has settled: settings, environment, number of

@@ -25,7 +25,7 @@ from runnel.policy import Policies, Policy
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come. It is a copy: changing it changes nothing."""
+    """The progress of a run. It is a copy: changing it has no effect on the run."""
 
     run_dir: Path
     env_steps: int
@@ -42,8 +42,8 @@ class Progress:
     _policy: Callable[[], Policy | Policies] = field(default=lambda: None, repr=False, compare=False)  # type: ignore[assignment]
 
     def policy(self) -> Policy | Policies:
-        """The policy at this point: in `on_evaluation` that was evaluated, in `on_checkpoint` that was saved, else the
-        newest. It is fetched when this is called."""
+        """The evaluated policy in `on_evaluation`, the saved one in `on_checkpoint`, and the newest in `on_update`. It
+        is fetched when this is called."""
         return self._policy()
 
 

@@ -104,31 +104,32 @@ def train(
 ) -> Run:
     """Trains until `steps` environment steps, or a mean return over 100 episodes, are reached.
 
-    An algorithm is a name, an instance, or a class, which is taken with its defaults and `settings`; or one for each
-    group of agents, `{"prey": "ppo", "predator": "dqn"}`, with settings by `"prey.learning_rate"`. A group can also be
-    a function of observation and key, or a stored policy (`RUN_DIR@TAG`); it does not learn then.
-    An environment is a name, such as `"CartPole-v1"`, or an object: a class, a function or `functools.partial` that
-    makes one, or one that is made already. Distributions over several processes need one that has a name in a module.
+    An algorithm is a name, an instance, or a class, which is used with its defaults and `settings`; or a mapping with
+    one for each group of agents, `{"prey": "ppo", "predator": "dqn"}`, with settings such as `"prey.learning_rate"`. A
+    function of observation and key, or a stored policy (`RUN_DIR@TAG`), can also act for a group, which then does not
+    learn. An environment is a name, such as `"CartPole-v1"`, a class, function or `functools.partial` that makes one,
+    or an environment object. Distributions over several processes need an object that has a name in a module.
     Other keywords are fields of the distribution: `train("ppo", "CartPole-v1", "coarse", actors=4)`.
 
     A worker that dies, raises, or sends no heartbeat for `hang_after_s` is replaced, up to `restarts` times within
-    ten minutes. An update that would bring NaN or infinity into the learner's state is refused; then `on_nan` ends the
-    run, skips the update, or goes back to the newest checkpoint.
+    ten minutes. An update with NaN or infinity in the learner's state is refused; then `on_nan` ends the run, skips
+    the update, or returns to the newest checkpoint.
 
-    With `eval_every`, the greedy policy is evaluated whenever so many steps are taken, without any effect on training;
-    `runnel.load(run, "best")` is the policy that did best. The fields of `RunConfig` describe the other keywords.
+    With `eval_every`, the greedy policy is evaluated every so many steps, without any effect on training;
+    `runnel.load(run, "best")` is the policy with the best evaluation. The fields of `RunConfig` describe the
+    other keywords.
 
-    `init_from`: a stored policy whose parameters training begins with, for all groups or by group: `RUN_DIR@TAG`, a
-    `Run`, a snapshot or a policy. The optimiser starts fresh. `frozen`: by group, a stored policy of the same algorithm
-    that acts for it; the group does not learn. `opponents`: in a game of players that are alike, one seat learns, and
-    past policies play the others: a matchmaker, such as `runnel.PFSP()`, says which.
+    `init_from`: a stored policy with whose parameters training begins, for all groups or by group: `RUN_DIR@TAG`, a
+    `Run`, a snapshot or a policy. The optimiser is initialised. `frozen`: by group, a stored policy of the same
+    algorithm that acts for it; the group does not learn. `opponents`: a matchmaker, such as `runnel.PFSP()`; in a
+    symmetric game one seat learns, and the matchmaker chooses past policies for the others.
 
-    With `launcher="ray"` workers run on all machines of a Ray cluster: that at `address`, else one that can be found,
+    With `launcher="ray"`, workers run on all machines of a Ray cluster: the one at `address`, else one that is found,
     else one that is started on this machine.
 
     `on_update`, `on_evaluation` and `on_checkpoint` are called with a `runnel.Progress`; one that returns False ends
-    the run, and one that raises interrupts it, with a checkpoint. `on_update` is called at most every
-    `callback_every_s`; `on_evaluation` needs `eval_every`.
+    the run, and one that raises interrupts it, with a checkpoint. `on_update` is called several times a second at most,
+    after updates, and not before `callback_every_s` have passed; `on_evaluation` needs `eval_every`.
 
     `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`, or names of
     trackers, such as `"mlflow"`. The page "Extend Runnel" describes sinks, launchers and transports of your own. None
@@ -239,11 +240,11 @@ def resume(
     callback_every_s: float = 1.0,
     **fields_of_distribution: Any,
 ) -> Run:
-    """Goes on with a run, named by its directory or by what `train` returned, from its newest whole checkpoint.
+    """Continues a run, named by its directory or as returned by `train`, from its newest whole checkpoint.
 
-    One that has finished is returned as it ended. `algorithm` and `environment` take the place of those in its
-    config.json, for what no other process can import: a class of a notebook that is gone, a lambda. Other keywords are
-    fields of the distribution.
+    A run that has finished is returned unchanged. `algorithm` and `environment` replace those in its config.json, for
+    objects that this process cannot import: a class of a notebook, a lambda. Other keywords are fields of the
+    distribution.
 
     `trust`: names of code in the run's configuration that may be imported although no run of this user's has signed
     them. They are signed from then on. `sinks` and `metrics_port` as for `train`.

@@ -80,7 +80,7 @@ class Policy:
         return native[0] if single else native
 
     def reset(self) -> None:
-        """Forgets everything: episodes begin in all rows, of which there may be another number from now on."""
+        """Clears the memory of all rows. Their number may change after it."""
         self._memory = None
 
     def initial_memory(self) -> PyTree:

@@ -170,9 +170,10 @@ class PolicyStore:
         self, group: str | None = None, tag: str | None = None, version: int | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> list[Snapshot]:  # fmt: skip
-        """The snapshots that fit, oldest first.
+        """The snapshots that match, oldest first.
 
-        `where`: by name of an entry of the metadata, a value or a function of it that returns whether it fits.
+        `where`: for each name of a metadata entry, a value, or a function of the value that returns whether it
+        matches.
         """
 
         def fits(snapshot: Snapshot) -> bool:

@@ -51,3 +51,19 @@ def test_a_file_that_defines_something_else_is_found():
     assert "Plan.text" in definitions(ROOT / "runnel/planning/plan.py")
     assert "Trajectory" not in definitions(ROOT / "runnel/planning/plan.py")
     assert list(places("`a.py`: `B`, `C.d`; `e.py`")) == [("a.py", ["B", "C.d"]), ("e.py", [])]
+
+
+STRESSED = {"cut", "is", "modify", "terminated", "truncated", "type"}
+"""Words in italics that are no nouns of Runnel's."""
+
+
+def test_nouns_that_pages_introduce_are_in_the_glossary():
+    pages = [page for page in (ROOT / "docs").glob("*.md") if page.name != "learning.md"]  # which stresses its columns
+    introduced = {
+        word.removesuffix("s")
+        for page in pages
+        for word in re.findall(r"(?<![*\w])\*([a-z][a-z ]+)\*(?![*\w])", page.read_text())
+    }
+    assert introduced >= {"fragment", "journal", "matchmaker", "trial"}
+    missing = introduced - set(WORDS) - {word.removesuffix("s") for word in STRESSED}
+    assert not missing, f"the glossary has no {', '.join(sorted(missing))}"

@@ -59,8 +59,9 @@ def train_members(
 ) -> Members:
     """Trains several runs that differ in their seeds, and in settings of their algorithm.
 
-    `seeds`: how many, from `seed` on, or which. `variants`: settings; each is trained with all seeds. The other
-    keywords are those of `train`, except for callbacks, sinks and Weights & Biases, which belong to a run of its own.
+    `seeds`: a number of seeds from `seed` on, or a list of them. `variants`: settings, each of which is trained with
+    all seeds. The other keywords are those of `train`, except for callbacks, sinks and Weights & Biases, which apply
+    to a single run.
     A setting that is a float is an argument of the compiled program under `fused`, unless Python code needs its value.
 
     The directory has a run directory for each member, `member-0` and so on, and a result.json with the interquartile
@@ -178,7 +179,7 @@ def resume_members(
     launcher: str = "local", address: str | None = None, algorithm: Algorithm | None = None, environment: Any = None,
     metrics_port: int | None = None, metrics_address: str = metrics_server.LOOPBACK,
 ) -> Members:  # fmt: skip
-    """Continues all members that have something left to train, each from its newest checkpoint."""
+    """Continues all members that have not finished, each from its newest checkpoint."""
     defined_enough()
     began, directory = time.monotonic(), Path(run_dir)
     if sweep_file.holds_sweep(directory):

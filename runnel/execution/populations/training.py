@@ -62,7 +62,7 @@ def train_population(
     Members differ in their seeds, from `seed` on, and in the settings that the rule draws. `variants`: settings that
     each member begins with instead. `steps` are those of each member. The other keywords are those of `train_members`.
 
-    The directory is that of several runs, with lineage.jsonl: who became a copy of whom, and with which settings.
+    The directory is that of several runs, with lineage.jsonl: every decision, with parents and settings.
 
     It is one function because it is a list of steps, half of them refusals, before the first round. Its parameters are
     one list because each is a choice of the user's, as for `train_members`.
@@ -114,9 +114,9 @@ def resume_population(
     launcher: str = "local", address: str | None = None, rule: PopulationRule | None = None, environment: Any = None,
     metrics_port: int | None = None, metrics_address: str = metrics_server.LOOPBACK,
 ) -> Members:  # fmt: skip
-    """Continues a population: first the decision that was not applied to all, if there is one.
+    """Continues a population. A decision that was not applied to all members is applied first.
 
-    `steps`: the new total of each member. `rule` and `environment` take the place of what no other process can import.
+    `steps`: the new total of each member. `rule` and `environment` replace objects that this process cannot import.
     """
     began, directory = time.monotonic(), Path(run_dir)
     configure_jax()

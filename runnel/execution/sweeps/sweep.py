@@ -61,10 +61,10 @@ def sweep(
     """Searches a space of settings for those that reach the highest return.
 
     `over`: by setting, a list of values, or `runnel.LogUniform`, `runnel.Uniform` or `runnel.IntUniform`; or text as on
-    the command line. `trials`: how many settings are tried; `batch`: how many at a time. `sampler`: `tpe`, `random` or
-    `grid`. `seeds`: of each trial, as for `train_members`; the objective is the mean of their final evaluations.
-    `halving`: of so many trials the best one is trained further, in `rungs` steps. The best trial's settings are
-    trained again on `winner_seeds` unseen seeds. Other keywords are those of `train`, for each member.
+    the command line. `trials`: the number of trials; `batch`: the number that is trained together. `sampler`: `tpe`,
+    `random` or `grid`. `seeds`: the seeds of each trial, as for `train_members`; the objective is the mean of their
+    final evaluations. `halving`: the best of so many trials is trained further, in `rungs` steps. The best trial's
+    settings are trained again on `winner_seeds` unseen seeds. Other keywords are those of `train`, for each member.
 
     It is one function because it is a list of steps before the first trial, most of them one call. Its parameters are
     one list because each is a choice of its own, which `runnel sweep` has as a flag.
@@ -111,7 +111,7 @@ def resume_sweep(
     run_dir: str | Path, *, quiet: bool = False, trust: Collection[str] = (), launcher: str = "local",
     address: str | None = None, metrics_port: int | None = None, metrics_address: str = metrics_server.LOOPBACK,
 ) -> Sweep:  # fmt: skip
-    """Continues a sweep that was interrupted or killed: it ends as it would have without that."""
+    """Continues a sweep that was interrupted or killed; its result is that of an undisturbed one."""
     defined_enough()
     began, directory = time.monotonic(), Path(run_dir)
     import_optuna()
