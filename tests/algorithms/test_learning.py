@@ -1,5 +1,6 @@
 """That algorithms learn, each on three seeds, which train side by side: minutes, so `make test-slow` runs it."""
 
+import numpy as np
 import pytest
 
 import runnel
@@ -54,16 +55,16 @@ def returns(tmp_path, algorithm, environment, steps, target=None, distribution=N
     ],
 )
 def test_tuned_settings_reach_their_return(tmp_path, algorithm, environment, steps, target):
-    assert min(returns(tmp_path, algorithm, environment, steps, target)) >= target
+    assert np.min(returns(tmp_path, algorithm, environment, steps, target)) >= target
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_memory_makes_up_for_hidden_velocities(tmp_path, memory):
-    assert min(returns(tmp_path, "ppo", "hidden:cartpole", 200_000, 400, envs=8, memory=memory, **HIDDEN)) >= 400
+    assert np.min(returns(tmp_path, "ppo", "hidden:cartpole", 200_000, 400, envs=8, memory=memory, **HIDDEN)) >= 400
 
 
 def test_without_memory_hidden_velocities_are_missed(tmp_path):
-    assert max(returns(tmp_path, "ppo", "hidden:cartpole", 200_000, envs=8, **HIDDEN)) < 200
+    assert np.max(returns(tmp_path, "ppo", "hidden:cartpole", 200_000, envs=8, **HIDDEN)) < 200
 
 
 def test_what_was_shown_once_is_remembered_by_memory_alone(tmp_path):
@@ -73,9 +74,9 @@ def test_what_was_shown_once_is_remembered_by_memory_alone(tmp_path):
         place, chain = tmp_path / memory, "gymnax:MemoryChain-bsuite"
         return returns(place, "ppo", chain, 60_000, target, envs=8, memory=memory, **CHAIN)
 
-    assert max(map(abs, reached("none"))) < 0.5
-    assert min(reached("gru", 0.95)) >= 0.95
-    assert min(reached("lstm", 0.95)) >= 0.95
+    assert np.abs(reached("none")).max() < 0.5
+    assert np.min(reached("gru", 0.95)) >= 0.95
+    assert np.min(reached("lstm", 0.95)) >= 0.95
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_what_was_shown_once_is_remembered_by_memory_alone(tmp_path):
 )
 def test_variants_solve_cartpole(tmp_path, algorithm, settings):
     known = {**tuned(algorithm, "gymnax:CartPole-v1"), **settings}
-    assert min(returns(tmp_path, algorithm, "gymnax:CartPole-v1", 1_000_000, 450, **known)) >= 450
+    assert np.min(returns(tmp_path, algorithm, "gymnax:CartPole-v1", 1_000_000, 450, **known)) >= 450
 
 
 @pytest.mark.parametrize("seed", SEEDS)
