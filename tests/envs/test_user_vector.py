@@ -18,6 +18,7 @@ from runnel.distributions.coarse import Coarse
 from runnel.distributions.fine import Fine
 from runnel.environment import Episode, HostEnvironment
 from runnel.envs import make, of_object
+from runnel.envs.frame_stack import FrameStackedEnvironment
 from runnel.envs.recovery import MOST_IN_A_ROW
 from runnel.envs.user_vector_modes import Apart, Masked, SameStep
 from runnel.errors import EnvironmentFailed, UserError
@@ -308,6 +309,15 @@ def test_a_failure_of_one_of_several_vectors_cuts_all_episodes(monkeypatch):
     episodes = table.vector.episode_numbers() - 1
     assert table.vector.cut_with_others() == list(enumerate(episodes.tolist()))
     assert table.vector.cut_with_others() == []
+
+
+def test_what_a_failure_has_cut_is_known_through_a_wrapper(monkeypatch):
+    monkeypatch.setattr(Sick, "steps", 0)
+    table = Table(FrameStackedEnvironment(of_object(Sick, {"mode": "NEXT_STEP"}), 2))
+    table.play(2)
+    assert table.out.truncated.all()
+    episodes = table.vector.episode_numbers() - 1
+    assert table.vector.cut_with_others() == list(enumerate(episodes.tolist()))
 
 
 @pytest.mark.parametrize("way", ["raise", "make", "nan"])
