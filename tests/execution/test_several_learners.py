@@ -226,6 +226,22 @@ def test_exploiters_begin_again_with_their_first_parameters(league, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_workers_change_nothing_in_a_league(tmp_path):
+    command = ["ppo", "openspiel:kuhn_poker", "--distribution", "coarse", "--actors", "2", "--opponents", "league"]
+    command += ["--set", "opponents.every=8192", "opponents.places=3", "opponents.league_exploiters=0"]
+    command += ["opponents.patience=2"]
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    wanted = undisturbed(command, calm, 60_000)
+    chaos = Chaos(train(command, killed, 60_000), killed, ["actor-0", "actor-1", "learner"], seed=1, most=4)
+    assert chaos.run() == 0, chaos.output()
+    assert chaos.done
+    assert_same(final_state(killed), wanted)
+    assert read_matches(killed) == read_matches(calm)
+    assert any(made.began for made in read_matches(killed))
+
+
+@pytest.mark.slow
 def test_a_league_is_resumed_where_it_stopped(tmp_path):
     often = dataclasses.replace(LEAGUE, patience=1)
     whole = play(tmp_path / "whole", game="matrix:rock_paper_scissors", opponents=often)
