@@ -171,13 +171,20 @@ class Opponents:
         self._decided_at = max((made.env_steps for made in rounds), default=0)
         self._keep()
 
-    def rewind(self, env_steps: int) -> None:
-        """Training returns to an earlier point: decisions that were made later will be made again."""
+    def rewind(self, env_steps: int, states: Mapping[str, PyTree]) -> None:
+        """Training returns to an earlier point, with these states: decisions that were made later will be made again.
+
+        So will those of that very step, if the states are of before them: they were saved while workers came to it.
+        """
         if self._pools:
             self._log.rewind(max(0, env_steps))
             self._parameters = {}  # a version that is trained again may become another policy
             self._checkpoints.append(max(0, env_steps))
             self.read()
+            pools = {group: pool for group, pool in self._pools.items() if group in states}
+            if any(len(pool.rounds) - 1 > int(states[group].round) for group, pool in pools.items()):
+                self._log.rewind(env_steps - 1)
+                self.read()
 
     def saved(self, env_steps: int) -> None:
         """A checkpoint was written: the run may return to it, and to those policies."""

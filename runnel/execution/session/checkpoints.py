@@ -103,7 +103,7 @@ class SessionCheckpoints:
             note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
         self.saved_at_iteration = state.counters.iterations
         state.policies.rewind(taken)
-        state.opponents.rewind(taken)
+        state.opponents.rewind(taken, saved["carry"].states)
         carry, per_iteration = saved["carry"], state.built.graph.steps_per_iteration
         state.policies.catch_up(snapshots.take(carry.states, carry.updates, taken), per_iteration)
         note(f"resumed at {state.counters.env_steps:,} steps")
@@ -140,7 +140,7 @@ class SessionCheckpoints:
         state.report_event("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
         log.rewind(steps)
         state.policies.rewind(steps if saved is not None else -1)
-        state.opponents.rewind(steps)
+        state.opponents.rewind(steps, {} if saved is None else saved["carry"].states)
         state.counters.cut_episodes += program.load(saved, steps)
         program.metric_window.load(state.counters.env_sums, state.counters.env_episodes)
         self.saved_at_iteration = state.counters.iterations

@@ -25,6 +25,7 @@ from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
 from runnel.evaluation.evaluate import evaluate
+from runnel.execution.opponents import Opponents
 from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, UniformPast
 from runnel.recording.match_log import payoffs_of, read_matches
 
@@ -214,6 +215,21 @@ def test_policies_that_left_the_pool_are_there_while_a_checkpoint_needs_them(tmp
     assert "opponent_lost" not in (tmp_path / "killed" / "events.jsonl").read_text()
     assert read_matches(last.run_dir) == read_matches(whole.run_dir)
     assert everything(last) == everything(whole)
+
+
+def test_a_decision_at_the_step_of_a_checkpoint_of_before_it_is_made_again(whole_run, tmp_path, monkeypatch):
+    """Workers may come to a decision while they pause to be saved; then a run is killed."""
+    due = Opponents.due
+    with monkeypatch.context() as patch:
+        patch.setattr(Opponents, "due", lambda self, env_steps: env_steps < 4 * ITERATION and due(self, env_steps))
+        play(tmp_path / "run", iterations=4)
+    assert len(read_matches(tmp_path / "run")) == 2
+    lines = (whole_run.run_dir / "matches.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run" / "matches.jsonl").write_text("".join(lines[:3]))
+    last = runnel.resume(tmp_path / "run", steps=8 * ITERATION, quiet=True)
+    assert "results_lost" not in (tmp_path / "run" / "events.jsonl").read_text()
+    assert read_matches(last.run_dir) == read_matches(whole_run.run_dir)
+    assert everything(last) == everything(whole_run)
 
 
 def test_a_lost_line_costs_results_and_is_reported(played):
