@@ -14,7 +14,7 @@ class Collected(NamedTuple):
     """What one source gave: a message of each of its streams."""
 
     source: int
-    iteration: int  # whose parameters it was begun with
+    iteration: int  # of the parameters that it began with
     messages: list[Message]
 
 
