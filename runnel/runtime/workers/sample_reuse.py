@@ -29,7 +29,7 @@ class SampleReuse:
 
     def __init__(self, collector: BatchCollector, times: int, free: Callable[[], None]):
         """`free`: frees the slots of batches that were released."""
-        assert collector.limit is not None
+        assert not collector.in_order
         self.collector, self.times, self.limit, self._free = collector, times, collector.limit, free
         self.repetitions = 0  # since this worker started
         self.dropped = 0  # batches that a pause let go before they were learnt from `times` times
