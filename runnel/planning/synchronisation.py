@@ -27,6 +27,10 @@ class Synchronisation(abc.ABC):
         """Whether environments and what acts for them wait for each other at every step."""
         return False
 
+    @abc.abstractmethod
+    def __str__(self) -> str:
+        """What errors call it."""
+
 
 @dataclass(frozen=True)
 class Barrier(Synchronisation):

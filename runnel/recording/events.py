@@ -28,7 +28,7 @@ OLDER: Final = "events.older.jsonl"
 
 MOST_BYTES: Final = 4_000_000
 AT_ONCE: Final = 10
-"""So many events of one kind and worker are written one by one; those that follow within WINDOW_S are summed up."""
+"""Up to this many events of one kind and worker are written one by one; later ones within WINDOW_S are summed up."""
 
 ALWAYS: Final = frozenset({"restart", "recovered", "rollback", "hang"})
 """Written one by one however many there are: a run's restart budget bounds them."""

@@ -25,17 +25,17 @@ GROUP: Final = "runnel.sinks"
 """Of the entry points by which installed packages offer sinks."""
 
 
-class Tracker(NamedTuple):
+class ShippedSink(NamedTuple):
     """A sink that ships with Runnel."""
 
     path: str
-    package: str  # what must be installed
-    extra: str  # of runnel: brings it
+    package: str = ""  # what must be installed, if anything
+    extra: str = ""  # of runnel: brings the package
 
 
-TRACKERS: Final[Mapping[str, Tracker]] = {
-    "mlflow": Tracker("runnel.recording.mlflow_sink:MlflowSink", "mlflow", "mlflow"),
-    "trackio": Tracker("runnel.recording.trackio_sink:TrackioSink", "trackio", "trackio"),
+SHIPPED: Final[Mapping[str, ShippedSink]] = {
+    "mlflow": ShippedSink("runnel.recording.mlflow_sink:MlflowSink", "mlflow", "mlflow"),
+    "trackio": ShippedSink("runnel.recording.trackio_sink:TrackioSink", "trackio", "trackio"),
 }
 
 
@@ -47,16 +47,16 @@ def offered() -> Mapping[str, metadata.EntryPoint]:
 
 def names() -> list[str]:
     """Every name that is not an import path."""
-    return sorted({*TRACKERS, *offered()})
+    return sorted({*SHIPPED, *offered()})
 
 
 def maker(name: str) -> SinkMaker:
     """What makes the sink of that name; refused in words where there is none, or where its library is missing."""
-    if name in TRACKERS:
-        tracker = TRACKERS[name]
-        if find_spec(tracker.package) is None:
-            raise NotInstalled(f"the sink {name}", f"'{tracker.package}'", tracker.extra)
-        return serialization.import_object(tracker.path)
+    if name in SHIPPED:
+        shipped = SHIPPED[name]
+        if shipped.package and find_spec(shipped.package) is None:
+            raise NotInstalled(f"the sink {name}", f"'{shipped.package}'", shipped.extra)
+        return serialization.import_object(shipped.path)
     if name in offered():
         try:
             found: Any = offered()[name].load()

@@ -45,6 +45,7 @@ class Sink(Protocol):
     def write(self, record: Record) -> None:
         """One line of metrics: flat, names to numbers or None. At most one a second, and the last one of the run.
 
+        Records differ in their names: `learn/*`, `return/*` and `env/*` appear only where there is a value.
         `env_steps` increases, except after a rollback to a checkpoint: see `RewindableSink`.
         """
         ...

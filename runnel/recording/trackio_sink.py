@@ -1,6 +1,6 @@
 """Trackio: `runnel train ppo CartPole-v1 --sink trackio`.
 
-Where it records is Trackio's to say: in TRACKIO_DIR of this machine, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL name
+Trackio decides where it records: in TRACKIO_DIR of this machine, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL name
 another place. `trackio show --project runnel` shows it.
 """
 

@@ -1,7 +1,7 @@
 """What a courier carries: streams and parameter stores with an end on another host, as each side holds them.
 
 A message keeps its slot where it was written until the far reader has released its copy, so a stream over hosts has as
-much room as one within a host. The copy has the number of the original, and nothing is copied twice.
+much room as one within a host. The copy has the number of the original, and nothing is taken twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sends(NamedTuple):
 class Takes(NamedTuple):
     """A stream that is written at `source` and read here; `bell` is the reader's.
 
-    Its writer begins with nothing older than what `source` has of the stores `bounds`.
+    `bounds`: the stores whose newest iteration at `source` is a lower bound for the one that its writer begins with.
     """
 
     id: int

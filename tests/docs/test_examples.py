@@ -1,8 +1,10 @@
 """What the documentation shows works."""
 
+import csv
 import importlib.util
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from paths import EXAMPLES, ROOT
 
 import runnel
 from runnel.recording.events import read_events
+from runnel.recording.metrics import read_metrics
 
 
 @pytest.mark.parametrize("distribution", ["inline", "fused"])
@@ -150,6 +153,33 @@ def test_a_population_by_a_rule_of_ones_own(here):
     first = json.loads((population.run_dir / "lineage.jsonl").read_text().splitlines()[0])
     assert len(first["parents"]) == 2
     assert first["parents"][0] == first["parents"][1]
+
+
+def test_a_table_accepts_new_names_and_drops_what_is_repeated(here):
+    from csv_sink import CsvSink
+
+    def table():
+        with Path("run.csv").open(newline="") as file:
+            return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+    def recorded():
+        records = [{**record, "curve": None} for record in read_metrics("run")]
+        return [{name: value for name, value in record.items() if value is not None} for record in records]
+
+    runnel.train(
+        "reinforce:Reinforce", "corridor:Corridor", envs=2, steps=256, settings={"unroll": 4}, run_dir="run",
+        quiet=True, checkpoint_every_s=1e-9, sinks=["csv_sink:beside"],
+    )  # fmt: skip
+    first = table()
+    assert first == recorded()
+    assert "env/is_success" in first[-1]
+    assert "env/is_success" not in first[0]  # no episode had ended
+    shutil.rmtree((here / "run" / "checkpoints" / "latest").resolve())
+    runnel.resume("run", quiet=True, sinks=[CsvSink("run.csv")])
+    assert table() == recorded()
+    assert table()[0] == first[0]
+    assert table()[-1]["env_steps"] == first[-1]["env_steps"]
+    assert table()[-1] != first[-1]  # it was made again
 
 
 SHORTER = {  # instead of what scripts show

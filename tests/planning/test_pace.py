@@ -80,7 +80,7 @@ class Stage:
 
 
 def from_actors(context, ports):
-    intake = BatchCollector(context, [[port] for port in ports], len(ports), None, "unrolls")
+    intake = BatchCollector(context, [[port] for port in ports], len(ports), 0, "unrolls", in_order=True)
 
     def collect(iteration):
         if not intake.ready(iteration):

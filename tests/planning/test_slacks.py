@@ -108,6 +108,9 @@ class Own(Synchronisation):
     def slack(self):
         return self._slack
 
+    def __str__(self):
+        return f"own of {self._slack}"
+
 
 def test_a_synchronisation_of_a_users_own_has_a_whole_slack():
     fragments = (ACTOR, Fragment("learner", (REST,)))
@@ -119,6 +122,9 @@ def test_a_synchronisation_of_a_users_own_has_a_whole_slack():
                 UserError, match=r"found slack .* of Own, expected a whole number of updates, 0 or more"
             ):
                 planned(fragments, synchronisation, edges, Ages(bound=9))
+    twice = {("rollout", "learn"): Own(1), ("rollout", "agent/*"): Own(2)}
+    with pytest.raises(UserError, match="twice, with own of 1 and own of 2"):
+        planned(fragments, Barrier(), twice, Ages(bound=9))
 
 
 def test_one_group_waits_and_another_does_not():

@@ -101,12 +101,19 @@ def test_what_is_no_sink_ends_the_command_before_training(sink: str, words: str,
 
 def test_a_tracker_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(named_sinks, "find_spec", lambda package: None)
-    for name, tracker in named_sinks.TRACKERS.items():
-        with pytest.raises(runnel.UserError, match=rf"pip install 'runnel\[{tracker.extra}\]'"):
-            train(tmp_path / "run", sinks=[name])
+    for name, shipped in named_sinks.SHIPPED.items():
+        if shipped.package:
+            with pytest.raises(runnel.UserError, match=rf"pip install 'runnel\[{shipped.extra}\]'"):
+                train(tmp_path / "run", sinks=[name])
     with pytest.raises(runnel.UserError, match=r"use sinks=\['mlflow'\]"):
         train(tmp_path / "run", sinks="mlflow")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_sink_that_ships_may_need_no_package(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_sinks, "SHIPPED", {"kept": named_sinks.ShippedSink(f"{own}:Kept")})
+    named_sinks.made(["kept"], tmp_path / "run", {"environment": {"name": "CartPole-v1"}})[0].close()
+    assert json.loads((tmp_path / "run.kept").read_text()) == {"begun": "CartPole-v1"}
 
 
 @pytest.mark.filterwarnings("default")  # of MLflow's own use of its libraries

@@ -14,28 +14,30 @@ class Collected(NamedTuple):
     """What one source gave: a message of each of its streams."""
 
     source: int
-    iteration: int  # whose parameters it was begun with
+    iteration: int  # of the parameters that it began with
     messages: list[Message]
 
 
 class BatchCollector:
     """Sources with one or more streams each, which give their messages together.
 
-    Without a limit, one message of every source is taken in every iteration, in order. With a limit, the oldest that
-    have come are taken, `take` at a time; and the collector waits for a message that would become older than `limit`
-    iterations, early enough to take all that are due. Sources have room for no more than can be taken within the limit:
+    With `in_order`, one message of every source is taken in every iteration. Without, the oldest that have come are
+    taken, `take` at a time; and the collector waits for a message that would become older than `limit` iterations,
+    early enough to take all that are due. Sources have room for no more than can be taken within the limit:
     this bounds staleness, however unequal the sources are.
     """
 
     def __init__(
-        self, context: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit: int | None, cause: str
-    ):
+        self, context: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit: int, cause: str,
+        in_order: bool = False,
+    ):  # fmt: skip
         self.context, self.sources, self.take, self.limit, self.cause = context, sources, take, limit, cause
+        self.in_order = in_order
         self._waiting: deque[Collected] = deque()
 
     def collect(self, iteration: int) -> list[Collected]:
         """What the iteration is to be made of."""
-        if self.limit is None:
+        if self.in_order:
             return [self._receive(k) for k in range(len(self.sources))]
         found = self._enough(iteration)
         if found is None:
@@ -44,13 +46,12 @@ class BatchCollector:
 
     def ready(self, iteration: int) -> bool:
         """Whether `collect` would not wait."""
-        if self.limit is None:
+        if self.in_order:
             return all(port.peek() for ports in self.sources for port in ports)
         return self._enough(iteration, taking=False) is not None
 
     def may_skip(self, iteration: int) -> bool:
         """Whether an iteration may go by in which nothing is taken: all that is due can be taken in later ones."""
-        assert self.limit is not None
         begun = self._look()
         rest = sorted([taken.iteration for taken in self._waiting] + begun)
         return all(iteration + 1 + k // self.take - made_with <= self.limit for k, made_with in enumerate(rest))
@@ -74,7 +75,6 @@ class BatchCollector:
 
     def _enough(self, iteration: int, taking: bool = True) -> list[Collected] | None:
         """The oldest that have come, if all others can still be taken in time; None where more must come first."""
-        assert self.limit is not None
         begun = self._look()
         if len(self._waiting) < self.take:
             return None

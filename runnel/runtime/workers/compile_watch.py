@@ -1,4 +1,4 @@
-"""Reports to the launcher when a worker compiles, wherever in its code that happens.
+"""Reports to the supervisor when a worker compiles, wherever in its code that happens.
 
 A worker that compiles gives no sign of life, and is not to be taken for one that hangs. Nearly every call of a JAX
 function compiles the first time, and no event of JAX's says when that begins; so a thread looks where the main thread

@@ -97,7 +97,7 @@ class EnvWorker:
         self.context.counts["env_steps"] += self._steps
 
     def run(self) -> None:
-        """Runs until the launcher stops it."""
+        """Runs until the supervisor stops it."""
         run(self.context, self, compiles=False)
 
     def save(self) -> Arrays:

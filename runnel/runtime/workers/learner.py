@@ -61,7 +61,7 @@ class Learner:
         self.snapshots.flush()
 
     def _report(self) -> None:
-        """Before a pause: the launcher knows all that was done."""
+        """Before a pause: the supervisor knows all that was done."""
         self.worker.work.before_pause()
         self.snapshots.flush()
         self.progress.report()

@@ -1,6 +1,6 @@
-"""A worker's place in a run: its bell, its line to the launcher, and its ends of streams. NumPy only.
+"""A worker's place in a run: its bell, its line to the supervisor, and its ends of streams. NumPy only.
 
-All waits of a worker are here. Each ends when what is waited for comes, when the launcher says stop, or when the
+All waits of a worker are here. Each ends when what is waited for comes, when the supervisor says stop, or when the
 other end of the stream is gone; what they cost is kept by cause, which is how a run knows its bottleneck.
 """
 
@@ -43,7 +43,7 @@ REPORT_S = 0.25
 """How often a worker reports its status."""
 
 SLICE_S = 0.1
-"""How long a worker sleeps at most before it looks at its line to the launcher."""
+"""How long a worker sleeps at most before it looks at its line to the supervisor."""
 
 DRAIN_S = 1e-3
 """The same in a pause, while others still have something to get rid of: they may have hundreds of batches."""
@@ -53,15 +53,15 @@ SEND_S = 1.0
 
 
 class Stopped(Exception):
-    """The launcher asks this worker to end."""
+    """The supervisor asks this worker to end."""
 
 
 class ResetRequested(Exception):
-    """The launcher asks this worker to forget what it is at, and to wait for what to begin from instead."""
+    """The supervisor asks this worker to drop its work and wait for a state to begin from."""
 
 
 class ControlLine(Protocol):
-    """The worker's end of the line to the launcher."""
+    """The worker's end of the line to the supervisor."""
 
     closed: bool
 
@@ -73,9 +73,9 @@ class ControlLine(Protocol):
 
 
 class WorkerContext:
-    """What a worker has in common with its launcher.
+    """What a worker has in common with its supervisor.
 
-    The launcher may ask for a pause, and save the worker's part of a checkpoint during it. A worker pauses where its
+    The supervisor may ask for a pause, and save the worker's part of a checkpoint during it. A worker pauses where its
     state is that between two unrolls: where it says so by `between`, also while it waits there.
     """
 
@@ -85,7 +85,7 @@ class WorkerContext:
         self.counts: dict[str, float] = defaultdict(float)  # whatever the worker counts
         self.between = False
         self.pausing = False
-        self.asked = False  # by the launcher; a learner also pauses by itself, at the end of training
+        self.asked = False  # by the supervisor; a learner also pauses by itself, at the end of training
         self.pause_at = 0  # the iteration not to pause before
         self.iteration: Callable[[], int | None] = lambda: None  # of a worker that trains
         self.save: Callable[[], dict[str, np.ndarray]] = dict
@@ -195,7 +195,7 @@ class WorkerContext:
         return iteration is not None and iteration < self.pause_at
 
     def send(self, message: JsonMessage) -> None:
-        """Sends a message to the launcher. While the launcher is stopped (Ctrl-Z), so is the worker."""
+        """Sends a message to the supervisor. While the driver is stopped (Ctrl-Z), so is the worker."""
         while True:
             try:
                 return self.line.send(message.to_json(), timeout_s=SEND_S)

@@ -4,7 +4,7 @@ A learner keeps the newest batch of unrolls. Where the next one has not come, it
 
 - it was learnt from fewer than `times` times;
 - it is not older than the limit: each repetition is a version more behind its parameters;
-- all other unrolls can still be learnt from in time, those that actors are at included, though nothing is taken now.
+- all other unrolls can still be learnt from in time, including those in progress, though nothing is taken now.
 
 A kept batch holds its slots until it is let go, so actors are ahead by less, and what they make meanwhile is in time as
 well: sources have room for as much as can be taken within the limit, and the kept batch has the share of one iteration.
@@ -29,7 +29,7 @@ class SampleReuse:
 
     def __init__(self, collector: BatchCollector, times: int, free: Callable[[], None]):
         """`free`: frees the slots of batches that were released."""
-        assert collector.limit is not None
+        assert not collector.in_order
         self.collector, self.times, self.limit, self._free = collector, times, collector.limit, free
         self.repetitions = 0  # since this worker started
         self.dropped = 0  # batches that a pause let go before they were learnt from `times` times

@@ -48,7 +48,7 @@ class SnapshotSender:
                 self._begin()
 
     def flush(self) -> None:
-        """Waits until all are sent: the launcher waits for them."""
+        """Waits until all are sent: the supervisor waits for them."""
         self._copied.join()
 
     def _begin(self) -> None:
@@ -60,7 +60,7 @@ class SnapshotSender:
         while True:
             header, leaves = self._copied.get()
             try:
-                # Where the launcher is gone, or does not read for half a minute, the worker's own reports notice it.
+                # Where the driver is gone, or does not read for half a minute, the worker's own reports notice it.
                 with contextlib.suppress(BrokenPipeError, TimeoutError):
                     arrays = {name: as_numpy(leaf) for name, leaf in leaves.items()}
                     self._line.send_arrays(header.to_json(), arrays)

@@ -130,8 +130,9 @@ def make_unroll_collector(a: Assignment) -> tuple[BatchCollector | None, list[En
         if ports:
             sources.append(ports)
             places.append(place)
-    limit = a.limit if a.free and not a.in_order else None
-    return (BatchCollector(a.context, sources, len(sources), limit, "unrolls") if sources else None), places
+    if not sources:
+        return None, []
+    return BatchCollector(a.context, sources, len(sources), a.limit, "unrolls", in_order=a.in_order), places
 
 
 def make_gradient_collector(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
@@ -145,5 +146,5 @@ def make_gradient_collector(a: Assignment) -> tuple[BatchCollector | None, list[
     ]  # fmt: skip
     if not found or a.consumed_groups:
         return None, []
-    limit = a.limit if a.free else None
-    return BatchCollector(a.context, [[port] for _, port in found], 1, limit, "gradients"), [node for node, _ in found]
+    ports = [[port] for _, port in found]
+    return BatchCollector(a.context, ports, 1, a.limit, "gradients", in_order=not a.free), [node for node, _ in found]

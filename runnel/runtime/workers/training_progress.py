@@ -1,4 +1,4 @@
-"""How far the training of one worker has come, and its reports to the launcher."""
+"""How far the training of one worker has come, and its reports to the supervisor."""
 
 from __future__ import annotations
 

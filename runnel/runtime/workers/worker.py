@@ -13,7 +13,7 @@ from runnel.runtime.workers.worker_loop import Worker, run
 
 
 def run_worker(a: Assignment) -> None:
-    """Runs one replica of a fragment until the launcher stops it."""
+    """Runs one replica of a fragment until the supervisor stops it."""
     run(a.context, make_worker(a))
 
 

@@ -1,4 +1,4 @@
-"""The loop that every worker runs: `boundary(); turn()`, until the launcher stops it. NumPy only.
+"""The loop that every worker runs: `boundary(); turn()`, until the supervisor stops it. NumPy only.
 
 | worker | one turn |
 |---|---|
@@ -22,14 +22,14 @@ from runnel.runtime.workers.ports import WorkerContext
 
 
 class Worker(Protocol):
-    """What one worker does, between one answer to the launcher and the next."""
+    """What one worker does, between one answer to the supervisor and the next."""
 
     def compile(self) -> None:
         """Called once, before the first turn: prepares what others would otherwise wait for."""
         ...
 
     def boundary(self) -> None:
-        """Listens to the launcher between two turns, and pauses where that asks for it."""
+        """Listens to the supervisor between two turns, and pauses where that asks for it."""
         ...
 
     def turn(self) -> None:
@@ -42,7 +42,7 @@ class Worker(Protocol):
 
 
 def run(context: WorkerContext, worker: Worker, *, compiles: bool = True) -> None:
-    """Runs a worker until the launcher stops it. With `compiles`, the first turn counts as compiling, not as work."""
+    """Runs a worker until the supervisor stops it. With `compiles`, the first turn counts as compiling, not as work."""
     context.save = worker.save
     context.enter("compiling" if compiles else "working")
     worker.compile()

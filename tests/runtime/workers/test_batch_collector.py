@@ -60,9 +60,9 @@ def test_gradients_taken_one_by_one_are_not_older_than_the_limit(slowness, seed)
         assert idle < 1000, "everybody waits"
 
 
-def test_without_a_limit_every_source_gives_once_and_in_order():
+def test_in_order_every_source_gives_once():
     context, made = sources(0, [1, 1, 1], 0)
-    intake = BatchCollector(context, [[source.port] for source in made], 3, None, "unrolls")
+    intake = BatchCollector(context, [[source.port] for source in made], 3, 0, "unrolls", in_order=True)
     for source in reversed(made):
         source.tick(0)
         source.tick(0)
