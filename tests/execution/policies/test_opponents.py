@@ -25,7 +25,7 @@ from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
 from runnel.evaluation.evaluate import evaluate
-from runnel.execution.opponents import Opponents
+from runnel.execution.policies.opponents import Opponents
 from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, UniformPast
 from runnel.recording.match_log import payoffs_of, read_matches
 
