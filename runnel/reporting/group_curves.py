@@ -27,7 +27,7 @@ MOST_IN_BAND: Final = 64
 
 GRID: Final = 120
 COARSEST: Final = 24
-"""Points of a band: so many of a few metrics, and no fewer than that of many."""
+"""OrderedPoints of a band: so many of a few metrics, and no fewer than that of many."""
 
 MOST_NUMBERS: Final = 24_000
 """Of the bands of all metrics together, so that a report stays below 500 KB; the last metrics are left out."""
@@ -35,7 +35,7 @@ MOST_NUMBERS: Final = 24_000
 NOT_DRAWN: Final = frozenset({"env_steps", "iterations", "updates", "episodes", "wall_seconds", "curve"})
 """What only counts up is no metric of a curve."""
 
-Points = tuple[np.ndarray, np.ndarray]
+OrderedPoints = tuple[np.ndarray, np.ndarray]
 """Environment steps, in order, and values."""
 
 
@@ -79,7 +79,7 @@ def merged(directory: Path, listed: Sequence[Member], metric: str) -> tuple[dict
     return (band(points, GRID) if points else {}), names
 
 
-def band(curves: Sequence[Points], grid: int) -> dict[str, Any]:
+def band(curves: Sequence[OrderedPoints], grid: int) -> dict[str, Any]:
     """Curves at common steps, as far as all of them go."""
     start, end = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
     places = np.unique(np.rint(np.linspace(min(start, end), end, grid)))
@@ -89,7 +89,7 @@ def band(curves: Sequence[Points], grid: int) -> dict[str, Any]:
     return {"steps": places.tolist(), **{name: [five_digits(x) for x in line] for name, line in lines.items()}}
 
 
-def of_evaluations(directory: Path, name: str = "") -> dict[str, Points]:
+def of_evaluations(directory: Path, name: str = "") -> dict[str, OrderedPoints]:
     """By metric: the evaluations of a run, or of one in the directory."""
     try:
         with run_directory.open_to_read(directory, f"{name}/{evaluation_log.FILE}".lstrip("/"), MOST_LOG_BYTES):
@@ -103,7 +103,9 @@ def of_evaluations(directory: Path, name: str = "") -> dict[str, Points]:
     return _curves(points)
 
 
-def _of_member(directory: Path, member: Member, stacked: Mapping[str, dict[str, Points]] | None) -> dict[str, Points]:
+def _of_member(
+    directory: Path, member: Member, stacked: Mapping[str, dict[str, OrderedPoints]] | None
+) -> dict[str, OrderedPoints]:
     """By metric: some points of a member, evenly spread over its record."""
     if stacked is not None:
         return stacked.get(member.directory, {})
@@ -116,9 +118,9 @@ def _of_member(directory: Path, member: Member, stacked: Mapping[str, dict[str, 
     return {**_curves(points), **of_evaluations(directory, member.directory)}
 
 
-def _curves(points: Mapping[str, Sequence[tuple[Any, Any]]]) -> dict[str, Points]:
+def _curves(points: Mapping[str, Sequence[tuple[Any, Any]]]) -> dict[str, OrderedPoints]:
     """Those points that are numbers; metrics without any are left out."""
-    found: dict[str, Points] = {}
+    found: dict[str, OrderedPoints] = {}
     for name, pairs in list(points.items())[:MOST_NAMES]:
         numbers = [(x, y) for x, y in ((number(x), number(y)) for x, y in pairs) if x is not None and y is not None]
         if numbers:
@@ -132,12 +134,12 @@ _OF_STACKS: Final = {RETURN: stack_logs.RETURNS, f"{EVALUATION}return": stack_lo
 """What a stack keeps of each of its members, by metric."""
 
 
-def _stacked(directory: Path, listed: Sequence[Member]) -> dict[str, dict[str, Points]] | None:
+def _stacked(directory: Path, listed: Sequence[Member]) -> dict[str, dict[str, OrderedPoints]] | None:
     """By directory and metric: the curves of members that are recorded together."""
     recorded = stacks.read(directory, len(listed))
     if not recorded:
         return None
-    found: dict[str, dict[str, Points]] = {}
+    found: dict[str, dict[str, OrderedPoints]] = {}
     for stack in map(stacks.name_of, range(len(recorded))):
         for metric, file in _OF_STACKS.items():
             for member, (steps, values) in _of_stack(directory, stack, file):
@@ -147,7 +149,7 @@ def _stacked(directory: Path, listed: Sequence[Member]) -> dict[str, dict[str, P
     return found
 
 
-def _of_stack(directory: Path, stack: str, file: str) -> Iterator[tuple[int, Points]]:
+def _of_stack(directory: Path, stack: str, file: str) -> Iterator[tuple[int, OrderedPoints]]:
     try:
         with run_directory.open_to_read(directory, f"{stack}/{file}", MOST_LOG_BYTES):
             pass

@@ -16,6 +16,7 @@ SMALLEST = {
     "chaos": ["coarse", "--kills", "1"],
     "cluster": ["--distributions", "async", "--envs", "4", "--seconds", "1"],
     "convolutions": ["--runs", "1"],
+    "dash": ["--runs", "3", "--lines", "50", "--repeats", "1"],
     "distributions": ["inline", "fused", "--steps", "20000"],
     "evaluation": [*CARTPOLE, "--actors", "1", "--steps", "20000", "--eval-every", "10000", "--episodes", "2",
                    "--runs", "1", "--first-seed", "5"],

@@ -207,9 +207,7 @@ def ways(fast: str) -> list[Any]:
     return [pytest.param(*way, id=name, marks=[] if name == fast else slow) for name, way in each.items()]
 
 
-SOON = (
-    "from runnel.execution import hang_watch; hang_watch.SHOWN_S, hang_watch.END_S, hang_watch.LAST_S = 0.5, 2.0, 1.0"
-)
+SOON = "from runnel.execution.supervision import hang_watch; hang_watch.SHOWN_S, hang_watch.END_S, hang_watch.LAST_S = 0.5, 2.0, 1.0"
 
 
 def hanging(how: str, close: bool) -> list[str]:
@@ -246,7 +244,7 @@ def test_asked_once_while_a_workers_environment_hangs(
 ) -> None:
     monkeypatch.setenv("RUNNEL_TEST_HANG", str(tmp_path / "hang"))
     words = [*hanging("sleep", False), "--distribution", "coarse", "--actors", "1"]
-    soon = "from runnel.execution import supervisor as s; s.SHOWN_S, s.HURRY_S = 2, 4"
+    soon = "from runnel.execution.supervision import supervisor as s; s.SHOWN_S, s.HURRY_S = 2, 4"
     run = train(words, "--checkpoint-every", 999, first=soon)
     until(lambda: (run.run / "metrics.jsonl").exists() and read_metrics(run.run))
     (tmp_path / "hang").touch()

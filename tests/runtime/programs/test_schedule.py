@@ -28,7 +28,7 @@ def segments(plan):
 def test_what_needs_nothing_from_elsewhere_is_one_segment():
     plan = planned(Reinforce())
     assert segments(plan) == [((), ["learn"])]
-    assert plan.rounds == ()
+    assert plan.cut_components == ()
 
 
 def test_a_whole_replay_runs_after_what_it_takes_in_as_often_as_it_may():
@@ -36,32 +36,32 @@ def test_a_whole_replay_runs_after_what_it_takes_in_as_often_as_it_may():
     assert segments(plan) == [((), ["map", "replay"])]
     (component,) = plan.segments[0].components
     assert component.names == {"replay", "gradient", "apply"}
-    assert plan.rounds == ()
+    assert plan.cut_components == ()
 
 
 def test_a_replay_apart_from_its_learner_takes_part_in_every_batch():
-    (rounds,) = planned(replaying(), "map", "replay").rounds
-    assert rounds.samples
-    assert rounds.segments == ()
-    assert rounds.awaits_priorities == ()
+    (cut,) = planned(replaying(), "map", "replay").cut_components
+    assert cut.samples
+    assert cut.segments == ()
+    assert cut.awaits_priorities == ()
 
 
 def test_a_replay_of_priorities_waits_for_who_makes_them():
-    (rounds,) = planned(replaying(prioritised=True), "map", "replay").rounds
-    assert rounds.awaits_priorities == ("gradient",)
+    (cut,) = planned(replaying(prioritised=True), "map", "replay").cut_components
+    assert cut.awaits_priorities == ("gradient",)
 
 
 def test_a_learner_apart_from_the_replay_waits_for_its_batches():
     plan = planned(replaying(), "gradient", "apply")
-    (rounds,) = plan.rounds
+    (cut,) = plan.cut_components
     assert segments(plan) == []
-    assert not rounds.samples
-    assert segments(rounds) == [(("replay",), ["gradient", "apply"])]
+    assert not cut.samples
+    assert segments(cut) == [(("replay",), ["gradient", "apply"])]
 
 
 def test_a_node_that_waits_begins_a_segment():
     plan = planned(replaying(), "apply")
-    assert segments(plan.rounds[0]) == [(("gradient",), ["apply"])]
+    assert segments(plan.cut_components[0]) == [(("gradient",), ["apply"])]
 
 
 def test_what_needs_nothing_from_elsewhere_runs_before_what_waits():
