@@ -207,7 +207,7 @@ def ways(fast: str) -> list[Any]:
     return [pytest.param(*way, id=name, marks=[] if name == fast else slow) for name, way in each.items()]
 
 
-SOON = "from runnel.execution.supervision import hang_watch; hang_watch.SHOWN_S, hang_watch.END_S, hang_watch.LAST_S = 0.5, 2.0, 1.0"
+SOON = "from runnel.execution.supervision import hang_watch as w; w.SHOWN_S, w.END_S, w.LAST_S = 0.5, 2.0, 1.0"
 
 
 def hanging(how: str, close: bool) -> list[str]:
