@@ -265,16 +265,19 @@ class Checkpoints:
         """Removes what is half written, while threads of the library that could not write it may still be at it: they
         make directories that they miss. `for_good`: not this one, because they reach it through a descriptor alone.
         """
-        now = time.monotonic()
-        end, gone_at = now + REMOVE_S, now + AWAY_S
-        while now < min(end, gone_at):
+        deadline, away_since = time.monotonic() + REMOVE_S, None
+        while (now := time.monotonic()) < deadline:
+            # Seen to be away, not only removed: this thread may stand still for any time between two lines.
             if run_directory.exists(self.run_dir, f"{DIRECTORY}/{name}"):
                 run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
-                gone_at = time.monotonic() + AWAY_S
+                away_since = None
             elif for_good:
                 return
+            elif away_since is None:
+                away_since = now
+            elif now - away_since >= AWAY_S:
+                return
             time.sleep(0.01)
-            now = time.monotonic()
 
     def _point_to(self, target: str) -> None:
         """`latest` is for people, and never read."""

@@ -25,6 +25,7 @@ from runnel.algorithms.ppo import PPO
 from runnel.errors import RunFailed, UserError
 from runnel.execution.members.stacked_members import STACKED_ABOVE
 from runnel.planning.machine import gpus
+from runnel.recording import run_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.events import EventLog, read_events
@@ -131,6 +132,26 @@ def test_a_checkpoint_that_replaces_another_leaves_one_at_every_moment(
     checkpoints.save(3, some(4.0), {})
     assert loaded(tmp_path) == 4.0
     assert kept(tmp_path) == ["000000000003", "latest"]
+
+
+def test_half_a_checkpoint_is_removed_however_long_the_thread_stands_still(
+    tmp_path: Path, broken_rename: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that still write make the first removal fail; then the time is over in which they can make it again."""
+    remove, calls = run_directory.remove_tree, []
+
+    def failing_at_first(root: Path, name: str) -> None:
+        calls.append(name)
+        if len(calls) > 1:
+            remove(root, name)
+
+    monkeypatch.setattr(run_directory, "remove_tree", failing_at_first)
+    monkeypatch.setattr("runnel.recording.checkpoint.AWAY_S", 0.001)  # shorter than the pause between two attempts
+    broken_rename(1)
+    with pytest.raises(OSError, match="No space left"):
+        Checkpoints(tmp_path).save(3, some(1.0), {})
+    assert len(calls) == 2
+    assert kept(tmp_path) == []
 
 
 def test_pruning_leaves_the_newest_whole_one(tmp_path: Path) -> None:
