@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from runnel.algorithm import Algorithm, asks_for
-from runnel.graph.kinds import KINDS, KindTraits, LearnerValue, NodeKind
+from runnel.graph.kinds import KINDS, VALUE, KindTraits, LearnerValue, NodeKind
 from runnel.ops import blocks
 from runnel.ops.blocks import Blocks
 from runnel.replay import Replay
@@ -115,10 +115,15 @@ class Node:
 
     @property
     def reads(self) -> LearnerValue | None:
-        """What it reads of its group's learner. A map reads if its function asks for `params` or for a `key`."""
-        if self.kind == "map" and not any(asks_for(self.function, name) for name in ("params", "key")):
+        """What it reads of its group's learner."""
+        if self.traits.reads_by_name and not any(asks_for(self.function, name) for name in ("params", "key")):
             return None
         return self.traits.reads
+
+    @property
+    def called(self) -> str:
+        """What errors call its value."""
+        return self.name if self.traits.output == VALUE else self.traits.output
 
     @property
     def sources(self) -> tuple[Ref, ...]:
@@ -171,6 +176,10 @@ class Graph:
 
     def of_kind(self, *kinds: NodeKind) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind in kinds]
+
+    def only(self, kind: NodeKind, group: str) -> Node:
+        """The node of a kind of which a group has one."""
+        return next(node for node in self.of_kind(kind) if node.group == group)
 
     def after_rollout(self) -> list[Node]:
         """The nodes that take trajectories or what is made of them, in the loop's order."""

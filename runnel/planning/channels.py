@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel.graph.kinds import StreamKind
 from runnel.graph.nodes import Graph, Node, Ref
 from runnel.planning.cuts import CutEdge, PlacedFragment, learns
 from runnel.planning.placement import served_by
@@ -56,9 +57,6 @@ class EnvBlock:
     @property
     def envs(self) -> range:
         return range(self.start, self.stop)
-
-
-StreamKind = Literal["unroll", "request", "reply", "value"]
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,7 @@ class _Opening:
 
     def _rolls(self, group: str) -> str:
         """The fragment that builds a group's trajectories."""
-        return self.plan.home(next(n.name for n in self.graph.of_kind("rollout") if n.group == group)).name
+        return self.plan.home(self.graph.only("rollout", group).name).name
 
     def _unrolls(self, cut: CutEdge) -> Iterator[StreamSpec]:
         """Trajectories, block by block, from the workers that build them."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from runnel.graph.nodes import Edge, Graph, tree_bytes
 from runnel.planning.placed import ChannelKind, CutEdge, Pattern, PlacedFragment
-from runnel.planning.slacks import EXCHANGED, Slacks, described, group_of
+from runnel.planning.slacks import Slacks, described, group_of
 
 
 def learns(fragment: PlacedFragment, graph: Graph) -> bool:
@@ -64,12 +64,7 @@ def _cut_edge(
 
 
 def _channel(edge: Edge, graph: Graph) -> ChannelKind:
-    if edge.published:
-        return "store"
-    kind = graph.nodes[edge.source].kind
-    if edge.what in EXCHANGED:
-        return "request" if kind == "environment" else "reply"
-    return "unroll" if kind == "rollout" else "value"
+    return "store" if edge.published else graph.nodes[edge.source].traits.stream
 
 
 def _pattern(source: PlacedFragment, target: PlacedFragment, published: bool) -> Pattern:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from runnel.deprecated import accepts_old_fields
+from runnel.graph.kinds import StreamKind
 
 Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
 
-ChannelKind = Literal["request", "reply", "unroll", "value", "store", "collective"]
+ChannelKind = StreamKind | Literal["store", "collective"]
 """What carries a cut edge: streams of four kinds, a parameter store, or collectives that JAX runs itself."""
 
 

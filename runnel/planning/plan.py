@@ -317,7 +317,7 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
         named = [f.name for f in layout.fragments if any(matches(pattern, node) for pattern in f.nodes)]
         if node.kind == "rollout" and not named:
             # Trajectories are built where actions or observations are made: each step is then sent once.
-            act = next(n.name for n in graph.of_kind("act") if n.group == node.group)
+            act = graph.only("act", node.group).name
             near = [home for home in rest if home in (homes[act], homes["environment"])]
             homes[node.name] = near[0] if near else homes["environment"]
             continue

@@ -34,7 +34,7 @@ def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
     players = home["environment"]
     for rollout in graph.of_kind("rollout"):
-        act = next(node for node in graph.of_kind("act") if node.group == rollout.group)
+        act = graph.only("act", rollout.group)
         acts, rolls = home[act.name], home[rollout.name]
         if rolls is not players and (rolls is not acts or acts is players):
             where = f"'{players.name}'" if acts is players else f"'{players.name}' or '{acts.name}'"
@@ -63,16 +63,16 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], staleness: Mappi
     for taker in graph.nodes.values():
         for ref in taker.inputs:
             node, gives, takes = graph.nodes[ref.node], home[ref.node], home[taker.name]
-            if gives is takes or gives.name not in parted:
+            if gives is takes or gives.name not in parted or not node.traits.feeds_one_learner:
                 continue
             shared = f"fragment '{gives.name}', whose {gives.replicas} workers have a part of the environments each"
-            if node.kind == "map":
+            if not node.traits.draws_batches:
                 raise UserError(
                     f"distribution {name} puts '{node.name}' into {shared}, and '{taker.name}' into '{takes.name}'; "
                     f"only trajectories are put together from parts: put '{node.name}' into '{takes.name}' or into a "
                     f"fragment of its own, or use 1 {gives.name} worker"
                 )
-            if node.kind == "replay" and not staleness[node.group]:
+            if not staleness[node.group]:
                 raise UserError(
                     f"distribution {name} puts '{node.name}' into {shared}, and has a barrier; a learner that waits "
                     f"for all of them samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, "
@@ -85,7 +85,7 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
     players = home["environment"]
     for fragment in fragments:
-        kinds = {graph.nodes[node].kind for node in fragment.nodes}
+        nodes = [graph.nodes[node] for node in fragment.nodes]
         if learns(fragment, graph):
             _check_blocks(fragment, graph)
             _check_replays(fragment, graph)
@@ -96,20 +96,21 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
                     f"{fragment.name}s; use a multiple of {fragment.replicas}",
                     page="performance#what-the-distributions-do",
                 )
-            outside = _other_kinds(fragment, home, graph)
+            outside = _fed_by(fragment, home, graph)
             if outside:
                 raise UserError(
                     f"distribution {name} has {fragment.replicas} {fragment.name}s and {' and '.join(sorted(outside))} "
                     "elsewhere; several learners take trajectories only: put the node with them, or use 1"
                 )
-        applied = {graph.nodes[node].group for node in fragment.nodes if graph.nodes[node].kind == "apply"}
-        if len(applied) > 1 and "gradient" not in kinds:
+        applied = {node.group for node in nodes if node.traits.learns and not node.traits.takes_samples}
+        computed = {node.group for node in nodes if node.traits.takes_samples and not node.traits.learns}
+        if len(applied) > 1 and not computed:
             raise UserError(
                 f"distribution {name}: '{fragment.name}' applies gradients of {' and '.join(sorted(applied))} that are "
                 "computed elsewhere, expected those of one group; use another distribution, such as async"
             )
-        if "gradient" in kinds and "apply" not in kinds:
-            bound = min(staleness[graph.nodes[node].group] for node in fragment.nodes if graph.nodes[node].group)
+        if computed and not applied:
+            bound = min(staleness[node.group] for node in nodes if node.group)
             stale = fragment.replicas - 1
             if stale > bound > 0:  # with 0, gradients are averaged at a barrier
                 raise UserError(
@@ -151,7 +152,7 @@ def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
     """Refuses replays of which learners, or their devices, cannot have equal parts: each would need room for all."""
     found, those = sum(map(len, fragment.devices)), "devices" if fragment.replicas == 1 else f"{fragment.name}s"
     for node in (graph.nodes[name] for name in fragment.nodes):
-        if node.kind != "replay":
+        if not node.traits.draws_batches:
             continue
         replay = node.sampling.replay
         if shared_axis(node.keeps, found) is None:
@@ -169,17 +170,18 @@ def learner_counts(fragments: Sequence[PlacedFragment], graph: Graph) -> dict[st
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
     players, found = home["environment"], dict[str, tuple[int, ...]]()
     for fragment in fragments:
-        kinds = {graph.nodes[node].kind for node in fragment.nodes}
-        if learns(fragment, graph) and {"learn", "gradient"} & kinds and not _other_kinds(fragment, home, graph):
+        takes_samples = any(graph.nodes[node].traits.takes_samples for node in fragment.nodes)
+        if learns(fragment, graph) and takes_samples and not _fed_by(fragment, home, graph):
             shares = fragment.compiled or players is fragment
             most = graph.envs if shares else players.replicas * players.env_splits
             found[fragment.name] = tuple(divisors(math.gcd(graph.blocks(fragment.nodes), most)))
     return found
 
 
-def _other_kinds(fragment: PlacedFragment, home: Mapping[str, PlacedFragment], graph: Graph) -> set[str]:
-    """Nodes elsewhere between environments and learning: they make one value, which learners cannot share."""
-    return {"replay", "map"} & {graph.nodes[node].kind for node, other in home.items() if other is not fragment}
+def _fed_by(fragment: PlacedFragment, home: Mapping[str, PlacedFragment], graph: Graph) -> set[str]:
+    """Kinds of node elsewhere that make one value, which several learners cannot share."""
+    outside = [graph.nodes[node] for node, other in home.items() if other is not fragment]
+    return {node.kind for node in outside if node.traits.feeds_one_learner}
 
 
 def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph: Graph) -> None:

@@ -46,7 +46,7 @@ from runnel.distributions.inline import Inline
 from runnel.distributions.replicated import Replicated
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
 from runnel.execution.building import build
-from runnel.planning.channels import StreamKind
+from runnel.graph.kinds import StreamKind
 from runnel.planning.plan import Machine
 from runnel.transport import memory_check, shared_memory
 

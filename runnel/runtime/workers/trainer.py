@@ -408,7 +408,7 @@ class Trainer:
 
     def _send(self, segment: Segment, values: Values) -> None:
         for node in segment.nodes:
-            if node.kind != "replay":  # an iteration's segment only inserts into it
+            if not node.traits.draws_batches:  # an iteration's segment only inserts into it
                 self._out(node, values)
 
     def _out(self, node: Node, values: Values) -> None:

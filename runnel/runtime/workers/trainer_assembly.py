@@ -93,7 +93,7 @@ def _replays(a: Assignment, stage: Stage, loop: Loop) -> dict[str, ReplayState]:
     """The replays of the nodes here. Several learners have a part of each: no device ever needs room for the whole."""
 
     def make() -> dict[str, ReplayState]:
-        return {node.name: loop.empty_replay(node) for node in stage.nodes if node.kind == "replay"}
+        return {node.name: loop.empty_replay(node) for node in stage.nodes if node.traits.draws_batches}
 
     if a.spmd is None:
         return jax.device_put(worker_checkpoint.load_replays(jax.jit(make)(), a.start.saved))
