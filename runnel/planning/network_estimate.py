@@ -134,9 +134,9 @@ def _times_sent(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
     if not node.loops:
         return 1.0
     rate = next(edge.per_iteration for edge in graph.edges if edge.source == node.name and not edge.published)
-    players = plan.home("environment")
-    if stream.source in players.workers():  # each from its share of the environments
-        rate /= players.replicas
+    stepping = plan.stepping
+    if stream.source in stepping.workers():  # each from its share of the environments
+        rate /= stepping.replicas
     taker = next(fragment for fragment in plan.fragments if stream.target in fragment.workers())
     samples = any(replay in taker.nodes for replay in node.loops)
     return rate if samples else max(rate, 1.0)  # an iteration without a batch sends a message, unless the taker samples
@@ -145,9 +145,9 @@ def _times_sent(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
 def _publications(plan: Plan, graph: Graph, topology: Topology, store: ParameterChannel) -> float:
     """How often in an iteration a learner publishes: once; or for each gradient, or each mean of all workers'."""
     given = [stream for stream in topology.streams if stream.target == store.source]
-    players = plan.home("environment")
-    gradients = [stream for stream in given if stream.kind == "value" and stream.source in players.workers()]
-    if players.replicas == 1 or not gradients or any(stream.kind == "unroll" for stream in given):
+    stepping = plan.stepping
+    gradients = [stream for stream in given if stream.kind == "value" and stream.source in stepping.workers()]
+    if stepping.replicas == 1 or not gradients or any(stream.kind == "unroll" for stream in given):
         return 1.0
     each = _messages(plan, graph, gradients[0])
     return each * len(gradients) if plan.limits[store.group] else each

@@ -49,7 +49,7 @@ def paces(plan: Plan, graph: Graph) -> dict[str, Pace]:
 
 def gathers(fragment: PlacedFragment) -> bool:
     """Whether what workers that step environments make of their own unrolls is taken one by one, as it comes."""
-    return bool(fragment.environments) and fragment.replicas > 1
+    return fragment.steps_envs and fragment.replicas > 1
 
 
 def _works_between(plan: Plan, graph: Graph) -> bool:

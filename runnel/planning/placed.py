@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -31,6 +31,11 @@ class PlacedFragment:
     environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it steps, from and to
     env_splits: int = 1  # blocks that each replica's environments form
 
+    @property
+    def steps_envs(self) -> bool:
+        """Whether its workers step environments."""
+        return bool(self.environments)
+
     def workers(self) -> list[str]:
         """Their names."""
         return [f"{self.name}-{i}" for i in range(self.replicas)] if self.replicas > 1 else [self.name]
@@ -50,6 +55,11 @@ class CutEdge:
     group: str = ""
     node: str = ""  # whose values it carries
     slack: int | None = 0  # by how many updates the source may run ahead; None: the target never waits
+
+
+def stepping_fragment(fragments: Iterable[PlacedFragment]) -> PlacedFragment:
+    """The fragment whose workers step the environments."""
+    return next(fragment for fragment in fragments if fragment.steps_envs)
 
 
 class DrawnPlan(Protocol):

@@ -32,7 +32,7 @@ from runnel.planning.distribution import (
     Synchronisation,
 )
 from runnel.planning.machine import DRIVER, HERE, Machine, in_order
-from runnel.planning.placed import CutEdge, Pattern, PlacedFragment, human_bytes, plural
+from runnel.planning.placed import CutEdge, Pattern, PlacedFragment, human_bytes, plural, stepping_fragment
 from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
 from runnel.planning.reuse import reuses
 from runnel.planning.slacks import matches, slacks
@@ -117,6 +117,11 @@ class Plan:
     def home(self, node: str) -> PlacedFragment:
         """The fragment that holds a node."""
         return next(fragment for fragment in self.fragments if node in fragment.nodes)
+
+    @property
+    def stepping(self) -> PlacedFragment:
+        """The fragment whose workers step the environments."""
+        return stepping_fragment(self.fragments)
 
     @property
     def synchronous(self) -> bool:

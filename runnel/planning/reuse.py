@@ -51,7 +51,7 @@ def _check_learner(
                 f"{called} unrolls reach '{learner.name}' through '{between.name}', which has '{node.name}' "
                 "and keeps none; use reuses=1, or a distribution whose learner takes unrolls directly, such as async"
             )
-    if learner is home["environment"]:
+    if learner.steps_envs:
         raise UserError(
             f"{called} '{learner.name}' learns from what it plays itself, and never waits for unrolls; use reuses=1"
         )

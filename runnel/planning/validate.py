@@ -10,7 +10,7 @@ from runnel.errors import UserError
 from runnel.graph.nodes import Graph, tree_bytes
 from runnel.ops.blocks import divisors, learners_in_words
 from runnel.planning.cuts import PlacedFragment, learns
-from runnel.planning.placed import human_bytes, plural
+from runnel.planning.placed import human_bytes, plural, stepping_fragment
 from runnel.planning.slacks import Slacks
 from runnel.replay import shared_axis
 
@@ -32,25 +32,25 @@ def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
 def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph) -> None:
     """A rollout must be with the environment or with its actor: single steps are sent to no other fragment."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    players = home["environment"]
+    stepping = stepping_fragment(fragments)
     for rollout in graph.of_kind("rollout"):
         act = graph.only("act", rollout.group)
         acts, rolls = home[act.name], home[rollout.name]
-        if rolls is not players and (rolls is not acts or acts is players):
-            where = f"'{players.name}'" if acts is players else f"'{players.name}' or '{acts.name}'"
+        if rolls is not stepping and (rolls is not acts or acts is stepping):
+            where = f"'{stepping.name}'" if acts is stepping else f"'{stepping.name}' or '{acts.name}'"
             raise UserError(
                 f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is "
                 f"assembled with the environment or with `act`: put it into {where}"
             )
-        if acts.replicas > players.replicas:
+        if acts.replicas > stepping.replicas:
             raise UserError(
-                f"{acts.replicas} {acts.name} workers serve {players.replicas} {players.name} workers; "
-                f"use at most {players.replicas} of them",
+                f"{acts.replicas} {acts.name} workers serve {stepping.replicas} {stepping.name} workers; "
+                f"use at most {stepping.replicas} of them",
                 page="performance#what-the-distributions-do",
             )
-        if rolls is acts and acts is not players and players.replicas % acts.replicas:
+        if rolls is acts and acts is not stepping and stepping.replicas % acts.replicas:
             raise UserError(
-                f"{players.replicas} {players.name} workers do not divide over {acts.replicas} {acts.name} workers; "
+                f"{stepping.replicas} {stepping.name} workers do not divide over {acts.replicas} {acts.name} workers; "
                 f"use a multiple of {acts.replicas}",
                 page="performance#what-the-distributions-do",
             )
@@ -83,16 +83,16 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], staleness: Mappi
 def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Mapping[str, int], graph: Graph) -> None:
     """Refuses learners that cannot share a batch, and nodes in different fragments that must be in one."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    players = home["environment"]
+    stepping = stepping_fragment(fragments)
     for fragment in fragments:
         nodes = [graph.nodes[node] for node in fragment.nodes]
         if learns(fragment, graph):
             _check_blocks(fragment, graph)
             _check_replays(fragment, graph)
         if learns(fragment, graph) and fragment.replicas > 1:
-            if players is not fragment and players.replicas * players.env_splits % fragment.replicas:
+            if stepping is not fragment and stepping.replicas * stepping.env_splits % fragment.replicas:
                 raise UserError(
-                    f"{players.replicas} {players.name} workers do not divide over {fragment.replicas} "
+                    f"{stepping.replicas} {stepping.name} workers do not divide over {fragment.replicas} "
                     f"{fragment.name}s; use a multiple of {fragment.replicas}",
                     page="performance#what-the-distributions-do",
                 )
@@ -168,12 +168,12 @@ def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
 def learner_counts(fragments: Sequence[PlacedFragment], graph: Graph) -> dict[str, tuple[int, ...]]:
     """By fragment that learns from what environments made: how many learners, or devices, could share it."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    players, found = home["environment"], dict[str, tuple[int, ...]]()
+    stepping, found = stepping_fragment(fragments), dict[str, tuple[int, ...]]()
     for fragment in fragments:
         takes_samples = any(graph.nodes[node].traits.takes_samples for node in fragment.nodes)
         if learns(fragment, graph) and takes_samples and not _fed_by(fragment, home, graph):
-            shares = fragment.compiled or players is fragment
-            most = graph.envs if shares else players.replicas * players.env_splits
+            shares = fragment.compiled or stepping is fragment
+            most = graph.envs if shares else stepping.replicas * stepping.env_splits
             found[fragment.name] = tuple(divisors(math.gcd(graph.blocks(fragment.nodes), most)))
     return found
 
@@ -197,7 +197,7 @@ def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks
                 f"distribution {name}: fragment '{fragment.name}' trains groups of which {differ}; one worker takes "
                 "the same iterations of all its groups: put each group into its own fragment, or synchronise them alike"
             )
-        if mixed and trained and "environment" in fragment.nodes:
+        if mixed and trained and fragment.steps_envs:
             raise UserError(
                 f"distribution {name}: fragment '{fragment.name}' steps environments of all groups and trains "
                 f"{' and '.join(trained)}, but groups synchronise differently; put the nodes that train elsewhere"
@@ -206,7 +206,7 @@ def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks
     acted_for = {
         fragment.name: {node.group for node in graph.of_kind("act") if node.name in fragment.nodes}
         for fragment in fragments
-        if "environment" not in fragment.nodes
+        if not fragment.steps_envs
     }
     step_servers = [server for server, groups in acted_for.items() if groups & free_in_step]
     waiting = [group for group, limit in slacks.limits.items() if not limit]

@@ -99,7 +99,7 @@ def check_messages(plan, topology):
 def check_turns(plan, topology):
     """In each iteration, each unroll and each value has one taker: replicas that do not share one take turns."""
     home = {worker.name: worker.fragment for worker in topology.workers}
-    players = plan.home("environment")
+    stepping = plan.stepping
     taken = defaultdict(list)
     for s in topology.streams:
         for iteration in range(12):
@@ -110,8 +110,8 @@ def check_turns(plan, topology):
         if kind == "unroll":
             made = [stream.block for stream in streams]
             assert sorted(made) == [block.number for block in topology.blocks]
-        elif source == players.name:  # each has values of its own environments
-            assert sorted(stream.source for stream in streams) == sorted(players.workers())
+        elif source == stepping.name:  # each has values of its own environments
+            assert sorted(stream.source for stream in streams) == sorted(stepping.workers())
         else:
             assert len(streams) == 1
 

@@ -305,7 +305,7 @@ def test_a_layout_that_cannot_be_is_refused(fragments, message):
 
 
 class Apart(Distribution):
-    """So many players, with `beside` among them, and the rest elsewhere."""
+    """So many workers that step, with `beside` among them, and the rest elsewhere."""
 
     def __init__(self, beside, players, synchronisation):
         self.beside, self.players, self.synchronisation = beside, players, synchronisation

@@ -85,7 +85,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
     given: Any = built.distribution
     flags = {each.name: getattr(given, each.name) for each in fields(given) if each.name in known}
     if "env_splits" in flags:
-        flags["env_splits"] = plan.home("environment").env_splits  # as far as the environments could be divided
+        flags["env_splits"] = plan.stepping.env_splits  # as far as the environments could be divided
     return RunSetting(
         flags=flags,
         fragments=tuple(

@@ -109,15 +109,15 @@ class CheckpointProtocol:
           Otherwise it would wait for the rest of an unroll.
         """
         everybody, learners = set(self.group.specs), self.learners - self.in_step
-        players = set(self.plan.home("environment").workers())
-        servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - players
+        stepping = set(self.plan.stepping.workers())
+        servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - stepping
         nodes = list(self.graph.nodes)  # in the order of the data flow
         flows = sorted(self.plan.fragments, key=lambda fragment: min(map(nodes.index, fragment.nodes)))
-        makers = [set(fragment.workers()) - players - servers - learners for fragment in flows]
-        others = [players - learners, servers - learners, *makers]
+        makers = [set(fragment.workers()) - stepping - servers - learners for fragment in flows]
+        others = [stepping - learners, servers - learners, *makers]
         if not learners:
             return [self.in_step, everybody - self.in_step]
-        rolls = self._acting_in_step() - players
+        rolls = self._acting_in_step() - stepping
         order = [learners, *others] if len(learners) > 1 and not self.in_step else [*others, learners]
         return [self.in_step, rolls - self.in_step, *(stage - rolls - self.in_step for stage in order)]
 

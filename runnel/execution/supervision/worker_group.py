@@ -236,7 +236,7 @@ class WorkerGroup:
 
 def barrier_workers(plan: Plan, graph: Graph) -> list[str]:
     """The actors that synchronise at a barrier after each unroll; learners are not among them."""
-    fragment = plan.home("environment")
+    fragment = plan.stepping
     acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
     synchronise = plan.synchronous and fragment.replicas > 1
     return fragment.workers() if acts and synchronise and not learns(fragment, graph) else []

@@ -144,7 +144,7 @@ class Assignment:
 
     @property
     def steps_envs(self) -> bool:
-        return "environment" in self.fragment.nodes
+        return self.fragment.steps_envs
 
     @property
     def serves_actions(self) -> bool:

@@ -138,11 +138,11 @@ def make_unroll_collector(a: Assignment) -> tuple[BatchCollector | None, list[En
 def make_gradient_collector(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
     """A collector of the values of workers that each compute from their own environments, and the node of each source;
     None if there are none. The values are taken one at a time, or at a barrier all together."""
-    players = a.plan.home("environment")
+    stepping = a.plan.stepping
     found = [
         (stream.node, port) for stream, port in a.ends.streams.items()
-        if stream.kind == "value" and isinstance(port, InPort) and stream.source in players.workers()
-        and gathers(players)
+        if stream.kind == "value" and isinstance(port, InPort) and stream.source in stepping.workers()
+        and gathers(stepping)
     ]  # fmt: skip
     if not found or a.consumed_groups:
         return None, []
