@@ -92,8 +92,8 @@ class Sampling:
 class Node:
     """One function of the loop.
 
-    `loops` names the replays whose batches reach the node: it runs once per batch. A node without runs once
-    per iteration.
+    `replays` names the replays whose batches reach the node. With any, it runs once per batch; without, once per
+    iteration.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Node:
     output: PyTree
     function: Callable[..., Any] | None = None
     settings: Rollout | Sampling | None = None
-    loops: frozenset[str] = frozenset()
+    replays: frozenset[str] = frozenset()
     priorities: Ref | None = None  # of a prioritised replay: where its new priorities come from
     blocks: tuple[Blocks, ...] = ()  # how it cuts what environments made into minibatches
     keeps: PyTree = None  # from one iteration to the next: all that is in a replay

@@ -37,7 +37,7 @@ def notes(
 
 def _staleness(slacks: Slacks, graph: Graph) -> str:
     algorithm, declared = algorithm_name(graph.algorithm), graph.algorithm.max_staleness
-    said, staleness = f"{algorithm} declares max_staleness {declared}", slacks.staleness
+    said, staleness = f"{algorithm} declares max_staleness {declared}", slacks.staleness_updates
     if len(set(staleness.values())) > 1:
         bounds = ", ".join(f"{group} {bound}" for group, bound in staleness.items())
         return f"{said}, the distribution allows {bounds}: actors wait before they exceed it"
@@ -57,7 +57,7 @@ def _reuses(slacks: Slacks, graph: Graph) -> list[str]:
     """Of groups that ask to learn from unrolls more than once."""
     found = []
     for group in graph.learning_groups:
-        asked, bound = graph.algorithm.for_group(group).reuses, slacks.staleness[group]
+        asked, bound = graph.algorithm.for_group(group).reuses, slacks.staleness_updates[group]
         if asked > 1 and bound:
             while_ = f"while it is at most {bound} updates old and no newer one has come"
             found.append(f"reuses={asked}: an unroll is learnt from up to {asked} times, {while_}")

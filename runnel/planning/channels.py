@@ -203,7 +203,7 @@ class _Opening:
     def _unrolls(self, cut: CutEdge) -> Iterator[StreamSpec]:
         """Trajectories, block by block, from the workers that build them."""
         rolls, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
-        slots = min(self.plan.limits[cut.group] + 1, MOST_SLOTS)
+        slots = min(self.plan.limit_iterations[cut.group] + 1, MOST_SLOTS)
         for block in self.blocks:
             source = block.worker if rolls is self.stepping else server_of(rolls, self.stepping, block)
             message = schema(unroll_fields(self.types[cut.group], self.graph.unroll, len(block.envs)))
@@ -222,7 +222,7 @@ class _Opening:
         gives, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
         refs = sent(self.graph, self.graph.nodes[cut.node], taker)
         message = (ACTED, *schema_of(jax.tree.leaves([ref.type for ref in refs])))
-        slots = 2 if self.plan.limits[cut.group] else 1
+        slots = 2 if self.plan.limit_iterations[cut.group] else 1
         for i, source in enumerate(gives.workers()):
             for j, target in enumerate(taker.workers()):
                 # Workers that step environments each have their own values, and begin the next once the last is taken.

@@ -55,7 +55,7 @@ def _cut_edge(
     copies = target.replicas if pattern == "broadcast" else 1
     named = f" of {group}" if len(graph.spec.groups) > 1 else ""
     own = [slacks.by_edge[k] for k in places]
-    slack = None if None in own else min(max(filter(None, own), default=0), slacks.staleness[group])
+    slack = None if None in own else min(max(filter(None, own), default=0), slacks.staleness_updates[group])
     return CutEdge(
         source.name, target.name, tuple(f"{name}{named}" for name in values), pattern,
         described(edges, slack, group, slacks, graph), round(tree_bytes(values) * times * copies),

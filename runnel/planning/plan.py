@@ -78,6 +78,10 @@ EVALUATOR = "evaluator"
 """Evaluation workers are named `evaluator-0` and so on."""
 
 
+JSON_KEYS = {"staleness_updates": "staleness", "limit_iterations": "limits", "step_synchronous": "in_step"}
+"""The keys of fields that `runnel plan --format json` calls otherwise."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Fragments in their places and the edges cut between them.
@@ -93,9 +97,9 @@ class Plan:
     fragments: tuple[PlacedFragment, ...]
     cuts: tuple[CutEdge, ...]
     synchronisation: Synchronisation  # of the cut edges that the layout does not name
-    staleness: Mapping[str, int]  # by group: how many updates old what is learnt from may be; 0: it is synchronous
-    limits: Mapping[str, int]  # by group: the same in iterations
-    in_step: frozenset[str]  # the groups whose environments and actions wait for each other at every step
+    staleness_updates: Mapping[str, int]  # by group: how old what is learnt from may be; 0: it is synchronous
+    limit_iterations: Mapping[str, int]  # by group: the same in iterations
+    step_synchronous: frozenset[str]  # the groups whose environments and actions wait for each other at every step
     reuses: Mapping[str, int]  # by group: how often an unroll may be learnt from
     learners: Mapping[str, tuple[int, ...]]  # by fragment that learns: how many learners, or devices, could share it
     notes: tuple[str, ...] = ()  # advisories for the user
@@ -126,12 +130,12 @@ class Plan:
     @property
     def synchronous(self) -> bool:
         """Whether every group waits for its learner: training is then the same as in one process."""
-        return not any(self.staleness.values())
+        return not any(self.staleness_updates.values())
 
     @property
     def mixed(self) -> bool:
         """Whether some groups wait for their learner at every unroll, and others do not."""
-        return any(self.limits.values()) and not all(self.limits.values())
+        return any(self.limit_iterations.values()) and not all(self.limit_iterations.values())
 
     @property
     def on_cpus(self) -> bool:
@@ -145,8 +149,9 @@ class Plan:
 
     def json(self) -> dict[str, Any]:
         across = None if self.across is None else self.across.json()
-        in_step = sorted(self.in_step)
-        return {**asdict(self), "in_step": in_step, "across": across, "workers": self.workers}
+        changed = {"step_synchronous": sorted(self.step_synchronous), "across": across}
+        fields = {JSON_KEYS.get(name, name): value for name, value in (asdict(self) | changed).items()}
+        return {**fields, "workers": self.workers}
 
     def text(self) -> str:
         """For the user."""
@@ -243,8 +248,8 @@ def build_plan(
     )
     found = slacks(name, layout, {node: each.name for each in placed for node in each.nodes}, graph)
     check_unrolling(name, placed, graph)
-    check_parts(name, placed, found.staleness, graph)
-    check_learning(name, placed, found.staleness, graph)
+    check_parts(name, placed, found.staleness_updates, graph)
+    check_learning(name, placed, found.staleness_updates, graph)
     check_synchronisation(name, placed, found, graph)
     hosts = {
         worker: ordered[seat.machine].name
@@ -260,9 +265,9 @@ def build_plan(
         fragments=placed,
         cuts=cut_edges(placed, found, graph),
         synchronisation=layout.synchronisation,
-        staleness=found.staleness,
-        limits=found.limits,
-        in_step=found.in_step,
+        staleness_updates=found.staleness_updates,
+        limit_iterations=found.limit_iterations,
+        step_synchronous=found.step_synchronous,
         reuses=reuses(name, placed, found, graph),
         learners=learner_counts(placed, graph),
         notes=notes(distribution, placed, layout.asynchronous, found, graph, ordered, hosts),

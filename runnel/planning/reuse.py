@@ -23,14 +23,14 @@ def reuses(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph
         wanted = asked > 1 and group in graph.learning_groups
         if wanted:
             _check_replay(group, asked, graph)
-        found[group] = asked if wanted and slacks.limits[group] else 1
+        found[group] = asked if wanted and slacks.limit_iterations[group] else 1
         if found[group] > 1:
             _check_learner(name, group, asked, fragments, slacks, graph)
     return found
 
 
 def _check_replay(group: str, asked: int, graph: Graph) -> None:
-    if any(node.loops for node in graph.learners(group)):
+    if any(node.replays for node in graph.learners(group)):
         raise UserError(
             f"{algorithm_name(graph.algorithm)}: found reuses={asked} and a replay; samples_per_insert says how often "
             "items of a replay are learnt from: use reuses=1"
@@ -61,7 +61,7 @@ def _check_learner(
             f"{called} {learner.replicas} {learner.name}s on {devices} devices learn together, and could only repeat a "
             f"batch while none of them has new unrolls; use reuses=1, or 1 {learner.name} on one device"
         )
-    waiting = [each for each, limit in slacks.limits.items() if not limit]
+    waiting = [each for each, limit in slacks.limit_iterations.items() if not limit]
     if waiting:
         raise UserError(
             f"{called} group {' and '.join(waiting)} waits for its learner at every unroll, so that unrolls are taken "

@@ -33,16 +33,16 @@ class Slacks:
     sums: Mapping[str, int]
     """By group: the largest sum of slacks along one of its cycles, and at most the algorithm's `max_staleness`."""
 
-    limits: Mapping[str, int]
+    limit_iterations: Mapping[str, int]
     """By group: how many iterations, each of one or more updates, an unroll may be behind within that sum."""
 
-    in_step: frozenset[str]
+    step_synchronous: frozenset[str]
     """The groups whose environments and actions wait for each other at every step."""
 
     @property
-    def staleness(self) -> dict[str, int]:
+    def staleness_updates(self) -> dict[str, int]:
         """By group: the most updates that what is learnt from may be old. 0: actors and learner wait for each other."""
-        return {group: self.sums[group] if limit else 0 for group, limit in self.limits.items()}
+        return {group: self.sums[group] if limit else 0 for group, limit in self.limit_iterations.items()}
 
 
 def matches(pattern: str, node: Node) -> bool:
@@ -70,7 +70,7 @@ def slacks(name: str, layout: Layout, homes: Mapping[str, str], graph: Graph) ->
     if layout.synchronisation.every_step:
         barriers |= {*graph.spec.groups}
     synchronous = {group for group, limit in limits.items() if not limit}
-    return Slacks(found, sums, limits, _in_step(barriers | synchronous, homes, graph))
+    return Slacks(found, sums, limits, _step_synchronous(barriers | synchronous, homes, graph))
 
 
 def group_of(edge: Edge, graph: Graph) -> str:
@@ -84,7 +84,7 @@ def limits_in_iterations(sums: Mapping[str, int], homes: Mapping[str, str], grap
     for group, bound in sums.items():
         learners = graph.learners(group)
         # The last update from the unrolls themselves, not from a replay, comes after the others of its iteration.
-        last = max(0, sum(not node.loops for node in learners) - 1)
+        last = max(0, sum(not node.replays for node in learners) - 1)
         limits[group] = max(0, (bound - last) // updates_per_iteration(graph, group))
     shared = [
         {n.group for n in graph.after_rollout() if homes[n.name] == each} for each in dict.fromkeys(homes.values())
@@ -104,7 +104,7 @@ def updates_per_iteration(graph: Graph, group: str) -> int:
     return max(1, sum(math.ceil(rate) for rate in rates))
 
 
-def _in_step(groups: Collection[str], homes: Mapping[str, str], graph: Graph) -> frozenset[str]:
+def _step_synchronous(groups: Collection[str], homes: Mapping[str, str], graph: Graph) -> frozenset[str]:
     """All groups that are acted for in step: those that are to be, those whose trajectories are put together where they
     are acted for, and others that the same workers act for."""
     away = {node.group for node in graph.of_kind("rollout") if homes[node.name] != homes["environment"]}
@@ -238,9 +238,9 @@ def _longest(group: str, cut: Sequence[int], slack: Mapping[int, int | None], gr
 def described(edges: Collection[Edge], slack: int | None, group: str, slacks: Slacks, graph: Graph) -> str:
     """How edges that travel together synchronise."""
     carried = {edge.what for edge in edges}
-    free = slacks.staleness[group] > 0
+    free = slacks.staleness_updates[group] > 0
     if carried & EXCHANGED:
-        return str(Barrier("step")) if group in slacks.in_step else "request and reply every step"
+        return str(Barrier("step")) if group in slacks.step_synchronous else "request and reply every step"
     if free and any(edge.published for edge in edges):
         return "asynchronous, the newest wins" if not slack else f"asynchronous, staleness at most {slack}"
     if free and slack is None:
@@ -250,5 +250,5 @@ def described(edges: Collection[Edge], slack: int | None, group: str, slacks: Sl
     if carried & {"gradients", "state"}:
         return "barrier every gradient step"
     # Parameters are written with every batch, and read with every unroll.
-    replayed = not any(edge.published for edge in edges) and any(graph.nodes[edge.source].loops for edge in edges)
+    replayed = not any(edge.published for edge in edges) and any(graph.nodes[edge.source].replays for edge in edges)
     return "barrier every batch" if replayed else str(Barrier("unroll"))

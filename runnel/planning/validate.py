@@ -119,7 +119,7 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
                     f"{fragment.name}s, or an algorithm with a higher max_staleness"
                 )
     for node in graph.nodes.values():
-        if len({home[replay].name for replay in node.loops}) > 1:
+        if len({home[replay].name for replay in node.replays}) > 1:
             raise UserError(
                 f"distribution {name} spreads the replays that feed '{node.name}' over several fragments; "
                 "put them into one"
@@ -187,7 +187,7 @@ def _fed_by(fragment: PlacedFragment, home: Mapping[str, PlacedFragment], graph:
 def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph: Graph) -> None:
     """Refuses groups that synchronise differently in one worker, and servers that could not pause together."""
     waits = {group: "is asynchronous" if bound else "waits at a barrier" for group, bound in slacks.sums.items()}
-    mixed = len({bool(limit) for limit in slacks.limits.values()}) > 1
+    mixed = len({bool(limit) for limit in slacks.limit_iterations.values()}) > 1
     for fragment in fragments:
         nodes = [graph.nodes[node] for node in fragment.nodes]
         trained = dict.fromkeys(node.group for node in nodes if node.traits.trains)
@@ -202,14 +202,14 @@ def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks
                 f"distribution {name}: fragment '{fragment.name}' steps environments of all groups and trains "
                 f"{' and '.join(trained)}, but groups synchronise differently; put the nodes that train elsewhere"
             )
-    free_in_step = {group for group in slacks.in_step if slacks.limits[group]}
+    free_in_step = {group for group in slacks.step_synchronous if slacks.limit_iterations[group]}
     acted_for = {
         fragment.name: {node.group for node in graph.of_kind("act") if node.name in fragment.nodes}
         for fragment in fragments
         if not fragment.steps_envs
     }
     step_servers = [server for server, groups in acted_for.items() if groups & free_in_step]
-    waiting = [group for group, limit in slacks.limits.items() if not limit]
+    waiting = [group for group, limit in slacks.limit_iterations.items() if not limit]
     for server in step_servers:
         # Only a server that waits for the parameters of a synchronous group stops where the environments stop.
         if waiting and not acted_for[server] & {*waiting}:

@@ -92,7 +92,7 @@ def check_messages(plan, topology):
         found[s.kind, s.group, s.node, envs.get(s.block)].add((s.schema, s.slots))
         assert s.slots >= 1
         if s.kind == "unroll":
-            assert s.slots <= min(MOST_SLOTS, 1 + plan.limits[s.group])
+            assert s.slots <= min(MOST_SLOTS, 1 + plan.limit_iterations[s.group])
     assert {key: messages for key, messages in found.items() if len(messages) > 1} == {}
 
 

@@ -57,7 +57,10 @@ def test_all_nine_distributions_of_the_design_make_a_plan():
         assert sorted(n for f in built.fragments for n in f.nodes) == sorted(
             ["environment", "act", "rollout", "gradient", "apply"]
         )
-        assert json.loads(json.dumps(built.json()))["workers"] == built.workers
+        written = json.loads(json.dumps(built.json()))
+        assert written["workers"] == built.workers
+        assert {"staleness", "limits", "in_step"} <= {*written}
+        assert not {"staleness_updates", "limit_iterations", "step_synchronous"} & {*written}
         assert name in built.text()
 
 
@@ -384,10 +387,10 @@ def test_nobody_runs_further_ahead_than_the_algorithm_bears():
         max_staleness = 3
 
     built = plan(Eager(5), Patient())
-    assert built.staleness == {"agent": 3}
+    assert built.staleness_updates == {"agent": 3}
     assert built.notes[0].startswith("Patient declares max_staleness 3: ")
     built = plan(Eager(2), Patient())
-    assert built.staleness == {"agent": 2}
+    assert built.staleness_updates == {"agent": 2}
     assert built.notes[0].startswith("Patient declares max_staleness 3, the distribution allows 2: ")
     with pytest.raises(UserError, match=r"found BoundedStaleness\(-1\), expected a whole number of updates, 0 or more"):
         plan(Eager(-1))

@@ -44,7 +44,8 @@ class CheckpointProtocol:
 
     def _is_synchronous(self, learner: str) -> bool:
         nodes = self.plan.fragment(self.group.specs[learner].fragment).nodes
-        return any(not self.plan.limits[node.group] for node in map(self.graph.nodes.__getitem__, nodes) if node.group)
+        groups = {self.graph.nodes[node].group for node in nodes} - {""}
+        return any(not self.plan.limit_iterations[group] for group in groups)
 
     def _training(self) -> set[str]:
         """The workers that process unrolls."""
@@ -123,8 +124,9 @@ class CheckpointProtocol:
 
     def _acting_in_step(self) -> set[str]:
         """The workers that act in step for asynchronous groups."""
-        acts = [node for node in self.graph.of_kind("act") if node.group in self.plan.in_step]
-        return {n for node in acts if self.plan.limits[node.group] for n in self.plan.home(node.name).workers()}
+        acts = [node for node in self.graph.of_kind("act") if node.group in self.plan.step_synchronous]
+        free = [node for node in acts if self.plan.limit_iterations[node.group]]
+        return {name for node in free for name in self.plan.home(node.name).workers()}
 
     def _all_paused(self) -> bool:
         self._align()

@@ -149,7 +149,7 @@ class WorkerGroup:
         return {
             "environment": self.config["environment"],
             "unroll": self.graph.unroll,
-            "early": not self.plan.in_step,
+            "early": not self.plan.step_synchronous,
             "leads": {group: pace.lead for group, pace in paces(self.plan, self.graph).items()},
             "rolled": [node.group for node in rollouts if node.name in fragment.nodes],
             "discounts": {node.group: node.rollout.discount for node in rollouts},

@@ -56,7 +56,7 @@ def schedule(graph: Graph, stage: Stage) -> Schedule:
     held = {node.name for node in stage.nodes}
     whole = [c for c in stage.components if c.names <= held]
     cut = [c for c in stage.components if c.names & held and c not in whole]
-    each = [node for node in stage.nodes if not node.loops or node.traits.draws_batches]
+    each = [node for node in stage.nodes if not node.replays or node.traits.draws_batches]
     segments = _segments(graph, each, held)
     if whole:
         last = segments.pop() if segments else Segment((), ())

@@ -35,7 +35,7 @@ def make_trainer(a: Assignment, remote_states: RemoteStates | None) -> Trainer:
     incoming, outgoing = _value_ports(a)
     settings = TrainerSettings(
         counts_episodes=bool(a.counted_groups),
-        in_order=not a.free,
+        awaits_priorities=not a.free,
         pauses_in_waits=a.pauses,
         taken_singly=a.gathered,
         turns=a.fragment.replicas if _takes_turns(a) else 1,
@@ -45,7 +45,7 @@ def make_trainer(a: Assignment, remote_states: RemoteStates | None) -> Trainer:
     trainer = Trainer(
         a.context, a.graph, stage, Loop(a.graph), carry, incoming, outgoing, settings, remote_states, a.spmd
     )
-    for credit, cut in zip(trainer.credits, trainer.plan.cut_components, strict=True):
+    for credit, cut in zip(trainer.credits, trainer.schedule.cut_components, strict=True):
         if cut.samples:
             worker_checkpoint.load_credit(credit, cut.component, a.start.saved)
     return trainer
@@ -132,7 +132,7 @@ def make_unroll_collector(a: Assignment) -> tuple[BatchCollector | None, list[En
             places.append(place)
     if not sources:
         return None, []
-    return BatchCollector(a.context, sources, len(sources), a.limit, "unrolls", in_order=a.in_order), places
+    return BatchCollector(a.context, sources, len(sources), a.limit_iterations, "unrolls", in_order=a.in_order), places
 
 
 def make_gradient_collector(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
@@ -147,4 +147,5 @@ def make_gradient_collector(a: Assignment) -> tuple[BatchCollector | None, list[
     if not found or a.consumed_groups:
         return None, []
     ports = [[port] for _, port in found]
-    return BatchCollector(a.context, ports, 1, a.limit, "gradients", in_order=not a.free), [node for node, _ in found]
+    nodes = [node for node, _ in found]
+    return BatchCollector(a.context, ports, 1, a.limit_iterations, "gradients", in_order=not a.free), nodes
