@@ -58,7 +58,7 @@ def _cut_edge(
     slack = None if None in own else min(max(filter(None, own), default=0), slacks.staleness_updates[group])
     return CutEdge(
         source.name, target.name, tuple(f"{name}{named}" for name in values), pattern,
-        described(edges, slack, group, slacks, graph), round(tree_bytes(values) * times * copies),
+        described(places, slack, group, slacks, graph), round(tree_bytes(values) * times * copies),
         channel, group, node, slack,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from runnel.errors import UserError, nearest
 from runnel.graph.nodes import Edge, Graph, Node
 from runnel.planning.distribution import REST, Layout
-from runnel.planning.synchronisation import Barrier, Synchronisation, is_whole
+from runnel.planning.synchronisation import Barrier, BoundedStaleness, Synchronisation, is_whole
 
 EXCHANGED = frozenset({"observation", "step", "action", "act", "memory"})
 """Values that go between environments and what acts for them. Environments step only once their actions have come."""
@@ -29,6 +29,9 @@ class Slacks:
 
     by_edge: Mapping[int, int | None]
     """By place in `graph.edges`. None: the target takes what has come and never waits, as for priorities."""
+
+    synchronisations: Mapping[int, Synchronisation]
+    """By place in `graph.edges`: what the layout says of a cut edge, by its name or for the rest."""
 
     sums: Mapping[str, int]
     """By group: the largest sum of slacks along one of its cycles, and at most the algorithm's `max_staleness`."""
@@ -70,7 +73,8 @@ def slacks(name: str, layout: Layout, homes: Mapping[str, str], graph: Graph) ->
     if layout.synchronisation.every_step:
         barriers |= {*graph.spec.groups}
     synchronous = {group for group, limit in limits.items() if not limit}
-    return Slacks(found, sums, limits, _step_synchronous(barriers | synchronous, homes, graph))
+    said = {k: named.get(k, layout.synchronisation) for k in cut}
+    return Slacks(found, said, sums, limits, _step_synchronous(barriers | synchronous, homes, graph))
 
 
 def group_of(edge: Edge, graph: Graph) -> str:
@@ -165,7 +169,7 @@ def _meant(name: str, ends: tuple[str, str], homes: Mapping[str, str], graph: Gr
 
 def _named_slack(name: str, edge: Edge, synchronisation: Synchronisation) -> int:
     """The slack of an edge that a layout names; refuses what the edge cannot do."""
-    called = f"distribution {name} gives the edge from '{edge.source}' to '{edge.target}' {synchronisation}"
+    called = f"distribution {name} sets {synchronisation} on the edge from '{edge.source}' to '{edge.target}'"
     if edge.what in EXCHANGED:
         if not synchronisation.every_step:
             raise UserError(
@@ -235,20 +239,28 @@ def _longest(group: str, cut: Sequence[int], slack: Mapping[int, int | None], gr
 # In words
 
 
-def described(edges: Collection[Edge], slack: int | None, group: str, slacks: Slacks, graph: Graph) -> str:
-    """How edges that travel together synchronise."""
+def described(places: Collection[int], slack: int | None, group: str, slacks: Slacks, graph: Graph) -> str:
+    """How edges that travel together synchronise, by their places in `graph.edges`."""
+    edges = [graph.edges[k] for k in places]
     carried = {edge.what for edge in edges}
+    said = [slacks.synchronisations[k] for k in places]
     free = slacks.staleness_updates[group] > 0
     if carried & EXCHANGED:
-        return str(Barrier("step")) if group in slacks.step_synchronous else "request and reply every step"
+        return _called(said, Barrier("step")) if group in slacks.step_synchronous else "request and reply every step"
+    if free and slack:  # less than the layout says where the algorithm tolerates less
+        return _called(said, BoundedStaleness(slack))
     if free and any(edge.published for edge in edges):
-        return "asynchronous, the newest wins" if not slack else f"asynchronous, staleness at most {slack}"
-    if free and slack is None:
-        return "asynchronous, as they arrive"
+        return "asynchronous, newest version"
     if free:
-        return f"asynchronous, staleness at most {slack}" if slack else "asynchronous, in order"
+        return "asynchronous, as they arrive" if slack is None else "asynchronous, in order"
     if carried & {"gradients", "state"}:
         return "barrier every gradient step"
     # Parameters are written with every batch, and read with every unroll.
     replayed = not any(edge.published for edge in edges) and any(graph.nodes[edge.source].replays for edge in edges)
-    return "barrier every batch" if replayed else str(Barrier("unroll"))
+    return "barrier every batch" if replayed else _called(said, Barrier("unroll"))
+
+
+def _called(said: Collection[Synchronisation], meant: Synchronisation) -> str:
+    """What an edge's synchronisation is called: as the layout calls it, if that is what the edge does."""
+    does = (meant.slack, meant.asynchronous, meant.every_step)
+    return str(next((each for each in said if (each.slack, each.asynchronous, each.every_step) == does), meant))

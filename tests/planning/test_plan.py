@@ -190,7 +190,7 @@ class Bearing(GradientReinforce):
 
 STEPS = {"observation": "barrier every step", "action": "barrier every step"}
 UNROLLS = {"trajectory": "barrier every unroll", "params": "barrier every unroll"}
-AT_MOST_3, NEWEST = "asynchronous, staleness at most 3", "asynchronous, the newest wins"
+AT_MOST_3, NEWEST = "asynchronous, staleness at most 3", "asynchronous, newest version"
 REPLIES = {"observation": "request and reply every step", "action": "request and reply every step"}
 
 

@@ -84,7 +84,7 @@ def test_of_several_paths_the_longest_counts():
     assert {cut.what[0]: cut.synchronisation for cut in plan.cuts} == {
         "trajectory": "asynchronous, staleness at most 2",
         "batch": "asynchronous, staleness at most 3",
-        "params": "asynchronous, the newest wins",
+        "params": "asynchronous, newest version",
     }
 
 
@@ -112,6 +112,24 @@ class Own(Synchronisation):
         return f"own of {self._slack}"
 
 
+class Lockstep(Own):
+    """A barrier of a user's own."""
+
+    asynchronous = False
+
+
+def test_plans_call_a_synchronisation_as_it_calls_itself_unless_the_algorithm_tolerates_less():
+    fragments = (ACTOR, Fragment("learner", (REST,)))
+    for synchronisation, bound, called in [
+        (Own(3), 9, "own of 3"), (Own(3), 2, "asynchronous, staleness at most 2"), (Own(3), 0, "barrier every unroll"),
+        (Lockstep(0), 9, "own of 0"), (Barrier(), 9, "barrier every unroll"), (STEP, 9, "barrier every unroll"),
+    ]:  # fmt: skip
+        plan, _ = planned(fragments, synchronisation, algorithm=Ages(bound=bound))
+        assert {cut.synchronisation for cut in plan.cuts if cut.node == "rollout"} == {called}
+    plan, _ = planned(CHAIN, Barrier(), {("map", "map2"): Own(4)})
+    assert [cut.synchronisation for cut in plan.cuts if cut.node == "map"] == ["own of 4"]
+
+
 def test_a_synchronisation_of_a_users_own_has_a_whole_slack():
     fragments = (ACTOR, Fragment("learner", (REST,)))
     plan, _ = planned(fragments, Own(3), algorithm=Ages(bound=9))
@@ -137,7 +155,7 @@ def test_one_group_waits_and_another_does_not():
         "trajectory of hunter": "barrier every unroll",
         "trajectory of runners": "asynchronous, staleness at most 4",
         "params of hunter": "barrier every unroll",
-        "params of runners": "asynchronous, the newest wins",
+        "params of runners": "asynchronous, newest version",
     }
     assert plan.notes[0].startswith(
         "TeamAges declares max_staleness 100, the distribution allows hunter 0, runners 4: "
@@ -152,8 +170,8 @@ def test_what_acts_may_wait_every_step_while_the_learner_does_not():
         "observation": "barrier every step",
         "action": "barrier every step",
         "trajectory": "asynchronous, staleness at most 4",
-        "params": "asynchronous, the newest wins",
-        "version": "asynchronous, the newest wins",
+        "params": "asynchronous, newest version",
+        "version": "asynchronous, newest version",
     }
     free, _ = planned(SERVED, BoundedStaleness(4), algorithm=Ages(bound=9))
     assert free.step_synchronous == frozenset()
