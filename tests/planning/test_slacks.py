@@ -256,9 +256,3 @@ def test_priorities_are_not_named():
     fragments = (ACTOR, Fragment("store", ("map", "replay")), Fragment("learner", (REST,)))
     with pytest.raises(UserError, match="priorities follow the batches that they belong to"):
         planned(fragments, Barrier(), {("gradient", "replay"): Barrier()}, algorithm)
-
-
-def test_nodes_that_learn_for_one_group_stay_together():
-    fragments = (ACTOR, Fragment("one", ("learn2",)), Fragment("two", (REST,)))
-    with pytest.raises(UserError, match="spreads the nodes that learn for group 'agent' over fragments two and one"):
-        planned(fragments, Barrier(), algorithm=Ages(learns=2))
