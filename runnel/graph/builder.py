@@ -1,4 +1,4 @@
-"""The graph as a loop is being said: nodes and edges, and the types of what flows along them.
+"""Builds the dataflow graph while a loop is traced: nodes, edges, and the types of what flows along them.
 
 `jax.eval_shape` gives every edge its type, so a wrong shape or a missing field is an error here, before
 anything runs.
@@ -27,7 +27,7 @@ from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
 
 
 class Builder:
-    """Collects nodes and edges while the loop is being said.
+    """Collects nodes and edges while `loop` is traced.
 
     It is one class because every call of `Flow` adds to the same nodes and edges, and is checked against those that
     were added before it.
@@ -100,7 +100,7 @@ class Builder:
         return Ref(node, trajectory)
 
     def played_columns(self, group: str, trajectory: Ref) -> Ref:
-        """The columns of a trajectory in whose environments the group plays: a node of its own, unless they are all."""
+        """The columns of the environments in which the group plays: by a node of its own, unless it plays in all."""
         agents = self.spec.groups[group]
         if all(agents.plays):
             return trajectory

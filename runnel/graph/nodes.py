@@ -182,7 +182,7 @@ class Graph:
         return next(node for node in self.of_kind(kind) if node.group == group)
 
     def after_rollout(self) -> list[Node]:
-        """The nodes that take trajectories or what is made of them, in the loop's order."""
+        """The nodes that take trajectories, or values that follow from them, in the loop's order."""
         return [node for node in self.nodes.values() if node.traits.trains]
 
     def learners(self, group: str | None = None) -> list[Node]:
@@ -204,7 +204,7 @@ class Graph:
         return blocks.block_count(self.envs, self._cut_by(nodes))
 
     def envs_for(self, learners: int, nodes: Iterable[str] | None = None) -> int:
-        """So many learners can share any multiple of this number of environments."""
+        """This number of learners can share any multiple of the returned number of environments."""
         return blocks.envs_for(learners, self.envs, self._cut_by(nodes))
 
     def _cut_by(self, nodes: Iterable[str] | None) -> list[Blocks]:
@@ -217,7 +217,7 @@ class Graph:
 
     @property
     def bytes(self) -> int:
-        """Of the learners' states, of what the nodes make in one iteration, and of what replays keep."""
+        """The size of learners' states, of the nodes' outputs in one iteration, and of replays."""
         leaves = jax.tree.leaves([dict(self.states), [(node.output, node.keeps) for node in self.nodes.values()]])
         return tree_bytes([leaf for leaf in leaves if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)])
 

@@ -216,7 +216,7 @@ def _in_words(devices: Sequence[str]) -> str:
 
 
 def with_evaluation(plan: Plan, workers: int) -> Plan:
-    """The plan with so many evaluation workers, which are shown where there are several machines."""
+    """The plan with this number of evaluation workers, which it shows where there are several machines."""
     if not plan.hosts:
         return plan
     cpus = {machine.name: machine.cpus for machine in plan.machines}
@@ -349,7 +349,7 @@ class NotCompiled(UserError):
 
 def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment) -> None:
     if fragment.replicas < 1:
-        raise UserError(f"{fragment.name}: {fragment.replicas} replicas asked for; 1 is the least")
+        raise UserError(f"{fragment.name}: found replicas={fragment.replicas}, expected 1 or more")
     if fragment.compiled and "environment" in nodes and not is_traceable(environment):
         raise NotCompiled(
             f"'{graph.spec.name}' is a host environment and cannot be compiled into one XLA program; train it with "

@@ -1,7 +1,7 @@
-"""How often a learner may learn from the same unrolls: as often as the algorithm asks, where they may grow old at all.
+"""How often a learner may learn from the same unrolls: as often as the algorithm asks, where samples may be old.
 
-What is kept to be learnt from again is with the learner, as it has come from what made it. So the learner takes unrolls
-directly, in any order, and is one worker on one device; a plan of which that is not true is refused.
+The learner keeps the newest unrolls as actors sent them. So it must take unrolls directly and in any order, and be one
+worker on one device; other plans are refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _check_learner(
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
     trains = [node for node in graph.after_rollout() if node.group == group]
     learner = home[graph.learners(group)[0].name]
-    called = f"distribution {name}: reuses={asked} cannot be had, for"
+    called = f"distribution {name}: found reuses={asked}, but"
     for node in trains:
         between = home[node.name]
         if between is not learner:
@@ -53,7 +53,7 @@ def _check_learner(
             )
     if learner.steps_envs:
         raise UserError(
-            f"{called} '{learner.name}' learns from what it plays itself, and never waits for unrolls; use reuses=1"
+            f"{called} '{learner.name}' steps its environments itself and never waits for unrolls; use reuses=1"
         )
     devices = sum(map(len, learner.devices))
     if devices > 1:

@@ -1,11 +1,12 @@
-"""How each cut edge synchronises, and what that adds up to: the staleness that each group's learner may see.
+"""How each cut edge synchronises, and the staleness bound of each group that follows.
 
-Every cut edge has a slack, the number of updates by which its source may run ahead of its target; a barrier has 0. Data
-goes from a rollout along a path of edges to its learner, and parameters come back: a cycle. What is learnt from is at
-most as many updates old as the slacks along the cycle add up to, and never older than the algorithm's `max_staleness`.
+Every cut edge has a slack: the number of updates by which its source may run ahead of its target; a barrier has 0.
+Data flows from a rollout to its learner, and parameters flow back: a cycle. The staleness bound of a group is the
+largest sum of slacks along such a cycle, and at most the algorithm's `max_staleness`.
 
-A layout names the synchronisation of single edges, and one for the rest. The rest of a cycle has that slack once: it is
-the slack of the first cut edge that is not named. Parameters that are not named add nothing: the newest are read.
+A layout names the synchronisation of single edges, and one for all others. Along a cycle, the first cut edge that is
+not named has the slack of the others, and later ones have 0. Parameters that are not named also have 0: the newest are
+read.
 """
 
 from __future__ import annotations

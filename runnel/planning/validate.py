@@ -65,18 +65,18 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], staleness: Mappi
             node, gives, takes = graph.nodes[ref.node], home[ref.node], home[taker.name]
             if gives is takes or gives.name not in parted or not node.traits.feeds_one_learner:
                 continue
-            shared = f"fragment '{gives.name}', whose {gives.replicas} workers have a part of the environments each"
+            shared = f"fragment '{gives.name}', whose {gives.replicas} workers each have a part of the environments"
             if not node.traits.draws_batches:
                 raise UserError(
                     f"distribution {name} puts '{node.name}' into {shared}, and '{taker.name}' into '{takes.name}'; "
-                    f"only trajectories are put together from parts: put '{node.name}' into '{takes.name}' or into a "
+                    f"only trajectories can be joined from parts: put '{node.name}' into '{takes.name}' or into a "
                     f"fragment of its own, or use 1 {gives.name} worker"
                 )
             if not staleness[node.group]:
                 raise UserError(
-                    f"distribution {name} puts '{node.name}' into {shared}, and has a barrier; a learner that waits "
-                    f"for all of them samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, "
-                    f"or use 1 {gives.name} worker"
+                    f"distribution {name} puts '{node.name}' into {shared}, and synchronises at a barrier, where the "
+                    f"learner samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, or use 1 "
+                    f"{gives.name} worker"
                 )
 
 
@@ -149,7 +149,7 @@ def _check_blocks(fragment: PlacedFragment, graph: Graph) -> None:
 
 
 def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
-    """Refuses replays of which learners, or their devices, cannot have equal parts: each would need room for all."""
+    """Refuses replays that do not divide over learners, or their devices: each would need memory for the whole."""
     found, those = sum(map(len, fragment.devices)), "devices" if fragment.replicas == 1 else f"{fragment.name}s"
     for node in (graph.nodes[name] for name in fragment.nodes):
         if not node.traits.draws_batches:

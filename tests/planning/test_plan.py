@@ -92,7 +92,7 @@ def test_a_distribution_nobody_shipped_is_as_good():
             (Fragment("a", (REST,)), Fragment("b", (REST,))),
             "to fragments a and b; every node needs exactly one",
         ),
-        ((Fragment("a", (REST,), replicas=0),), "0 replicas asked for"),
+        ((Fragment("a", (REST,), replicas=0),), "a: found replicas=0, expected 1 or more"),
         ((Fragment("evaluator", (REST,)),), "bad has a fragment named 'evaluator', as workers that evaluate are"),
         ((Fragment("a", ("enviroment",)), Fragment("b", (REST,))), "no node 'enviroment'; did you mean 'environment'"),
     ],

@@ -120,14 +120,19 @@ class Apart(Distribution):
             BoundedStaleness(1),
             "put 'map' into 'rest' or into a fragment of its own, or use 1 actor worker",
         ),
-        (("map", "replay"), 2, Barrier(), "samples from one replay: use BoundedStaleness, put 'replay' elsewhere"),
+        (
+            ("map", "replay"),
+            2,
+            Barrier(),
+            "the learner samples from one replay: use BoundedStaleness, put 'replay' els",
+        ),
         (("map",), 1, Barrier(), None),
         (("map", "replay"), 1, Barrier(), None),
         (("map", "replay"), 2, BoundedStaleness(1_000), None),
         (("map", "replay", "gradient"), 2, Barrier(), None),
     ],
 )
-def test_only_trajectories_are_put_together_from_parts(beside, actors, synchronisation, message):
+def test_only_trajectories_are_joined_from_parts(beside, actors, synchronisation, message):
     """What becomes of an array by a user's function, nobody knows, nor where its environments are."""
     distribution = Apart(beside, actors, synchronisation)
     if message is None:
