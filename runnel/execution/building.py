@@ -193,17 +193,17 @@ def fixed_envs(environment: Environment) -> int | None:
 
 def _check_vectors(plan: Plan, environment: Environment) -> None:
     """Refuses a plan whose workers would need vectors of another number of environments than they have."""
-    fixed, players = fixed_envs(environment), plan.home("environment")
+    fixed, stepping = fixed_envs(environment), plan.stepping
     if fixed is None:
         return
-    if players.env_splits > 1 and getattr(environment, "one_vector", False):
+    if stepping.env_splits > 1 and getattr(environment, "one_vector", False):
         raise UserError(
-            f"{environment.spec.name} is one vector, made already: found env_splits={players.env_splits}, for which a "
+            f"{environment.spec.name} is one vector, made already: found env_splits={stepping.env_splits}, for which a "
             "worker needs as many; expected env_splits=1, or a function that makes a vector"
         )
-    vectors = len(players.environments) * players.env_splits
-    total = sum(stop - start for start, stop in players.environments)
-    if any((stop - start) != fixed * players.env_splits for start, stop in players.environments):
+    vectors = len(stepping.environments) * stepping.env_splits
+    total = sum(stop - start for start, stop in stepping.environments)
+    if any((stop - start) != fixed * stepping.env_splits for start, stop in stepping.environments):
         have = f"has {fixed} environments" if vectors == 1 else f"has {fixed} environments, and {vectors} are needed"
         raise UserError(
             f"envs={total}: each vector of {environment.spec.name} {have}; found envs={total}, expected "
@@ -215,9 +215,9 @@ def _check_vectors(plan: Plan, environment: Environment) -> None:
 def _check_lineups(plan: Plan, graph: Graph) -> None:
     """Refuses a plan whose workers would step a part of the line-ups: trajectories are taken apart by their pattern."""
     patterns = math.lcm(*(len(agents.plays) or 1 for agents in graph.spec.groups.values()))
-    players = plan.home("environment")
-    blocks = len(players.environments) * players.env_splits
-    if any((stop - start) % (patterns * players.env_splits) for start, stop in players.environments):
+    stepping = plan.stepping
+    blocks = len(stepping.environments) * stepping.env_splits
+    if any((stop - start) % (patterns * stepping.env_splits) for start, stop in stepping.environments):
         raise UserError(
             f"envs={graph.envs}: {graph.spec.name} has {patterns} line-ups, and its environments are in {blocks} "
             f"blocks; found {graph.envs // blocks} environments in each, expected a multiple of {patterns}, such as "

@@ -46,11 +46,12 @@ def decide(
     if waits:
         chosen = kept or _settled(open_, dict.fromkeys(_groups(open_), 0))
         graph, plan = planned(chosen)
-        if not any(plan.staleness.values()):
+        if not any(plan.staleness_updates.values()):
             return _described(open_, algorithm, chosen, graph, plan)
     graph, plan = planned(open_)
-    tolerated = kept is not None and all(kept.for_group(g).max_staleness >= n for g, n in plan.staleness.items())
-    chosen = kept if kept is not None and tolerated else _settled(open_, plan.staleness)
+    bounds = plan.staleness_updates
+    tolerated = kept is not None and all(kept.for_group(g).max_staleness >= n for g, n in bounds.items())
+    chosen = kept if kept is not None and tolerated else _settled(open_, bounds)
     if chosen is not open_:
         graph, plan = planned(chosen)
     return _described(open_, algorithm, chosen, graph, plan)
@@ -97,9 +98,9 @@ def to_json(algorithm: Algorithm, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _described(open_: Algorithm, given: Algorithm, chosen: Algorithm, graph: Graph, plan: Plan) -> Decided:
     changed, before = dict(_changes(open_, chosen)), dict(_changes(open_, given))
-    oldest = max(plan.staleness.values(), default=0)
+    oldest = max(plan.staleness_updates.values(), default=0)
     notes = tuple(
-        _note(name, *pair, before.get(name), plan.staleness.get(name.rpartition(".")[0], oldest))
+        _note(name, *pair, before.get(name), plan.staleness_updates.get(name.rpartition(".")[0], oldest))
         for name, pair in changed.items()
     )
     plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))

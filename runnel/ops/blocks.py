@@ -27,7 +27,7 @@ class Blocks(NamedTuple):
     number: int  # of blocks
 
 
-def layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple[int, bool]:
+def block_layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple[int, bool]:
     """How many blocks there are, and whether minibatches take whole columns of them.
 
     Blocks are as small as an equal share for every minibatch allows, and so as many as possible.

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from runnel.ops.blocks import Blocks, layout
+from runnel.ops.blocks import Blocks, block_layout
 from runnel.ops.primitives import equations
 from runnel.types import Array, PyTree
 
@@ -39,7 +39,7 @@ def cut(batch: PyTree, count: int, sequences: bool) -> Cut:
     """
     leaves, structure = jax.tree.flatten(batch)
     steps, columns = (max(sizes) for sizes in zip(*(x.shape[:2] for x in leaves), strict=True))
-    blocks, by_column = layout(steps, columns, count, sequences)
+    blocks, by_column = block_layout(steps, columns, count, sequences)
     rows = columns // blocks * (1 if by_column else steps)
 
     def by_row(x: Array) -> Array:  # [T, B, ...] -> [blocks, rows, T or 1, ...]

@@ -101,6 +101,12 @@ def parts(fields: Fields, arrays: Sequence[Any]) -> dict[str, list[Any]]:
     return found
 
 
+def from_parts(fields: Fields, named: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """The arrays of a message, of which `parts` gives those by name."""
+    assert named.keys() == fields.keys()
+    return [array for name in fields for array in named[name]]
+
+
 def empty(fields: Sequence[Field]) -> list[np.ndarray]:
     """Memory for one message, aligned so that programs can use it without a copy."""
     needed = tuple(fields)

@@ -85,7 +85,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
     given: Any = built.distribution
     flags = {each.name: getattr(given, each.name) for each in fields(given) if each.name in known}
     if "env_splits" in flags:
-        flags["env_splits"] = plan.home("environment").env_splits  # as far as the environments could be divided
+        flags["env_splits"] = plan.stepping.env_splits  # as far as the environments could be divided
     return RunSetting(
         flags=flags,
         fragments=tuple(
@@ -97,7 +97,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         cpus=sum(machine.cpus for machine in machines) if has_worker_processes() else 1,
         blocks=graph.blocks(),
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
-        free=all(plan.limits.values()),
+        free=all(plan.limit_iterations.values()),
         mixed=plan.mixed,
         max_staleness=built.max_staleness,
         host=not is_traceable(built.environment),

@@ -44,7 +44,8 @@ class CheckpointProtocol:
 
     def _is_synchronous(self, learner: str) -> bool:
         nodes = self.plan.fragment(self.group.specs[learner].fragment).nodes
-        return any(not self.plan.limits[node.group] for node in map(self.graph.nodes.__getitem__, nodes) if node.group)
+        groups = {self.graph.nodes[node].group for node in nodes} - {""}
+        return any(not self.plan.limit_iterations[group] for group in groups)
 
     def _training(self) -> set[str]:
         """The workers that process unrolls."""
@@ -109,22 +110,23 @@ class CheckpointProtocol:
           Otherwise it would wait for the rest of an unroll.
         """
         everybody, learners = set(self.group.specs), self.learners - self.in_step
-        players = set(self.plan.home("environment").workers())
-        servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - players
+        stepping = set(self.plan.stepping.workers())
+        servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - stepping
         nodes = list(self.graph.nodes)  # in the order of the data flow
         flows = sorted(self.plan.fragments, key=lambda fragment: min(map(nodes.index, fragment.nodes)))
-        makers = [set(fragment.workers()) - players - servers - learners for fragment in flows]
-        others = [players - learners, servers - learners, *makers]
+        makers = [set(fragment.workers()) - stepping - servers - learners for fragment in flows]
+        others = [stepping - learners, servers - learners, *makers]
         if not learners:
             return [self.in_step, everybody - self.in_step]
-        rolls = self._acting_in_step() - players
+        rolls = self._acting_in_step() - stepping
         order = [learners, *others] if len(learners) > 1 and not self.in_step else [*others, learners]
         return [self.in_step, rolls - self.in_step, *(stage - rolls - self.in_step for stage in order)]
 
     def _acting_in_step(self) -> set[str]:
         """The workers that act in step for asynchronous groups."""
-        acts = [node for node in self.graph.of_kind("act") if node.group in self.plan.in_step]
-        return {n for node in acts if self.plan.limits[node.group] for n in self.plan.home(node.name).workers()}
+        acts = [node for node in self.graph.of_kind("act") if node.group in self.plan.step_synchronous]
+        free = [node for node in acts if self.plan.limit_iterations[node.group]]
+        return {name for node in free for name in self.plan.home(node.name).workers()}
 
     def _all_paused(self) -> bool:
         self._align()

@@ -119,8 +119,8 @@ def replaceable(fragment: PlacedFragment, plan: Plan, graph: Graph) -> bool:
     kinds, steps_envs = {node.kind for node in nodes}, "environment" in fragment.nodes
     everybody = set(graph.spec.groups)
     groups = everybody if steps_envs else {node.group for node in nodes}
-    on_request = not groups & plan.in_step
-    free = all(plan.limits[group] for group in groups)
+    on_request = not groups & plan.step_synchronous
+    free = all(plan.limit_iterations[group] for group in groups)
     if not steps_envs:
         return free and on_request and kinds == {"act"}
     acts = {node.group for node in nodes if node.kind == "act"}

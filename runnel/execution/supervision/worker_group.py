@@ -149,7 +149,7 @@ class WorkerGroup:
         return {
             "environment": self.config["environment"],
             "unroll": self.graph.unroll,
-            "early": not self.plan.in_step,
+            "early": not self.plan.step_synchronous,
             "leads": {group: pace.lead for group, pace in paces(self.plan, self.graph).items()},
             "rolled": [node.group for node in rollouts if node.name in fragment.nodes],
             "discounts": {node.group: node.rollout.discount for node in rollouts},
@@ -236,7 +236,7 @@ class WorkerGroup:
 
 def barrier_workers(plan: Plan, graph: Graph) -> list[str]:
     """The actors that synchronise at a barrier after each unroll; learners are not among them."""
-    fragment = plan.home("environment")
+    fragment = plan.stepping
     acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
     synchronise = plan.synchronous and fragment.replicas > 1
     return fragment.workers() if acts and synchronise and not learns(fragment, graph) else []

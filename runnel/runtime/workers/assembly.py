@@ -94,12 +94,12 @@ class Assignment:
     def _pace(self) -> Pace:
         """Of the groups that are trained here, which have the same; or of the slowest group of the run."""
         groups = {node.group for node in self.training_nodes} or set(self.paces)
-        return min((self.paces[group] for group in groups), key=lambda pace: pace.limit)
+        return min((self.paces[group] for group in groups), key=lambda pace: pace.limit_iterations)
 
     @property
-    def limit(self) -> int:
+    def limit_iterations(self) -> int:
         """How many iterations an unroll may be behind; with 0, actors and learner wait for each other."""
-        return self._pace.limit
+        return self._pace.limit_iterations
 
     @property
     def free(self) -> bool:
@@ -131,7 +131,7 @@ class Assignment:
     def asks_early(self) -> bool:
         """Whether a block may ask for its first actions while its neighbours still step: they are acted for on request,
         not in step with others."""
-        return not self.plan.in_step
+        return not self.plan.step_synchronous
 
     @property
     def gathered(self) -> bool:
@@ -144,7 +144,7 @@ class Assignment:
 
     @property
     def steps_envs(self) -> bool:
-        return "environment" in self.fragment.nodes
+        return self.fragment.steps_envs
 
     @property
     def serves_actions(self) -> bool:
@@ -277,7 +277,7 @@ def make_servers(a: Assignment, parameters: ParameterSource) -> list[InferenceSe
                 client = InferenceClient(a.run_graph, group, place, request, reply, kept)
                 worker_checkpoint.load_client(client, a.start.saved)
                 clients.append(client)
-        if group not in a.plan.in_step:
+        if group not in a.plan.step_synchronous:
             servers.append(AsyncInferenceServer(a.context, a.run_graph, clients, parameters, a.seed))
         else:
             servers.append(InferenceServer(a.run_graph, clients, parameters, a.seed))

@@ -22,17 +22,17 @@ class BatchCollector:
     """Sources with one or more streams each, which give their messages together.
 
     With `in_order`, one message of every source is taken in every iteration. Without, the oldest that have come are
-    taken, `take` at a time; and the collector waits for a message that would become older than `limit` iterations,
+    taken, `take` at a time; and the collector waits for a message that would become older than `limit_iterations`,
     early enough to take all that are due. Sources have room for no more than can be taken within the limit:
     this bounds staleness, however unequal the sources are.
     """
 
     def __init__(
-        self, context: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit: int, cause: str,
+        self, context: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit_iterations: int, cause: str,
         in_order: bool = False,
     ):  # fmt: skip
-        self.context, self.sources, self.take, self.limit, self.cause = context, sources, take, limit, cause
-        self.in_order = in_order
+        self.context, self.sources, self.take, self.cause = context, sources, take, cause
+        self.limit_iterations, self.in_order = limit_iterations, in_order
         self._waiting: deque[Collected] = deque()
 
     def collect(self, iteration: int) -> list[Collected]:
@@ -54,7 +54,8 @@ class BatchCollector:
         """Whether an iteration may go by in which nothing is taken: all that is due can be taken in later ones."""
         begun = self._look()
         rest = sorted([taken.iteration for taken in self._waiting] + begun)
-        return all(iteration + 1 + k // self.take - made_with <= self.limit for k, made_with in enumerate(rest))
+        oldest = self.limit_iterations
+        return all(iteration + 1 + k // self.take - made_with <= oldest for k, made_with in enumerate(rest))
 
     def release(self, taken: Iterable[Collected]) -> None:
         for each in taken:
@@ -82,7 +83,7 @@ class BatchCollector:
         rest = sorted([taken.iteration for taken in oldest[self.take :]] + begun)
         # Those that are left are taken in later iterations, the oldest first, `take` at a time.
         for k, begun_with in enumerate(rest):
-            if begun and iteration + 1 + k // self.take - begun_with > self.limit:
+            if begun and iteration + 1 + k // self.take - begun_with > self.limit_iterations:
                 return None
         if not taking:
             return []

@@ -30,7 +30,8 @@ class SampleReuse:
     def __init__(self, collector: BatchCollector, times: int, free: Callable[[], None]):
         """`free`: frees the slots of batches that were released."""
         assert not collector.in_order
-        self.collector, self.times, self.limit, self._free = collector, times, collector.limit, free
+        self.collector, self.times, self._free = collector, times, free
+        self.limit_iterations = collector.limit_iterations
         self.repetitions = 0  # since this worker started
         self.dropped = 0  # batches that a pause let go before they were learnt from `times` times
         self._kept: TrainerBatch | None = None
@@ -49,7 +50,7 @@ class SampleReuse:
         kept = self._kept
         if kept is None:
             return None
-        fits = self._uses < self.times and clock - kept.begun <= self.limit
+        fits = self._uses < self.times and clock - kept.begun <= self.limit_iterations
         if ready or not fits or not self.collector.may_skip(clock):
             self.let_go()
             return None

@@ -41,7 +41,7 @@ class TrainingProgress:
             self.env_steps = self.trainer.iteration * graph.steps_per_iteration
         else:
             self.env_steps += graph.steps_per_iteration
-        if any(node.loops for node in self.learners):
+        if any(node.replays for node in self.learners):
             self._read_versions()  # how often a replay was learnt from is known to the device alone
             return
         self._add_updates()
@@ -69,7 +69,7 @@ class TrainingProgress:
     def _measure_staleness(self) -> None:
         """How old the unrolls were: at each update from them or, of a replay, as they came into it."""
         for group in dict.fromkeys(node.group for node in self.learners):
-            updates = sum(node.group == group and not node.loops for node in self.learners)
+            updates = sum(node.group == group and not node.replays for node in self.learners)
             for k in range(max(1, updates)):
                 self.staleness.add(self.versions[group] + k, self.trainer.acted_in(group))
 
