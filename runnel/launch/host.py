@@ -19,6 +19,7 @@ from runnel.launch.core_balancer import CoreBalancer, StepProgress
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
 from runnel.launch.logs import WorkerLogs
 from runnel.runtime.recovery.journal import BlockMemory
+from runnel.runtime.worker_jobs import WorkerDescriptors
 from runnel.system.limits import RUN, WORKER, check_descriptors
 from runnel.system.oom import oom_kills
 from runnel.system.platform import open_descriptors
@@ -164,12 +165,13 @@ class HostRuntime:
         }
 
     def _fds(self, order: WorkerOrder) -> tuple[int, ...]:
-        fds = [*self.bells[order.name].fds]
-        for name in order.peers:
-            fds += self.bell(name).fds
-        fds += [self.streams[number].fileno() for number in order.streams]
-        fds += [self.stores[number].fileno() for number in order.stores]
-        return (*fds, self.journals[order.name].fileno())
+        return WorkerDescriptors(
+            self.bells[order.name].fds,
+            tuple(self.bell(name).fds for name in order.peers),
+            tuple(self.streams[number].fileno() for number in order.streams),
+            tuple(self.stores[number].fileno() for number in order.stores),
+            self.journals[order.name].fileno(),
+        ).flat()
 
     def bell(self, name: str) -> shared_memory.SharedBell:
         """A worker's bell; the courier's, if the worker is on another machine."""
