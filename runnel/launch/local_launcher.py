@@ -20,6 +20,14 @@ from typing import Any, NamedTuple
 from runnel.errors import UserError
 from runnel.launch import worker_process
 from runnel.launch.control import Control, too_many_descriptors
+from runnel.launch.fork_messages import (
+    ForkOrder,
+    ImportModules,
+    PrepareWorkers,
+    ProcessContext,
+    RunEntry,
+    StartRefused,
+)
 from runnel.launch.fork_server_client import ONE_THREAD, REPORT_S, ForkServerClient, ServerLost, readable, tail
 from runnel.recording import run_directory
 from runnel.system.platform import check_worker_processes
@@ -163,7 +171,7 @@ class LocalLauncher:
         check_worker_processes("worker processes", "a run of one process needs none")
         self._log = log
         self._servers: dict[bool, ForkServerClient] = {}  # by WorkerCommand.light
-        self._orders: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # sent to a new server first
+        self._orders: dict[bool, list[ForkOrder]] = {True: [], False: []}  # sent to a new server first
         self._processes: list[LocalProcess] = []
         self._closed = False
 
@@ -181,7 +189,7 @@ class LocalLauncher:
         """
         for is_light, modules in ((True, light), (False, jax)):
             if modules is not None:
-                self._order(is_light, {"import": list(modules), "place": _here(ONE_THREAD)})
+                self._order(is_light, ImportModules(list(modules), _own_context(ONE_THREAD)))
 
     def prepare(self, entry: str, job: dict[str, Any]) -> None:
         """Has the server with JAX call `entry(job)` before it starts further workers; does not wait.
@@ -189,7 +197,7 @@ class LocalLauncher:
         What the call leaves in its own module (a cache) every worker inherits that is forked from the server. An
         error in it is ignored: the worker that needs what it makes will raise it again.
         """
-        self._order(False, {"prepare": entry, "job": job, "place": _here(ONE_THREAD)})
+        self._order(False, PrepareWorkers(entry, job, _own_context(ONE_THREAD)))
 
     def start(self, worker: WorkerCommand) -> LocalProcess:
         """Starts a worker and returns when it has a process."""
@@ -240,7 +248,7 @@ class LocalLauncher:
         self._processes.clear()
         self._servers.clear()
 
-    def _order(self, light: bool, order: dict[str, Any]) -> None:
+    def _order(self, light: bool, order: ForkOrder) -> None:
         server = self._server(light)
         self._orders[light].append(order)
         server.order(order)
@@ -254,7 +262,7 @@ class LocalLauncher:
             if server is not None:
                 server.close()
             server = self._servers[light] = ForkServerClient("runnel-light" if light else "runnel-jax", self._log)
-            server.order({"import": [] if light else ["jax"], "place": _here(ONE_THREAD)})
+            server.order(ImportModules([] if light else ["jax"], _own_context(ONE_THREAD)))
             for order in self._orders[light]:
                 server.order(order)
         return server
@@ -276,14 +284,14 @@ class LocalLauncher:
 
     def _finish(self, start: _Begun) -> LocalProcess:
         worker, control, server, serial = start
-        reply = server.reply(serial)
-        if "refused" in reply.value:
-            raise refusal(worker.name, len(self._processes), reply.value["errno"])
-        process = LocalProcess(worker, server, serial, reply.value["pid"], reply.fds[0], control)
+        report, fds = server.reply(serial)
+        if isinstance(report, StartRefused):
+            raise refusal(worker.name, len(self._processes), report.errno)
+        process = LocalProcess(worker, server, serial, report.pid, fds[0], control)
         self._processes.append(process)
-        message = {"entry": worker.entry, "job": worker.job, "place": _here(worker.environ)}
+        message = RunEntry(worker.entry, worker.job, _own_context(worker.environ))
         with contextlib.suppress(BrokenPipeError):  # it has ended already, which its exit status will show
-            control.send(message, worker.fds)
+            control.send(message.to_json(), worker.fds)
         return process
 
 
@@ -307,20 +315,15 @@ class _Begun(NamedTuple):
     serial: int
 
 
-def _here(environ: dict[str, str]) -> dict[str, Any]:
-    """The environment variables, arguments, module path and working directory of this process."""
+def _own_context(environ: dict[str, str]) -> ProcessContext:
+    """This process's context, with more environment variables."""
     try:
         directory = os.getcwd()
     except FileNotFoundError:  # it was removed
         directory = None
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores others, too
-    return {
-        "environ": {**os.environ, **environ},
-        "argv": sys.argv,
-        "path": path,
-        "modules": named_modules.state(),
-        "directory": directory,
-    }
+    argv = [str(argument) for argument in sys.argv]
+    return ProcessContext({**os.environ, **environ}, argv, path, named_modules.state(), directory)
 
 
 def refusal(name: str, running: int, number: int) -> UserError:
