@@ -170,7 +170,7 @@ class ForkServerClient:
             self._popen.wait(1.0 if self._channel.closed else 0.0)
         how = "" if self._popen.returncode is None else f" with status {self._popen.returncode}"
         text = ("" if self._log.closed else tail(self._log, 20)) or "nothing"
-        return f"'{self.name}', the process that starts workers, {what}{how}; it said: {text}"
+        return f"'{self.name}', the process that starts workers, {what}{how}; its output: {text}"
 
 
 def readable(fd: int, timeout_s: float) -> bool:

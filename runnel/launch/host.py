@@ -27,15 +27,21 @@ from runnel.transport import interface, shared_memory
 from runnel.transport.parameter_store import ParameterStore
 from runnel.transport.stream import Field, Schema, Stream
 
-LIGHT = ("runnel.execution.supervision.worker_main", "runnel.runtime.workers.env_worker", "runnel.envs.gymnasium")
-HEAVY = (
+ENV_ONLY_MODULES = (
+    "runnel.execution.supervision.worker_main",
+    "runnel.runtime.workers.env_worker",
+    "runnel.envs.gymnasium",
+)
+"""The modules of workers that only step environments; the server that they are forked from imports them in advance."""
+
+JAX_MODULES = (
     "runnel.execution.supervision.worker_main",
     "runnel.execution.building",
     "runnel.runtime.workers.worker",
     "runnel.envs.stepped",
     "runnel.nn",
 )
-"""What workers import; the servers that they are forked from import it in advance."""
+"""Those of all other workers."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ class WorkerOrder:
     name: str
     entry: str
     job: dict[str, Any]
-    light: bool
+    env_only: bool
     environ: dict[str, str]
     accelerators: tuple[str, ...]  # their numbers, as this host counts them
     peers: tuple[str, ...]  # whose bells it rings
@@ -144,7 +150,7 @@ class HostRuntime:
     def start(self, orders: Sequence[WorkerOrder]) -> list[LocalProcess]:
         """Starts workers."""
         workers = [
-            WorkerCommand(order.name, order.entry, order.job, self._fds(order), order.light, _environ(order),
+            WorkerCommand(order.name, order.entry, order.job, self._fds(order), order.env_only, _environ(order),
                    log=self.logs / f"{order.name}.log")
             for order in orders
         ]  # fmt: skip

@@ -44,7 +44,7 @@ class WorkerCommand:
     job: dict[str, Any]
     fds: tuple[int, ...] = ()
     """Descriptors to hand over; the worker gets its own numbers for them, in this order."""
-    light: bool = False
+    env_only: bool = False
     """Whether it never needs JAX."""
     environ: dict[str, str] = field(default_factory=dict)
     """Added to the environment variables of this process. Of those that JAX reads when it is imported, only
@@ -170,7 +170,7 @@ class LocalLauncher:
             )
         check_worker_processes("worker processes", "a run of one process needs none")
         self._log = log
-        self._servers: dict[bool, ForkServerClient] = {}  # by WorkerCommand.light
+        self._servers: dict[bool, ForkServerClient] = {}  # by WorkerCommand.env_only
         self._orders: dict[bool, list[ForkOrder]] = {True: [], False: []}  # sent to a new server first
         self._processes: list[LocalProcess] = []
         self._closed = False
@@ -181,15 +181,15 @@ class LocalLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def warm(self, light: Sequence[str] | None = None, jax: Sequence[str] | None = None) -> None:
+    def warm(self, env_only: Sequence[str] | None = None, jax: Sequence[str] | None = None) -> None:
         """Begins to import these modules in the server without JAX, and in the one with it; does not wait.
 
         None: that server is left as it is; an empty list starts it. A module that cannot be imported is left to the
         worker that needs it.
         """
-        for is_light, modules in ((True, light), (False, jax)):
+        for without_jax, modules in ((True, env_only), (False, jax)):
             if modules is not None:
-                self._order(is_light, ImportModules(list(modules), _own_context(ONE_THREAD)))
+                self._order(without_jax, ImportModules(list(modules), _own_context(ONE_THREAD)))
 
     def prepare(self, entry: str, job: dict[str, Any]) -> None:
         """Has the server with JAX call `entry(job)` before it starts further workers; does not wait.
@@ -248,27 +248,27 @@ class LocalLauncher:
         self._processes.clear()
         self._servers.clear()
 
-    def _order(self, light: bool, order: ForkOrder) -> None:
-        server = self._server(light)
-        self._orders[light].append(order)
+    def _order(self, env_only: bool, order: ForkOrder) -> None:
+        server = self._server(env_only)
+        self._orders[env_only].append(order)
         server.order(order)
 
-    def _server(self, light: bool) -> ForkServerClient:
+    def _server(self, env_only: bool) -> ForkServerClient:
         """The server, started or, where it was lost, started again."""
         if self._closed:
             raise RuntimeError("this launcher is closed")
-        server = self._servers.get(light)
+        server = self._servers.get(env_only)
         if server is None or server.lost():
             if server is not None:
                 server.close()
-            server = self._servers[light] = ForkServerClient("runnel-light" if light else "runnel-jax", self._log)
-            server.order(ImportModules([] if light else ["jax"], _own_context(ONE_THREAD)))
-            for order in self._orders[light]:
+            server = self._servers[env_only] = ForkServerClient("runnel-env" if env_only else "runnel-jax", self._log)
+            server.order(ImportModules([] if env_only else ["jax"], _own_context(ONE_THREAD)))
+            for order in self._orders[env_only]:
                 server.order(order)
         return server
 
     def _begin(self, worker: WorkerCommand) -> _Begun:
-        server = self._server(worker.light)
+        server = self._server(worker.env_only)
         log = opened_log(worker.log)
         try:
             ours, theirs = Control.pair()

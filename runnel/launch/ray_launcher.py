@@ -86,6 +86,7 @@ class RayHostLauncher:
         self._free: list[str] = []
         self._held: set[str] = set()
         self._replies: queue.SimpleQueue[RayReply | None] = queue.SimpleQueue()  # None: the link has ended
+        self._malformed = ""  # why its last line could not be read
         self._closed = self._stuck = False
         self._ended = threading.Event()  # set when the link has; its guard may take longer
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -215,6 +216,8 @@ class RayHostLauncher:
                         self._free = names
                     case reply:
                         self._replies.put(reply)
+        except MalformedMessage as error:
+            self._malformed = f"{error}\n"
         finally:
             self._link.stdout.close()
             self._ended.set()
@@ -223,7 +226,7 @@ class RayHostLauncher:
     def _said(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._link.wait(1.0)
-        return tail(self._errors, 10) or "it said nothing"
+        return self._malformed + tail(self._errors, 10) or "it wrote nothing"
 
 
 def check_version(found: str) -> None:

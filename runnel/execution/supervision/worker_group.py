@@ -150,7 +150,7 @@ class WorkerGroup:
         )
         return WorkerOrder(
             spec.name,
-            f"runnel.execution.supervision.worker_main:{'play' if spec.env_only else 'work'}",
+            f"runnel.execution.supervision.worker_main:{'step_environments' if spec.env_only else 'work'}",
             job.to_json(),
             spec.env_only,
             self._environ(spec),

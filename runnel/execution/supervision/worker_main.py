@@ -1,6 +1,7 @@
 """The entry points of worker processes: each builds and runs a worker from a JSON job, descriptors and a control line.
 
-`play` is the entry of workers that step host environments, and never imports JAX; `work` is that of all others.
+`step_environments` is the entry of workers that only step host environments, and never imports JAX; `work` is that of
+all others.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CACHE: dict[str, Any] = {}
 """By settings: the run that a fork server has built for all workers that are forked from it."""
 
 
-def play(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
+def step_environments(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     """Steps host environments."""
     from runnel.planning.schemas import GroupTypes
     from runnel.runtime.workers.env_worker import EnvWorker
