@@ -370,7 +370,7 @@ def workers(entry: str = "runnel.cli.doctor_checks:answer", timeout_s: float = W
 
         with tempfile.TemporaryDirectory() as place, LocalLauncher() as launcher:
             log = Path(place) / "log"
-            process = launcher.start(WorkerCommand("doctor", entry, {}, light=True, log=log))
+            process = launcher.start(WorkerCommand("doctor", entry, {}, env_only=True, log=log))
             heard = process.control.receive(timeout_s)
             if heard is None or heard.value != {"answer": "here"}:
                 said = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]

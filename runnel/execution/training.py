@@ -450,11 +450,12 @@ def _here(launcher: str | HostLauncher, transport: str, distribution: Any, envir
     if launcher != "local" or not distributions.needs_workers(distribution) or not has_worker_processes():
         return SingleMachine(transport=transport)
     from runnel.launch import LocalLauncher
-    from runnel.launch.host import HEAVY, LIGHT
+    from runnel.launch.host import ENV_ONLY_MODULES, JAX_MODULES
 
     local = LocalLauncher()
     families = [family for family in FAMILIES if isinstance(environment, str) and environment.startswith(family.prefix)]
-    local.warm(light=LIGHT, jax=[*HEAVY, *(family.package for family in families if family.package)])
+    packages = [family.package for family in families if family.package]
+    local.warm(env_only=ENV_ONLY_MODULES, jax=[*JAX_MODULES, *packages])
     return SingleMachine(local, transport)
 
 

@@ -64,7 +64,7 @@ from runnel.launch.agent_messages import (
     parse_request,
 )
 from runnel.launch.framing import MalformedMessage
-from runnel.launch.host import HEAVY, LIGHT, HostChannels, HostRuntime, WorkerOrder, free_port
+from runnel.launch.host import ENV_ONLY_MODULES, JAX_MODULES, HostChannels, HostRuntime, WorkerOrder, free_port
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess
 from runnel.launch.standalone import StandaloneProcesses
 from runnel.planning.machine import gpus
@@ -119,7 +119,7 @@ class HostAgent:
 
     def _launcher(self) -> LocalLauncher:
         launcher = LocalLauncher(self.logs / "servers.log")
-        launcher.warm(light=LIGHT, jax=HEAVY)
+        launcher.warm(env_only=ENV_ONLY_MODULES, jax=JAX_MODULES)
         return launcher
 
     def serve(self, stdin: int) -> None:

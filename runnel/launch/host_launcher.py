@@ -157,7 +157,7 @@ class AgentProcess:
             self._popen.wait(1.0 if self._popen.returncode is None else 0.0)
         status = self._popen.returncode
         how = "" if status is None else f"status {status}, "
-        return f"{how}it said: {tail(self._errors, lines) or 'nothing'}"
+        return f"{how}its output: {tail(self._errors, lines) or 'nothing'}"
 
     def close(self, timeout_s: float = END_S) -> None:
         """Ends it: by the end of its standard input, or else by force."""

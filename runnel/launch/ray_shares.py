@@ -39,7 +39,7 @@ class RayRequest:
     cpus_per_host: int | None = None
     take_gpus: bool = True
     """Whether the run takes GPUs that are free, needed or not."""
-    agent: Sequence[str] = AGENT
+    agent: tuple[str, ...] = AGENT
 
     def share(self, node: RayNode) -> RayShare:
         """All that is free, or as many of the CPUs as are requested."""

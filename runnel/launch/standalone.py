@@ -129,7 +129,7 @@ class ClusterStandalone:
         (host,) = standalone_hosts(1, cpus, cluster.workers_by_host())
         if host is None:
             return self._here.start(worker)
-        order = WorkerOrder(worker.name, worker.entry, worker.job, worker.light, worker.environ, (), (), (), ())
+        order = WorkerOrder(worker.name, worker.entry, worker.job, worker.env_only, worker.environ, (), (), (), ())
         return _There(cluster, cluster.start_standalone(host, order))
 
     def listen(self) -> None:
@@ -154,7 +154,7 @@ class StandaloneProcesses:
             self._launcher.warm(jax=MODULES)
         self.end(order.name)
         log = self._logs / f"{order.name}.log"
-        command = WorkerCommand(order.name, order.entry, order.job, (), order.light, order.environ, log=log)
+        command = WorkerCommand(order.name, order.entry, order.job, (), order.env_only, order.environ, log=log)
         process = self.processes[order.name] = self._launcher.start(command)
         return process
 

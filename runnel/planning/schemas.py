@@ -134,11 +134,3 @@ def as_observation(space: Space, arrays: Sequence[Any]) -> PyTree:
     """Leaves as the tree that values of `space` are."""
     rest = iter(arrays)
     return space_map(lambda _: next(rest), space)
-
-
-def fields_json(fields: Sequence[Field]) -> list[Any]:
-    return [[list(field.shape), field.dtype] for field in fields]
-
-
-def fields_of(data: Sequence[Any]) -> tuple[Field, ...]:
-    return tuple(Field(tuple(shape), dtype) for shape, dtype in data)

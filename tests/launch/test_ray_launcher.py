@@ -137,7 +137,7 @@ def test_what_others_hold_is_not_taken(cluster):  # noqa: F811
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
-        ((STUB, "--fail"), "ended before its greeting; status 1, it said: this agent was told to fail"),
+        ((STUB, "--fail"), "ended before its greeting; status 1, its output: this agent was told to fail"),
         ((STUB, "--other"), "found Runnel 99.0, wanted "),
     ],
 )

@@ -16,6 +16,7 @@ from runnel.config import serialization
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.members.backend import Standing, WaitingMember
+from runnel.execution.members.member_run import MemberJob, MemberSettings
 from runnel.execution.supervision.machine_pool import check_workers
 from runnel.planning.machine import Machine
 from runnel.recording import requests
@@ -32,10 +33,7 @@ class MemberProcesses:
     ):  # fmt: skip
         """`cpus_per_host`: what each member takes of a machine of a Ray cluster. None: all that is free."""
         self._waiting, self._at_a_time = list(waiting), at_a_time
-        self._job = {
-            "steps": steps, "trust": list(trust), "launcher": launcher, "address": address,
-            "cpus_per_host": cpus_per_host,
-        }  # fmt: skip
+        self._settings = MemberSettings(steps, tuple(trust), launcher, address, cpus_per_host)
         self._running: dict[int, tuple[WaitingMember, subprocess.Popen[bytes]]] = {}
         self._news: list[str] = []
         self._stopped: int | None = None
@@ -122,7 +120,7 @@ class MemberProcesses:
 
     def start(self, member: WaitingMember) -> subprocess.Popen[bytes]:
         """Starts the process of a member."""
-        job = {**self._job, "directory": str(member.directory.absolute()), "parent": os.getpid()}
+        job = MemberJob(str(member.directory.absolute()), os.getpid(), self._settings)
         log = _log(member)
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as output:
@@ -135,7 +133,7 @@ class MemberProcesses:
             )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps(job).encode())
+            process.stdin.write(json.dumps(job.to_json()).encode())
         return process
 
 

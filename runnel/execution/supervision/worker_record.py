@@ -45,7 +45,7 @@ class ReportedWait(NamedTuple):
     cause: str
 
 
-class Recovery(NamedTuple):
+class Replacement(NamedTuple):
     """Why a worker starts again; reported when it works."""
 
     since: float
@@ -68,7 +68,7 @@ class WorkerRecord:
     """Its part of the checkpoint in progress."""
     heartbeat: Heartbeat | None = None
     wait: ReportedWait | None = None
-    recovery: Recovery | None = None
+    replacement: Replacement | None = None
 
     @property
     def paused(self) -> bool:

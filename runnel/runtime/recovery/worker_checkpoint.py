@@ -44,11 +44,11 @@ def tree_of(prefix: str, like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTr
 # Learning
 
 
-def save_learning(carry: Carry, foreign: Iterable[str]) -> Arrays:
-    """A learner's part; other workers learn the groups in `foreign`."""
+def save_learning(carry: Carry, remote: Iterable[str]) -> Arrays:
+    """A learner's part; other workers learn the groups in `remote`."""
     saved: Arrays = {names.ITERATION: np.asarray(carry.iteration), names.SEED: np.asarray(jax.device_get(carry.seed))}
     for group, state in carry.states.items():
-        if group not in foreign and hasattr(state, "params"):
+        if group not in remote and hasattr(state, "params"):
             saved |= leaf_arrays(names.state(group), state)
             saved[names.updates(group)] = np.asarray(carry.updates[group])
     for node, buffer in carry.replays.items():
