@@ -185,8 +185,8 @@ class _Source:
     """The class at an import path, as its source has it."""
 
     def __init__(self, path: str):
-        module, _, name = path.partition(":")
-        tree, self._text = _tree(module)
+        self._module, _, name = path.partition(":")
+        tree, self._text = _tree(self._module)
         self.summary = _first_line(ast.get_docstring(tree))
         self._imported = {
             alias.name: node.module or ""
@@ -196,7 +196,7 @@ class _Source:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        docs = setting_docs.field_docs(self._class, self._text)
+        docs = setting_docs.field_docs(self._class, self._text, self._module)
         return tuple(
             Setting(node.target.id, self._type(node.annotation), _value(node.value), docs[node.target.id])
             for node in self._class.body
