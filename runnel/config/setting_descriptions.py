@@ -62,6 +62,28 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "learners": "processes that share the learning, each a part of every batch; usual: one per GPU",
 }
 
+ENVIRONMENTS: Final[Mapping[str, str]] = {
+    "active": "observations have a part `active`; none: where agents take turns, or may die or arrive",
+    "backend": "physics of Brax: generalized, spring (fastest, least exact), positional or mjx",
+    "continuous_actions": "actions are real numbers instead of choices",
+    "episode_length": "steps after which an episode is cut",
+    "frame_skip": "frames per step, in which the action is repeated",
+    "frame_stack": "observations that are shown at once, the newest last; usual: 1 to 4",
+    "groups": "kind: agents with equal spaces and names share a policy; each: one policy per agent; one: one for all",
+    "learning_seats": "seats of a symmetric game that learn; past policies or opponents sit on the others; usual: 1",
+    "lineups": "which groups play the roles of a game, by line-up: `[[row, column], [row, column-past]]`",
+    "max_cycles": "rounds of all agents after which an episode is cut",
+    "max_episode_steps": "steps after which an episode is cut",
+    "max_steps": "steps after which an episode is cut; none: played to its end",
+    "max_steps_in_episode": "steps after which an episode is cut",
+    "observe": "what a player sees: observation or information_state; none: what the game has",
+    "repeat_action_probability": "the chance that a step repeats the action before it; 0.25 is usual of Atari",
+    "rounds": "rounds of an episode; players see the last moves",
+    "shaping": "weight of JaxMARL's rewards on the way to the goal, where an environment has such; 0: none",
+    "state": "observations have a part `state` with the state of the whole environment, as MAPPO and QMIX need it",
+}
+"""Of Runnel's adapters, and of libraries that do not describe theirs."""
+
 
 def defaults_of(module: str) -> Mapping[str, str]:
     """The descriptions that a class of this module has for fields which it does not describe itself."""
