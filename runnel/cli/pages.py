@@ -30,7 +30,9 @@ def help_command(args: argparse.Namespace) -> int:
 
 def link(error: BaseException) -> list[str]:
     """The line that says where an error is explained; none where it is nowhere."""
-    page = getattr(error, "page", "")
+    from runnel.cli import error_pages
+
+    page = error_pages.page_of(error)
     return [f"see `runnel help {page}`"] if page else []
 
 
@@ -54,7 +56,9 @@ def text(page: str) -> str:
         return "\n".join(lines) + "\n"
     found = sections(name)
     if section not in found:
-        raise UserError(f"the page {name} has no section '{section}'{nearest(section, found)}")
+        raise UserError(
+            f"the page {name} has no section '{section}'{nearest(section, found)}", page="command-line#help"
+        )
     first, depth = found[section]
     after = (line for line, below in found.values() if line > first and below <= depth)
     return "\n".join(lines[first : min(after, default=len(lines))]) + "\n"
