@@ -71,16 +71,16 @@ class A2C(Algorithm):
 
     learning_rate: float = 7e-4
     discount: float = 0.99
-    gae_lambda: float = 1.0  # 1: returns of as many steps as the unroll has left
-    unroll: int = 8  # steps of every environment per update
+    gae_lambda: float = 1.0  # 1: returns of as many steps as the unroll has left; lower: less noise, more bias
+    unroll: int = 8  # steps of every environment per update; usual: 5 to 32
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     max_grad_norm: float = 0.5
-    popart: bool = False  # learns values of any scale as if theirs were 1
+    popart: bool = False
     optimiser: Optimiser = "rmsprop"
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
     memory: Memory = "none"
     memory_size: int = 64
 

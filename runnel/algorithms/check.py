@@ -50,4 +50,11 @@ def fraction(settings: Any, *names: str) -> None:
 
 def _refuse_unless(settings: Any, name: str, right: bool, wanted: str) -> None:
     if not right:
-        raise UserError(f"{type(settings).__name__}: {name}={getattr(settings, name)!r}; it must be {wanted}")
+        text = f"{type(settings).__name__}: {name}={getattr(settings, name)!r}; it must be {wanted}"
+        raise UserError(text, page=_page(type(settings)))
+
+
+def _page(cls: type) -> str:
+    """Where the settings of an algorithm are described: those of a user's own are in its source."""
+    module, _, name = cls.__module__.rpartition(".")
+    return f"reference-algorithms#{name}" if module == __package__ else "command-line#settings"

@@ -58,19 +58,19 @@ class DDPG(Algorithm):
 
     learning_rate: float = 3e-4
     discount: float = 0.99
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # steps ahead of each, no more than `unroll`
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1
     batch: int = 256
-    capacity: int = 1_000_000  # transitions
+    capacity: int = 1_000_000
     min_size: int = 10_000  # transitions before learning begins: until then actions are random
-    samples_per_insert: float = 256.0  # how often each transition is drawn, on average: as `batch`, an update a step
+    samples_per_insert: float = 256.0  # how often each transition is drawn, on average; as `batch`: one update per step
     prioritised: bool = False
-    importance_exponent: float = 0.4  # of the correction for priorities
-    tau: float = 0.005  # of the way to the networks, that their targets go in each update
-    noise: float = 0.1  # of exploration: its deviation, where actions reach from -1 to 1
+    importance_exponent: float = 0.4
+    tau: float = 0.005
+    noise: float = 0.1
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Box,)
     max_staleness: ClassVar[int] = 1_000  # replayed transitions are old in any case

@@ -73,19 +73,19 @@ class IMPALA(Algorithm):
 
     learning_rate: float = 6e-4
     discount: float = 0.99
-    unroll: int = 20  # steps of every environment per update
-    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
-    clip_rho: float = 1.0  # of the ratio that weights a step: sets which policy's value is learnt
-    clip_c: float = 1.0  # of the ratio by which later steps count: sets how fast it is learnt
-    trace_lambda: float = 1.0  # how much later steps count at all
+    unroll: int = 20  # steps of every environment per update; usual: 20 to 100
+    reuses: int = 1
+    clip_rho: float = 1.0  # highest ratio that weights a step: decides which policy's value is learnt; usual: 1
+    clip_c: float = 1.0  # highest ratio that weights later steps: decides how fast the value is learnt; usual: 1
+    trace_lambda: float = 1.0  # further weight of later steps, 0 to 1, as `gae_lambda` of PPO; usual: 0.95 to 1
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     max_grad_norm: float = 0.5
-    popart: bool = False  # learns values of any scale as if theirs were 1
+    popart: bool = False
     optimiser: Optimiser = "rmsprop"
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
     memory: Memory = "none"
     memory_size: int = 64
 

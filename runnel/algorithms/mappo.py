@@ -88,30 +88,30 @@ class MAPPO(Algorithm):
     """PPO for teams: agents share a policy, and a value that sees the state of the whole environment."""
 
     learning_rate: float = 5e-4
-    anneal_steps: int | None = None  # environment steps over which the learning rate falls to 0
+    anneal_steps: int | None = None  # environment steps over which the learning rate falls to 0; none: it stays
     discount: float = 0.99
     gae_lambda: float = 0.95
-    advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
-    staleness: int = 2  # how many updates old a sample may be, under asynchronous distributions; with gae none is
-    unroll: int = 128  # steps of every environment per update
-    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
+    advantages: Literal["auto", "gae", "vtrace"] = "auto"
+    staleness: int = 2
+    unroll: int = 128  # steps of every environment per update; usual: 32 to 2048
+    reuses: int = 1
     epochs: int = 4
     minibatches: int = 4
-    clip: float = 0.2  # of the probability ratio
-    dual_clip: float | None = None  # of what a bad action can cost, in multiples of its advantage; 3 is usual
-    value_clip: float | None = 0.2  # of the value's change, in deviations of returns with `popart`
+    clip: float = 0.2
+    dual_clip: float | None = None
+    value_clip: float | None = 0.2  # as in PPO; with `popart` in deviations of returns; usual: 0.2
     entropy_cost: float = 0.01
-    max_grad_norm: float = 0.5  # of each network
+    max_grad_norm: float = 0.5  # longest gradient of each network, by global norm; a longer one is scaled down
     normalise_observations: bool = False
     normalise_advantages: bool = True
-    popart: bool = True  # the value learns returns in deviations from their mean
-    agent_ids: bool = True  # the policy knows an agent's number besides what it sees; the value always does
+    popart: bool = True
+    agent_ids: bool = True  # give the policy each agent's number beside its observation; the value always has it
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
-    memory: Memory = "none"  # of the policy: the value sees the state
+    network: Any = None
+    memory: Memory = "none"  # recurrent cell of the policy; the value has none, as it sees the whole state
     memory_size: int = 64
-    scan_unroll: int = 1  # minibatches compiled side by side: faster on a GPU, longer to compile
+    scan_unroll: int = 1
 
     central: ClassVar[bool] = True
 

@@ -82,31 +82,31 @@ class PPO(Algorithm):
     """Learns from each unroll in a few epochs of minibatches, holding the policy near the one that acted."""
 
     learning_rate: float = 3e-4
-    anneal_steps: int | None = None  # steps of all agents over which the learning rate falls to 0
+    anneal_steps: int | None = None  # steps of all agents over which the learning rate falls to 0; none: it stays
     discount: float = 0.99
     gae_lambda: float = 0.95
-    advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
-    staleness: int = 2  # how many updates old a sample may be, under asynchronous distributions; with gae none is
-    unroll: int = 128  # steps of every environment per update
-    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
+    advantages: Literal["auto", "gae", "vtrace"] = "auto"
+    staleness: int = 2
+    unroll: int = 128  # steps of every environment per update; usual: 32 to 2048
+    reuses: int = 1
     epochs: int = 4
     minibatches: int = 4
-    clip: float = 0.2  # of the probability ratio
-    dual_clip: float | None = None  # of what a bad action can cost, in multiples of its advantage; 3 is usual
-    value_clip: float | None = None  # of the value's change
+    clip: float = 0.2
+    dual_clip: float | None = None
+    value_clip: float | None = None
     value_cost: float = 0.5
     entropy_cost: float = 0.0
     max_grad_norm: float = 0.5
-    popart: bool = False  # learns values of any scale as if theirs were 1
+    popart: bool = False
     normalise_observations: bool = False
     normalise_returns: bool = False
     normalise_advantages: bool = True
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
     memory: Memory = "none"
     memory_size: int = 64
-    scan_unroll: int = 1  # minibatches compiled side by side: faster on a GPU, longer to compile
+    scan_unroll: int = 1
 
     def __post_init__(self) -> None:
         check.one_of(self, "advantages", "auto", "gae", "vtrace")

@@ -56,14 +56,14 @@ class Reinforce(Algorithm):
 
     learning_rate: float = 1e-3
     discount: float = 0.99
-    unroll: int = 128  # steps of every environment per update
+    unroll: int = 128  # steps of every environment per update; usual: as long as an episode
     baseline: bool = True
     value_cost: float = 0.5
     entropy_cost: float = 0.0
     max_grad_norm: float = 0.5
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
     memory: Memory = "none"
     memory_size: int = 64
 

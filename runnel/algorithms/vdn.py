@@ -56,22 +56,22 @@ class VDN(Algorithm):
 
     learning_rate: float = 5e-4
     discount: float = 0.99
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # steps ahead of each, no more than `unroll`
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1
     batch: int = 64
-    capacity: int = 50_000  # steps of a team
-    min_size: int = 1_000  # steps before learning begins
-    samples_per_insert: float = 8.0  # how often each step is drawn, on average
+    capacity: int = 50_000  # steps of a team that the replay holds, the oldest replaced first
+    min_size: int = 1_000  # steps of a team in the replay before learning begins
+    samples_per_insert: float = 8.0  # how often each step of a team is drawn, on average; usual: 1 to 32
     double: bool = True
-    target_period: int = 250  # updates
+    target_period: int = 250
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
-    epsilon_steps: int = 10_000  # environment steps, from the first update on
-    agent_ids: bool = True  # agents know their number besides what they see
+    epsilon_steps: int = 10_000
+    agent_ids: bool = True  # give each agent's values its number beside its observation
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Discrete,)
     max_staleness: ClassVar[int] = 1_000  # replayed steps are old in any case

@@ -121,8 +121,8 @@ MISTAKES = [
     ("eval .", "runnel eval: . holds no run: there is no config.json in it"),
     ("plot /nowhere --out x.png", "runnel plot: /nowhere is no run"),
     ("plot /nowhere", "the following arguments are required: --out"),
-    ("list nobody", "there is no algorithm or distribution 'nobody'"),
-    ("list nope", "there is no algorithm or distribution 'nope'; known: a2c, async, "),
+    ("list nobody", "there is no algorithm, distribution or environment 'nobody'"),
+    ("list nope", "there is no algorithm, distribution or environment 'nope'; known: a2c, async, "),
     ("TRAIN --distribution nope", "there is no distribution 'nope'; known: async, central, coarse, "),
     ("bench nothing", "runnel bench: "),
 ]

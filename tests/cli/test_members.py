@@ -107,9 +107,8 @@ def test_several_runs_where_one_is_wanted_are_refused_in_a_line(
     ended = command(*words.replace("DIR", str(members_dir)).split())
     assert (ended.status, ended.out) == (2, "")
     first = members_dir / "member-0"
-    assert ended.err.rstrip() == (
-        f"runnel {words.split()[0]}: {members_dir} holds 4 runs; name one of them: {first} to member-3"
-    )
+    text = f"runnel {words.split()[0]}: {members_dir} holds 4 runs; name one of them: {first} to member-3"
+    assert ended.said == [text]
     assert [path.name for path in tmp_path.iterdir()] == ["members"]
 
 
