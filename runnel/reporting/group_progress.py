@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from runnel.recording import population_file, run_directory, stack_logs, stacks, sweep_file
+from runnel.recording import population_file, run_directory, stack_logs, stacks, sweep_file, usage_file
 from runnel.recording.files import read_json
 from runnel.recording.members_file import Member
 from runnel.reporting import plan_file
@@ -21,6 +21,9 @@ from runnel.reporting.series import newest, number
 
 TAIL_BYTES: Final = 1 << 20
 """More than a line has that a stack of thousands of members writes."""
+
+MOST_LOOKED_AT: Final = 64
+"""Members among which one with a plan is looked for."""
 
 MOST_SEEDS: Final = 12
 """Seeds that are named one by one."""
@@ -151,13 +154,11 @@ def seeds(values: Iterable[int]) -> str:
 
 
 def shown(directory: Path, listed: Sequence[Member], found: Sequence[Standing]) -> int | None:
-    """The member whose plan and workers stand for all: the first that trains, else the first that has a plan."""
-    planned = (
-        k for k, member in enumerate(listed[:64]) if run_directory.exists(directory / member.directory, plan_file.FILE)
-    )
-    training = (k for k, each in enumerate(found) if each.status == "running")
-    for place in (*training, *planned):
-        if run_directory.exists(directory / listed[place].directory, plan_file.FILE):
+    """The member whose plan and workers stand for all: the first of those that train, else of all, that has any."""
+    training = [k for k, each in enumerate(found) if each.status == "running"]
+    for place in [*training, *range(len(listed))][:MOST_LOOKED_AT]:
+        member = directory / listed[place].directory
+        if any(run_directory.exists(member, name) for name in (plan_file.FILE, usage_file.FILE)):
             return place
     return None
 

@@ -7,7 +7,9 @@ import { timeline } from "./timeline.js";
 // its part of the view has changed.
 
 const FIRST = ["mean_return", "eval/return", "steps_per_second", "staleness_mean"];
-export const BANDS = "Lines: the interquartile mean of members. Shaded: between their quartiles, so half of the members are inside. (runnel plot shades the 95% confidence interval of the mean instead.)";
+export const BANDS =
+  "Lines: the interquartile mean of members. Shaded: between their quartiles, where half of the members are. " +
+  "(runnel plot shades the 95% confidence interval of the mean.)";
 const MOST_GROUPS = 12;
 const OF_TIME = new Set(["env_steps", "iterations", "wall_seconds", "eval/env_steps", "updates", "episodes"]);
 
