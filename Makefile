@@ -96,5 +96,5 @@ $(VENV)/.dev: $(REQUIREMENTS) | $(BIN)/pip
 
 $(VENV)/.bench: $(REQUIREMENTS) | $(BIN)/pip
 	@echo "installing runnel and the peers it is measured against into $(VENV) (a few minutes)"
-	@$(PIP_INSTALL) -e ".[classic,gymnax,bench]"
+	@$(PIP_INSTALL) -e ".[bench]"
 	@touch $(VENV)/.train $@

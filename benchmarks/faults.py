@@ -372,6 +372,13 @@ def _telling_line(said: str) -> str:
 # Results
 
 
+def why_missing(peer: Peer, python: str) -> str:
+    """The last line of what importing a library says in that interpreter; empty where it can be imported."""
+    command = [python, "-W", "ignore", "-c", f"import benchmarks._fault_peers.{peer.module}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
 def describe(peers: dict[str, str]) -> dict[str, Any]:
     """What is compared, by the interpreters that have it."""
     found = {}
@@ -465,6 +472,13 @@ def main() -> None:
         return
     given = dict(each.split("=", 1) for each in args.python)
     pythons = {name: given.get(name, given.get(PEERS[name].module, sys.executable)) for name in args.peers}
+    missing = {name: reason for name, python in pythons.items() if (reason := why_missing(PEERS[name], python))}
+    for name, reason in missing.items():
+        print(
+            f"left out: {name} ({reason}); --python {PEERS[name].module}=PATH names an interpreter that has it",
+            flush=True,
+        )
+        del pythons[name]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what ends the run under way
     described = describe(pythons)
     path, result = merge([], described, about, args.out)

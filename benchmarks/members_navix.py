@@ -12,7 +12,7 @@ it normalises advantages by minibatch, and evaluates values anew before learning
 returns the record of every step (9 bytes each); Runnel keeps the newest 100 episodes.
 
 What a member reached is the mean return of its newest 100 episodes, and their length, which tells more: a random policy
-reaches the goal too, but late. Medians over members are printed. NAVIX needs `pip install navix`; its import of wandb
+reaches the goal too, but late. Medians over members are printed. NAVIX is in the extra `bench`; its import of wandb
 is met by an empty module where wandb is not installed. A side that fails is named with its error, and what the other
 one has measured stays. `--only` runs one side alone. With fewer `--steps`, what counts is steps/s.
 

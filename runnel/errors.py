@@ -52,12 +52,12 @@ class UserError(_Shown, Exception):
 
 
 class NotInstalled(UserError):
-    """A library of an extra is missing, which only some runs need."""
+    """A library is missing, which only some runs need. An extra of `package` installs it."""
 
     page = "dependencies#extras"
 
-    def __init__(self, what: str, library: str, extra: str, *, keywords: Collection[str] = ()):
-        text = f"{what} needs {library}, which is not installed; run: pip install 'runnel[{extra}]'"
+    def __init__(self, what: str, library: str, extra: str, *, keywords: Collection[str] = (), package: str = "runnel"):
+        text = f"{what} needs {library}, which is not installed; run: pip install '{package}[{extra}]'"
         super().__init__(text, keywords=keywords)
 
 

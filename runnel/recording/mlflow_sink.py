@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import mlflow
+from mlflow.entities import Metric, Param
+
 from runnel.recording.files import clean
 from runnel.recording.sinks import Record
 
@@ -32,9 +35,7 @@ class MlflowSink:
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
-        import mlflow  # pyright: ignore[reportMissingImports]: an extra that `dev` leaves out
-
-        self._entities, self._client = mlflow.entities, mlflow.MlflowClient()
+        self._client = mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "runnel")
         experiment = self._client.get_experiment_by_name(name)
         place = experiment.experiment_id if experiment else self._client.create_experiment(name)
@@ -46,14 +47,14 @@ class MlflowSink:
             return
         run = self._client.create_run(place, run_name=run_dir.resolve().name, tags={TAG: directory})
         self._run_id = run.info.run_id
-        params = [self._entities.Param(key, text[:LONGEST]) for key, text in _flat(clean(config)).items()]
+        params = [Param(key, text[:LONGEST]) for key, text in _flat(clean(config)).items()]
         for first in range(0, len(params), 100):  # as many as one request may have
             self._client.log_batch(self._run_id, params=params[first : first + 100])
 
     def write(self, record: Record) -> None:
         now, step = int(time.time() * 1000), int(record.get("env_steps") or 0)
         known = {name: float(value) for name, value in record.items() if value is not None}
-        metrics = [self._entities.Metric(name, value, now, step) for name, value in known.items()]
+        metrics = [Metric(name, value, now, step) for name, value in known.items()]
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def close(self) -> None:

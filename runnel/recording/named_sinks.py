@@ -1,7 +1,8 @@
-"""Sinks by name: those that ship with Runnel, those of installed packages, and the user's own.
+"""Sinks by name: those of installed packages, of which Runnel is one, and the user's own.
 
 A name stands for a callable that is given the run directory and the run's configuration, and returns a `Sink`. A
-package offers one by an entry point of the group `runnel.sinks`; the user's own is `package.module:callable`.
+package offers one by an entry point of the group `runnel.sinks`, as Runnel's `pyproject.toml` does for MLflow and
+Trackio; the user's own is `package.module:callable`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from runnel.config import serialization
 from runnel.errors import NotInstalled, UserError, a, nearest
@@ -24,51 +24,36 @@ SinkMaker = Callable[[Path, Mapping[str, Any]], Sink]
 GROUP: Final = "runnel.sinks"
 """Of the entry points by which installed packages offer sinks."""
 
-
-class ShippedSink(NamedTuple):
-    """A sink that ships with Runnel."""
-
-    path: str
-    package: str = ""  # what must be installed, if anything
-    extra: str = ""  # of runnel: brings the package
-
-
-SHIPPED: Final[Mapping[str, ShippedSink]] = {
-    "mlflow": ShippedSink("runnel.recording.mlflow_sink:MlflowSink", "mlflow", "mlflow"),
-    "trackio": ShippedSink("runnel.recording.trackio_sink:TrackioSink", "trackio", "trackio"),
-}
+OURS: Final = "runnel"
+"""The package whose sinks come before others of the same name."""
 
 
 @functools.cache
 def offered() -> Mapping[str, metadata.EntryPoint]:
-    """By name: sinks of installed packages. The environment's packages do not change while a process runs."""
-    return {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
+    """By name: sinks of installed packages, Runnel's before others. Packages do not change while a process runs."""
+    entries = sorted(metadata.entry_points(group=GROUP), key=lambda entry: _package(entry) == OURS)
+    return {entry.name: entry for entry in entries}
 
 
 def names() -> list[str]:
     """Every name that is not an import path."""
-    return sorted({*SHIPPED, *offered()})
+    return sorted(offered())
 
 
 def maker(name: str) -> SinkMaker:
     """What makes the sink of that name; refused in words where there is none, or where its library is missing."""
-    if name in SHIPPED:
-        shipped = SHIPPED[name]
-        if shipped.package and find_spec(shipped.package) is None:
-            raise NotInstalled(f"the sink {name}", f"'{shipped.package}'", shipped.extra)
-        return serialization.import_object(shipped.path)
     if name in offered():
         try:
             found: Any = offered()[name].load()
         except Exception as problem:
-            raise UserError(
-                f"the sink {name} of the installed package {_package(name)} cannot be imported: {problem}"
-            ) from problem
+            raise _cannot_be_imported(offered()[name], problem) from problem
     elif ":" in name:
         found = serialization.import_object(name)
     else:
+        registered = any(_package(entry) == OURS for entry in offered().values())
+        again = "" if registered else "; Runnel's own are not registered: install it again, pip install -e ."
         raise UserError(
-            f"there is no sink '{name}'{nearest(name, names())}; your own is package.module:callable",
+            f"there is no sink '{name}'{nearest(name, names())}; your own is package.module:callable{again}",
             page="prometheus#trackers",
         )
     if not callable(found):
@@ -115,6 +100,13 @@ def _made(name: str, run_dir: Path, config: Mapping[str, Any]) -> Sink:
     return sink
 
 
-def _package(name: str) -> str:
-    package = offered()[name].dist
-    return "?" if package is None else package.name
+def _cannot_be_imported(entry: metadata.EntryPoint, problem: Exception) -> UserError:
+    """A package's extra with the name of the sink installs what the sink imports."""
+    extras = entry.dist.metadata.get_all("Provides-Extra") if entry.dist else None
+    if isinstance(problem, ModuleNotFoundError) and entry.name in (extras or ()):
+        return NotInstalled(f"the sink {entry.name}", f"'{problem.name}'", entry.name, package=_package(entry))
+    return UserError(f"the sink {entry.name} of the installed package {_package(entry)} cannot be imported: {problem}")
+
+
+def _package(entry: metadata.EntryPoint) -> str:
+    return "?" if entry.dist is None else entry.dist.name

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import trackio
+
 from runnel.recording.files import clean
 from runnel.recording.sinks import Record
 
@@ -22,13 +24,10 @@ class TrackioSink:
     """A run at Trackio, whose steps are environment steps. A resumed run goes on in the same one."""
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
-        import trackio  # pyright: ignore[reportMissingImports]: an extra that `dev` leaves out
-
         # Two directories may have one name. The hash of the path keeps their runs apart, and finds one that is resumed.
         place = run_dir.resolve()
         name = f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
         project = os.environ.get("TRACKIO_PROJECT", "runnel")
-        self._trackio = trackio
         with _without_its_lines():
             self._run = trackio.init(
                 project, name, config=clean(config), resume="allow", embed=False, auto_log_cpu=False, auto_log_gpu=False
@@ -40,7 +39,7 @@ class TrackioSink:
 
     def close(self) -> None:
         with _without_its_lines():
-            self._trackio.finish()  # of the run, which it would otherwise finish again as Python exits
+            trackio.finish()  # of the run, which it would otherwise finish again as Python exits
 
 
 def _without_its_lines() -> contextlib.AbstractContextManager[Any]:
