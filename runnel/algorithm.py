@@ -42,8 +42,8 @@ class Algorithm(abc.ABC):
     """How many versions old a sample may be under an asynchronous distribution; a property, if a setting decides."""
 
     reuses: int = 1
-    """How often an unroll may be learnt from under an asynchronous distribution: while it is not older than
-    `max_staleness` and no newer one has come. A field, where the user decides."""
+    """The largest number of updates from one unroll under an asynchronous distribution. An unroll is reused while it is
+    not older than `max_staleness` and no newer one has arrived. A field, where the user decides."""
 
     learns: ClassVar[bool] = True
     """Whether its groups learn; returns of the others are not those of the run."""
@@ -65,7 +65,7 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def loop(self, flow: Flow) -> None:
-        """One iteration of training, said once, as calls on `flow`."""
+        """Describes one iteration of training as calls on `flow`; the graph is traced from them."""
 
     def initial_memory(self, spec: AgentSpec) -> PyTree:
         """One agent's memory at the start of an episode; a recurrent algorithm overrides this."""
@@ -78,10 +78,11 @@ class Algorithm(abc.ABC):
         return self
 
     def for_staleness(self, staleness: int) -> Algorithm:
-        """This algorithm, with the settings that it leaves to the plan, where samples may be so many versions old.
+        """Returns this algorithm with the settings that depend on the staleness of samples filled in.
 
-        Called once, before a run starts, with at most `max_staleness`; 0 where actors wait for the learner. What it
-        returns is what runs and what is stored. An algorithm without such settings returns itself.
+        Called once, before a run starts. `staleness` is the plan's bound in versions, at most `max_staleness`; it is 0
+        where actors wait for the learner. The result is what runs and what is stored. An algorithm without such
+        settings returns itself.
         """
         del staleness
         return self
@@ -89,7 +90,7 @@ class Algorithm(abc.ABC):
     def learn(self, state: Any, batch: PyTree, key: Array, /) -> tuple[Any, PyTree]:
         """One update: the new state, and `out`, whose scalars are metrics.
 
-        An algorithm whose update is a gradient step leaves this and gives `gradient` and `apply`.
+        An algorithm whose update is a gradient step defines `gradient` and `apply` instead.
         """
         grads, out = self.gradient(state, batch, key)
         return self.apply(state, grads), out
@@ -142,7 +143,7 @@ class PerGroup(Algorithm):
 
 
 def algorithm_name(algorithm: Algorithm) -> str:
-    """What people call it: its class, or those of all groups."""
+    """The display name of an algorithm: its class, or `group=class` for each group."""
     if isinstance(algorithm, PerGroup):
         return ",".join(f"{group}={algorithm_name(each)}" for group, each in algorithm.algorithms.items())
     return type(algorithm).__name__

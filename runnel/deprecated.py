@@ -112,7 +112,7 @@ def install() -> None:
 
 
 def attribute(old: str, name: str) -> Any:
-    """What a module that moved has under a name that may be old too: its `__getattr__`."""
+    """Looks up a name, old or new, for a module that moved: the body of its `__getattr__`."""
     module = MODULES[old]
     if name == "__all__":
         return _public(module)
@@ -125,7 +125,7 @@ def attribute(old: str, name: str) -> Any:
 
 
 def attribute_of_package(package: str, name: str) -> Any:
-    """What a package offered under an old name: a name that changed, or a module that moved out of it."""
+    """Looks up an old name of a package: a renamed object, or a module that moved out of it."""
     new = NAMES.get(package, {}).get(name)
     if new is not None:
         warn(f"{package}.{name}", f"{package}.{new}")

@@ -1,7 +1,7 @@
 """The exceptions of a run, and text that is safe to print.
 
-`UserError` is the one that means "the user can fix this". Its text says what was found, what was expected and how to
-fix it, in one or two lines; the command line prints it without a traceback and exits with status 2.
+`UserError` means that the user can fix the problem. Its text states what was found, what was expected and the fix, in
+one or two lines; the command line prints it without a traceback and exits with status 2.
 """
 
 import difflib
@@ -28,7 +28,8 @@ class _Shown(BaseException):
     """An error whose text may quote a file, a worker or an environment, and is printed."""
 
     page = ""
-    """Of the documentation, that says more: `faults#when-an-environment-fails`, as `runnel help` takes it."""
+    """The documentation page with more about the error: `faults#when-an-environment-fails`, as `runnel help` takes it.
+    """
 
     def __init__(self, text: str = "", *, page: str = ""):
         super().__init__(text)
@@ -72,15 +73,15 @@ class WorkerFailed(_Shown, RuntimeError):
 
 
 class RunFailed(_Shown, RuntimeError):
-    """A run cannot end as it should, for a reason of its surroundings; its text says what is kept."""
+    """A run or an evaluation failed for a reason outside its settings: a lost machine, or code that it called."""
 
 
 class StateLost(RuntimeError):
-    """A worker was lost with what only a checkpoint can give back: the whole run must go on from there."""
+    """A worker was lost with state that only a checkpoint has: the whole run must resume from the newest one."""
 
 
 class HostLost(StateLost):
-    """A machine was lost, and all its workers with it: the run must go on from a checkpoint, without it."""
+    """A machine was lost with all its workers: the run must resume from a checkpoint, without it."""
 
     def __init__(self, host: str, how: str):
         super().__init__(f"{host} {how}")

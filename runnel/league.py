@@ -28,7 +28,7 @@ from runnel.payoffs import PayoffTable
 MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER = "main", "main-exploiter", "league-exploiter"
 
 LEAST_GAMES: Final = 20
-"""From which an exploiter can be said to have beaten somebody."""
+"""The fewest games after which a win rate counts as evidence that an exploiter has beaten its opponent."""
 
 MOST: Final = 16
 """Learners of a kind."""
@@ -53,7 +53,7 @@ class League(Matchmaker):
     beaten: float = 0.7
     """An exploiter that scores more than this against all whom it has played begins again."""
     patience: int = 20
-    """It also does after so many decisions."""
+    """The number of decisions after which an exploiter is reset in any case."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,14 +130,14 @@ def _names(kind: str, count: int) -> list[str]:
 
 
 def kind_of(group: str) -> str:
-    """What kind of learner a group of a league is."""
+    """The role of a group's learner in a league, from the group's name without its number."""
     return group.rstrip("0123456789").rstrip("-")
 
 
 def _weights(
     candidates: Sequence[Candidate], scores: Mapping[str, float], weight: Callable[[float], float]
 ) -> dict[str, float]:
-    """By key: weights that add up to 1; the same for all where none has one."""
+    """Weights by key, normalised to a sum of 1; uniform if all are 0."""
     found = {candidate.key: weight(scores[candidate.key]) for candidate in candidates}
     total = sum(found.values())
     return {key: each / total if total else 1 / len(found) for key, each in found.items()}

@@ -82,12 +82,12 @@ class Matchmaker:
     def fill(self, rng: np.random.Generator, round: int, payoffs: PayoffTable, pool: Sequence[Candidate]) -> Matches:
         """The policies for all places.
 
-        `rng` is the same for the same seed and round. `round`: 0 before the first step, then 1, 2 and so on.
-        `payoffs`: all results so far. `pool`: candidates, the oldest first; the last one is the learner's newest.
+        `rng` is the same for the same seed and round. `round`: 0 before the first step, then 1, 2 and so on. `payoffs`:
+        all results so far. `pool`: candidates, the oldest first; the last one is the learner's newest.
 
-        If all candidates are of one group, all are opponents, including the newest. Otherwise the candidates of other
-        groups are opponents, and the learner's own are only there for their results. In a league, all candidates are
-        opponents; they are ordered by group, and the learner's own come last.
+        If all candidates belong to one group, all are opponents, including the newest. Otherwise the candidates of
+        other groups are opponents, and the learner's own are included only for their results. In a league, all
+        candidates are opponents; they are ordered by group, with the learner's own last.
         """
         raise NotImplementedError
 
@@ -271,8 +271,8 @@ class PFSP(Matchmaker):
     latest_share: float = 0.5
     """The part of the games that is against the newest policy; all of them while there is no past one."""
     payoff: str = "score"
-    """What p is: `score`, of games that are won; or `return`, in a game without winners, between 0 against the past
-    policy whose mean return is the highest and 1 against that whose mean return is the lowest."""
+    """How p is computed: `score` is the share of games won. `return` is for games without winners: p is 0 against the
+    past policy against which the mean return is highest, and 1 against the one against which it is lowest."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -367,9 +367,10 @@ class Psro(Matchmaker):
     solver: str = "nash"
     """`nash`, `prd` (projected replicator dynamics), `alpharank` (needs OpenSpiel) or `uniform`."""
     latest_share: float = 0.0
-    """The part of the games that is against the newest policy, beside what the meta-strategy gives it."""
+    """The share of the games that is played against the newest policy, in addition to its share of the meta-strategy.
+    """
     payoff: str = "score"
-    """What is won: `score`, a game; or `return`, the mean return, of a zero-sum game that is won by more or less."""
+    """The payoff of the meta-game: `score`, wins and losses; or `return`, the mean return of a zero-sum game."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

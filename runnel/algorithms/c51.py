@@ -1,7 +1,7 @@
-"""Categorical Q-learning, C51 (Bellemare et al., 2017): learns how returns are distributed, not only their mean.
+"""Categorical DQN, C51 (Bellemare et al., 2017): learns the distribution of each action's return.
 
-A return is one of `atoms` numbers from `v_min` to `v_max`, and what is learnt of an action is how probable each of them
-is. With the settings that DQN has too, all of them on, it is what Hessel et al. (2018) call Rainbow.
+The distribution has `atoms` support points from `v_min` to `v_max`. With all of DQN's extensions switched on it is
+Rainbow (Hessel et al., 2018).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, ze
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: Any  # ActionValues, of logits; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] what epsilon falls by
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     target: Any  # ActionValues
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     loss: Array
     mean_value: Array

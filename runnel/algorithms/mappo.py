@@ -1,6 +1,6 @@
-"""Multi-agent PPO (Yu et al., 2022): policies that act on what each agent sees, and a value that knows the whole state.
+"""Multi-agent PPO (Yu et al., 2022): policies that act on each agent's observation, and a centralised value.
 
-The value is for learning alone: agents that act need nobody to tell them what others see. For actors that lag under an
+Only learning uses the value, which sees the whole state, so agents act without it. For stale actors under an
 asynchronous distribution, advantages are V-trace's, as in PPO.
 """
 
@@ -27,21 +27,21 @@ from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: AgentPolicy
     observations: list[statistics.Statistics | None]  # empty where observations are taken as they are
 
 
 class Networks(NamedTuple):
-    """What gradients change."""
+    """The networks that gradients update."""
 
     policy: Any  # AgentPolicy; `Any`, for optax knows no such tree of arrays
     critic: Any  # StateValue
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critic: StateValue
@@ -51,14 +51,14 @@ class State(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting hands to learning."""
+    """Outputs of `act` that `learn` uses."""
 
     sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
     log_prob: Array  # []
 
 
 class Batch(NamedTuple):
-    """What is learnt from: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
+    """The input of the loss: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
 
     observation: PyTree  # [T, B, ...] with the state
     agent: Array  # [T, B] its column
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     policy_loss: Array
     value_loss: Array

@@ -28,7 +28,7 @@ from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     actor_critic: ActorCritic
     observations: list[statistics.Statistics | None]  # empty where observations are taken as they are
@@ -36,7 +36,7 @@ class Params(NamedTuple):
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     optimiser: optax.OptState
@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting hands to learning."""
+    """Outputs of `act` that `learn` uses."""
 
     sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
     log_prob: Array  # []
@@ -53,7 +53,7 @@ class Extras(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is learnt from: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
+    """The input of the loss: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
 
     observation: PyTree  # [T, B, ...]
     sample: Array  # [T, B, ...] what the policy drew
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     policy_loss: Array
     value_loss: Array

@@ -1,4 +1,4 @@
-"""A group of agents that follows a function of the user's, and does not learn."""
+"""A group of agents for which a user's function acts, and which does not learn."""
 
 from __future__ import annotations
 

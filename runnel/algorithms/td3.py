@@ -1,4 +1,4 @@
-"""Twin delayed DDPG (Fujimoto et al., 2018): doubts its critics, and changes its policy less often than them."""
+"""Twin delayed DDPG (Fujimoto et al., 2018): two critics against overestimation, delayed policy updates."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: Any  # DeterministicPolicy; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] actions are random before the first, and the policy changes every few
 
 
 class Networks(NamedTuple):
-    """What is learnt, and how it is to change."""
+    """The learnt networks, or their gradients."""
 
     policy: Any  # DeterministicPolicy
     critics: Any  # Critics, two
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critics: Any  # Critics
@@ -46,7 +46,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     critic_loss: Array
     policy_loss: Array

@@ -11,7 +11,7 @@ CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
 def cache_directory() -> str:
-    """Where compiled programs are kept between runs, unless JAX is configured otherwise. Imports no JAX."""
+    """The directory of the compilation cache, unless JAX is configured otherwise. Imports no JAX."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.path.join(home, "runnel", "xla")
 

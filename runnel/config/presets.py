@@ -1,7 +1,7 @@
-"""Settings known to serve well, as data: what `runnel train` starts from where nothing else is said.
+"""Tuned settings by algorithm and environment, the defaults of `runnel train`.
 
-Each entry was verified by runs of seeds 1, 2 and 3, but where it says so; `tests/algorithms/test_learning.py` and
-`benchmarks/learning.py` run them again.
+Each entry was verified by runs of seeds 1, 2 and 3, except where a comment gives others;
+`tests/algorithms/test_learning.py` and `benchmarks/learning.py` run them again.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def to_json(space: Space) -> dict[str, Any]:
 
 
 def from_json(cls: type, data: Any) -> Space:
-    """Of sweep.json. Raises UserError where it is none."""
+    """Reads a search space from sweep.json. Raises UserError if it is invalid."""
     if not isinstance(data, dict):
         raise UserError("found no space, expected settings with the values to try")
     found = {}

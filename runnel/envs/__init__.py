@@ -284,7 +284,7 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
         found = _copies(name, found, kwargs)
     if not callable(found):
         raise UserError(
-            f"'{name}' is {a(found)}; wanted a callable that returns {WANTED}",
+            f"'{name}' is {a(found)}; expected a callable that returns {WANTED}",
             page="add-an-environment#an-object-of-python",
         )
     given = _call(name, found, kwargs)
@@ -297,7 +297,9 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
 
         return GymnasiumEnvironment(cast("Factory", found), kwargs, name=name, probe=given)
     if not _is_environment(given):
-        raise UserError(f"'{name}' returned {a(given)}; wanted {WANTED}", page="add-an-environment#an-object-of-python")
+        raise UserError(
+            f"'{name}' returned {a(given)}; expected {WANTED}", page="add-an-environment#an-object-of-python"
+        )
     return given
 
 

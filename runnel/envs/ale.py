@@ -165,7 +165,7 @@ class AtariGame(gymnasium.Env):
     def receive(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """What the step that was begun gave."""
         if self._waiting < 0:  # the emulator would never answer
-            raise ValueError(f"an action that the game does not have; wanted one from 0 to {len(self._codes) - 1}")
+            raise ValueError(f"an action that the game does not have; expected one from 0 to {len(self._codes) - 1}")
         self._waiting = -1
         observation, rewards, ended, _, info = self._look([emulator.ale.recv() for emulator in self._emulators])
         reward, over = float(rewards[0]), bool(ended[0])
@@ -300,5 +300,5 @@ def _checked(name: str, settings: dict[str, Any]) -> AleSettings:
         fits = type(value) is kind or (kind is float and type(value) is int)
         if not fits or value < 0 or (kind is float and value >= 1) or (key in ("frame_skip", "stack") and value < 1):
             wanted = {bool: "true or false", int: "a whole number", float: "a number from 0 to 1"}[kind]
-            raise UserError(f"{name}: setting {key} is {value!r}; wanted {wanted}, like {defaults[key]!r}")
+            raise UserError(f"{name}: setting {key} is {value!r}; expected {wanted}, like {defaults[key]!r}")
     return AleSettings(**settings)

@@ -84,7 +84,7 @@ class GymnasiumEnvironment:
             environment.close()
             has = f"found {found!r} of {', '.join(modes)}" if modes else "its metadata has no render_modes"
             raise UserError(
-                f"{self._name} cannot be rendered: wanted render mode 'rgb_array', {has}. "
+                f"{self._name} cannot be rendered: expected render mode 'rgb_array', {has}. "
                 "Let it take `render_mode`, and implement `render`"
             )
         return environment
@@ -144,7 +144,7 @@ def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.
     except TypeError as problem:
         raise bad_setting(name, kwargs, problem, factory) from problem
     if not isinstance(environment, gymnasium.Env):
-        raise UserError(f"{name} returned {a(environment)}; wanted a new gymnasium.Env at each call")
+        raise UserError(f"{name} returned {a(environment)}; expected a new gymnasium.Env at each call")
     return environment
 
 

@@ -239,7 +239,7 @@ def _like(name: str, key: str, default: Any, value: Any) -> Any:
         return jnp.asarray(value, default.dtype).reshape(default.shape)
     except (TypeError, ValueError) as problem:
         raise UserError(
-            f"gymnax:{name}: setting {key} is {value!r}; wanted a {type(default).__name__}, like {default!r}"
+            f"gymnax:{name}: setting {key} is {value!r}; expected a {type(default).__name__}, like {default!r}"
         ) from problem
 
 

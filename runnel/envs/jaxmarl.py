@@ -68,7 +68,7 @@ class JaxMarlEnvironment:
         """
         self._title = f"jaxmarl:{name}"
         if groups not in get_args(Grouping):
-            raise UserError(f"{self._title}: groups is '{groups}'; wanted kind, each or one")
+            raise UserError(f"{self._title}: groups is '{groups}'; expected kind, each or one")
         with quiet():
             self._environment, self._kind = make(self._title, name, settings)
         self._agents: list[str] = list(self._environment.agents)

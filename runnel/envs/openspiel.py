@@ -185,7 +185,7 @@ def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
         )
     kind = kinds[name]
     if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
-        raise UserError(f"{title} is a mean-field game; wanted a game of one or more players")
+        raise UserError(f"{title} is a mean-field game; expected a game of one or more players")
     known = dict(kind.parameter_specification)
     if _draws_itself(kind) and known.pop(SEED, None) is None and kind.default_loadable:
         raise UserError(f"{title} draws chance events itself, without a seed: its episodes cannot be replayed")
@@ -196,10 +196,10 @@ def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
             settings[setting] = float(value)
         elif type(known[setting]) in KINDS and type(value) is not type(known[setting]):
             wanted = KINDS[type(known[setting])]
-            raise UserError(f"{title}: {setting} is {value!r}; wanted {wanted}, like {known[setting]!r}")
+            raise UserError(f"{title}: {setting} is {value!r}; expected {wanted}, like {known[setting]!r}")
     if not kind.min_num_players <= settings.get("players", kind.min_num_players) <= kind.max_num_players:
         raise UserError(
-            f"{title}: players is {settings['players']}; wanted {kind.min_num_players} to {kind.max_num_players}"
+            f"{title}: players is {settings['players']}; expected {kind.min_num_players} to {kind.max_num_players}"
         )
     make = _Maker(name, settings)
     try:
@@ -224,7 +224,7 @@ def _tensor(title: str, game: Any, observe: str | None) -> str:
     provided = [tensor for tensor in _tensors(game.get_type()) if _has_shape(game, tensor)]
     if not provided:
         raise UserError(
-            f"{title} has no tensor that a player could see; wanted a game with one of {', '.join(TENSORS)}"
+            f"{title} has no tensor that a player could see; expected a game with one of {', '.join(TENSORS)}"
         )
     if observe is None:
         return provided[0]

@@ -100,7 +100,7 @@ class PettingZooEnvironment:
         if render and "rgb_array" not in modes:
             world.close()
             raise UserError(
-                f"{self._name} cannot be rendered: wanted render mode 'rgb_array', "
+                f"{self._name} cannot be rendered: expected render mode 'rgb_array', "
                 + (f"its metadata has {', '.join(modes)}" if modes else "its metadata has no render_modes")
             )
         return self._made_from.play(world)
@@ -158,7 +158,7 @@ def _registry(kind: str = "aec") -> dict[str, str]:
 
 def _module(name: str) -> Any:
     if name.partition(".")[0] in serialization.STANDARD:
-        raise UserError(f"pettingzoo:{name} is of Python's standard library; wanted a module with environments")
+        raise UserError(f"pettingzoo:{name} is of Python's standard library; expected a module with environments")
     named_modules.name(name)
     paths = (name, f"pettingzoo.{name}")
     for path in reversed(paths) if name.partition(".")[0] in FAMILIES else paths:
@@ -205,7 +205,7 @@ def _missing(name: str, problem: ImportError) -> UserError:
 def _agents(world: Any, name: str) -> list[Agent]:
     if not (agents := getattr(world, "possible_agents", None)):
         raise UserError(
-            f"{name} does not say which agents it can have: wanted `possible_agents`, a list, found "
+            f"{name} does not say which agents it can have: expected `possible_agents`, a list, found "
             f"{'none' if agents is None else agents}"
         )
     return list(agents)

@@ -62,9 +62,9 @@ class PgxEnvironment:
         """
         self._title = f"pgx:{name}"
         if groups not in GROUPS:
-            raise UserError(f"{self._title}: groups is '{groups}'; wanted kind, each or one")
+            raise UserError(f"{self._title}: groups is '{groups}'; expected kind, each or one")
         if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
-            raise UserError(f"{self._title}: max_steps is {max_steps}; wanted a whole number of 1 or more")
+            raise UserError(f"{self._title}: max_steps is {max_steps}; expected a whole number of 1 or more")
         with _scope():
             self._game = _make(self._title, name, settings)
             first = jax.eval_shape(self._game.init, _key())

@@ -53,7 +53,9 @@ def fault_of_reset(result: Any, observations: Observations) -> EnvironmentFault 
     """What is wrong with what `reset` gave."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         hint = "return `observation, {}` from reset"
-        return EnvironmentFault(f"reset returned {_words(result)}, wanted (observation, info)", misfit=True, hint=hint)
+        return EnvironmentFault(
+            f"reset returned {_words(result)}, expected (observation, info)", misfit=True, hint=hint
+        )
     return fault_of_observation("reset", result[0], observations)
 
 
@@ -61,7 +63,7 @@ def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) ->
     """What is wrong with what `step` gave; `rewards` is the type in which rewards are kept."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
-        return EnvironmentFault(f"step returned {_words(result)}, wanted {wanted}", misfit=True)
+        return EnvironmentFault(f"step returned {_words(result)}, expected {wanted}", misfit=True)
     observation, reward, *ends, _ = result
     if fault := fault_of_observation("step", observation, observations):
         return fault
@@ -71,7 +73,7 @@ def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) ->
         [bool(end) for end in ends]
     except Exception:
         found = " and ".join(map(_words, ends))
-        return EnvironmentFault(f"step returned {found} as terminated and truncated, wanted booleans", misfit=True)
+        return EnvironmentFault(f"step returned {found} as terminated and truncated, expected booleans", misfit=True)
     return None
 
 
@@ -84,7 +86,7 @@ def fault_of_observation(call: str, observation: Any, observations: Observations
 
 def fault_of_reward(reward: Any, dtype: np.dtype) -> EnvironmentFault | None:
     """What is wrong with a reward that `step` gave, and that is to be kept as `dtype`."""
-    misfit = EnvironmentFault(f"step returned {_words(reward)} as its reward, wanted a number", misfit=True)
+    misfit = EnvironmentFault(f"step returned {_words(reward)} as its reward, expected a number", misfit=True)
     if isinstance(reward, str | bytes) or np.iscomplexobj(reward) or getattr(reward, "shape", ()):
         return misfit  # an array of one element is no number: it does not fit among the others'
     try:
@@ -96,7 +98,7 @@ def fault_of_reward(reward: Any, dtype: np.dtype) -> EnvironmentFault | None:
     if math.isnan(value):
         return EnvironmentFault("step returned NaN as its reward")
     if math.isinf(value):
-        return EnvironmentFault(f"step returned {value} as its reward, wanted a finite number")
+        return EnvironmentFault(f"step returned {value} as its reward, expected a finite number")
     if abs(value) > LARGEST[dtype]:
         return EnvironmentFault(f"step returned {value} as its reward, which is infinite as {dtype}")
     return None

@@ -38,7 +38,7 @@ class Stepped:
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> SteppedVector:
         if render and not hasattr(self.environment, "render"):
-            raise UserError(f"{self.spec.name} cannot be rendered: wanted a method `render(state)`, found none")
+            raise UserError(f"{self.spec.name} cannot be rendered: expected a method `render(state)`, found none")
         return SteppedVector(self.environment, self._programs, indices, seed)
 
 

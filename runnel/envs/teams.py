@@ -165,7 +165,9 @@ def _choices(actions: spaces.Actions, name: str) -> int:
             return n
         case MultiDiscrete(sizes):
             return sum(sizes)
-    raise UserError(f"{name} has a mask for its actions, which are no whole numbers; wanted Discrete or MultiDiscrete")
+    raise UserError(
+        f"{name} has a mask for its actions, which are no whole numbers; expected Discrete or MultiDiscrete"
+    )
 
 
 def _blank(space: gymnasium.Space) -> Any:

@@ -165,7 +165,7 @@ def _made(name: str, makes: Maker, settings: dict[str, Any], count: int) -> Vect
     except TypeError as problem:
         raise bad_setting(name, settings, problem, makes) from problem
     if not isinstance(vector, VectorEnv):
-        raise UserError(f"{name} returned {a(vector)}; wanted a new gymnasium.vector.VectorEnv at each call")
+        raise UserError(f"{name} returned {a(vector)}; expected a new gymnasium.vector.VectorEnv at each call")
     if vector.num_envs != count:
         _close(vector)
         raise UserError(
@@ -178,7 +178,7 @@ def _made(name: str, makes: Maker, settings: dict[str, Any], count: int) -> Vect
 def _check_pictures(name: str, vector: VectorEnv) -> None:
     if vector.render_mode != "rgb_array":
         raise UserError(
-            f"{name} cannot be rendered: wanted render mode 'rgb_array', found {vector.render_mode!r}. Let the "
+            f"{name} cannot be rendered: expected render mode 'rgb_array', found {vector.render_mode!r}. Let the "
             "function that makes it take `render_mode`"
         )
 

@@ -78,7 +78,7 @@ class UserVector(PooledVector):
         picture = self.treated.render(row)
         if np.ndim(picture) != 3:
             raise UserError(
-                f"{self._name} cannot be rendered: wanted one [height, width, 3] for each environment from `render`, "
+                f"{self._name} cannot be rendered: expected one [height, width, 3] for each environment from `render`, "
                 f"found {type(picture).__name__} of shape {np.shape(picture)}"
             )
         return np.asarray(picture, np.uint8)
@@ -108,7 +108,7 @@ class UserVector(PooledVector):
         rewards = step.reward
         if rewards.shape != step.terminated.shape or rewards.dtype.kind not in spaces.REAL:
             found = f"{rewards.dtype} of shape {rewards.shape}"
-            what = f"the vector's step returned rewards of {found}, wanted a number for each environment"
+            what = f"the vector's step returned rewards of {found}, expected a number for each environment"
             return EnvironmentFault(what, misfit=True)
         return step
 

@@ -12,7 +12,7 @@ from runnel.evaluation.match_play import Games, make_table
 from runnel.evaluation.seating import A, Hand, Seating, random_player
 
 TRIES: Final = 16
-"""How many openings are drawn for one that is wanted, where they end the game or are there already."""
+"""How many openings are drawn for one that is expected, where they end the game or are there already."""
 
 
 class Openings(NamedTuple):

@@ -30,7 +30,7 @@ from runnel.types import Array, PyTree
 
 
 class Prediction(NamedTuple):
-    """What an `ActorCritic` says of one step, or of `[T]` steps."""
+    """The output of an `ActorCritic` for one step, or for `[T]` steps."""
 
     distribution: Any  # over what the policy draws
     value: Array  # [] of the observation
@@ -83,7 +83,7 @@ class ActorCritic(struct.PyTreeNode):
         return cls(trunk, policy, critic, network, head, core, towers)
 
     def step(self, observation: PyTree, memory: PyTree) -> Prediction:
-        """Of one observation, given the memory of those before it."""
+        """Evaluates one observation, given the memory of those before it."""
         seen, legal, *_ = view(observation)
 
         def one(trunk: Trunk, memory: PyTree) -> tuple[Array, PyTree]:
@@ -99,7 +99,7 @@ class ActorCritic(struct.PyTreeNode):
         return Prediction(_masked(distribution, legal), value, memory)
 
     def unroll(self, observation: PyTree, first: Array | tuple[()], memory: PyTree) -> Prediction:
-        """[T] of a sequence, as `step` would have said them one by one."""
+        """[T] Evaluates a sequence; the result is that of `step`, one observation at a time."""
         seen, legal, *_ = view(observation)
 
         def one(trunk: Trunk, memory: PyTree) -> tuple[Array, PyTree]:
@@ -123,9 +123,9 @@ class ActorCritic(struct.PyTreeNode):
     def _each(
         self, function: Callable[[Trunk, PyTree], tuple[Array, PyTree]], memory: PyTree, joint: bool, axis: int = 0
     ) -> tuple[Any, PyTree]:
-        """Features of the policy and of the value, and the memory after, whose towers go on the given axis.
+        """Features of the policy and of the value, and the new memory, stacked along `axis` by tower.
 
-        Two towers can be computed jointly, as one batched product: there are half as many operations to start.
+        Two towers can be computed jointly, as one batched product, which halves the number of operations to launch.
         """
         if not self.towers:
             features, memory = function(self.trunk, memory)

@@ -16,7 +16,7 @@ from runnel.types import AgentSpec, Array, Discrete, MultiDiscrete, PyTree, zero
 
 
 class ActorCriticSettings(Protocol):
-    """What an algorithm with an actor-critic lets its user choose of it."""
+    """Settings of an algorithm with an actor-critic."""
 
     @property
     def hidden(self) -> tuple[int, ...]: ...
@@ -45,7 +45,7 @@ def initial_memory_for(settings: ActorCriticSettings, spec: AgentSpec) -> PyTree
 
 
 def core_for(settings: ActorCriticSettings) -> Core | None:
-    """What remembers; None where nothing does."""
+    """The recurrent core that the settings describe; None without memory."""
     kinds: dict[Memory, type[GRU | LSTM]] = {"gru": GRU, "lstm": LSTM}
     return None if settings.memory == "none" else kinds[settings.memory](settings.memory_size)
 

@@ -20,7 +20,7 @@ from runnel.types import Array, Box
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a `Box` ends."""
+    """The bounds of a `Box`."""
 
     shape: tuple[int, ...]
     low: tuple[float, ...]  # of each element, flattened

@@ -1,7 +1,7 @@
-"""What a recurrent core is, and what all of them share: gates side by side, and a memory that resets.
+"""The protocol of a recurrent core, and what cores share: concatenated gates, and a memory that resets.
 
-A core is stepped while acting and unrolled while learning, and both give the same numbers. Unrolling multiplies all
-steps' inputs by their weights at once, which leaves one small matrix product in each step.
+A core is stepped while acting and unrolled while learning, with equal results. Unrolling multiplies all steps' inputs
+by their weights at once, which leaves one small matrix product per step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Core(Protocol):
 
     @property
     def size(self) -> int:
-        """Of the output."""
+        """The size of the output."""
         ...
 
     def init(self, key: Array, features: Array) -> Any: ...
@@ -47,7 +47,7 @@ class Core(Protocol):
 
 
 def gates(key: Array, inputs: int, size: int, count: int) -> Array:
-    """[inputs, count size] the weights of so many gates, each orthogonal by itself."""
+    """[inputs, count * size] the weights of `count` gates, each orthogonal."""
     gate = jax.nn.initializers.orthogonal()
     keys = jax.random.split(key, count)
     parts = jax.vmap(lambda k: gate(k, (inputs, size), default_float()), out_axes=1)(keys)

@@ -30,7 +30,7 @@ class Critics(struct.PyTreeNode):
 
     @classmethod
     def create(cls, key: Array, network: Any, size: int, observation: PyTree, count: int = 1) -> Critics:
-        """Of actions with `size` elements; `network` is one of `joint_network`."""
+        """Creates `count` critics of actions with `size` elements; `network` is one of `joint_network`."""
         seen = (observation, jnp.zeros(size, networks.default_float()))
 
         def layers(key: Array) -> tuple[PyTree, PyTree]:

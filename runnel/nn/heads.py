@@ -20,7 +20,7 @@ from runnel.ops import random
 from runnel.types import Array, Discrete, Leaf, MultiDiscrete, PyTree
 
 POLICY_SCALE = 0.01
-"""Of a policy's last layer at first: small, so that it starts near uniform."""
+"""The scale of a policy's last layer at first: small, so that the policy starts near uniform."""
 
 
 ENORMOUS = 1e6
@@ -117,10 +117,10 @@ ActionDistribution = Categorical | MultiCategorical | Gaussian
 
 
 class Head(Protocol):
-    """The last layer of a policy: the distribution of what it draws, and the action that a draw stands for."""
+    """The last layer of a policy: the distribution that samples are drawn from, and the action for a sample."""
 
     clips: ClassVar[bool]
-    """Whether the action may tell less than what was drawn."""
+    """Whether the action may be a clipped sample, from which the sample cannot be recovered."""
 
     def init(self, key: Array, features: Array) -> PyTree: ...
 

@@ -1,7 +1,7 @@
-"""Policies for actions within bounds: one that says what to do, and one that says how likely each action is.
+"""Policies for bounded actions: a deterministic one, and a stochastic one with probabilities.
 
-Like `ActionValues` they are pytrees whose structure knows how their parameters are applied. What they give is in
-units, `[n]`; `policy.bounds.action(unit)` is what the environment is given.
+Like `ActionValues` they are pytrees whose structure knows how to apply their parameters. Their outputs are in units,
+`[n]`; `policy.bounds.action(unit)` is the environment's action.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runnel.nn.networks import dense
 from runnel.types import Array, PyTree
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-"""Of a squashed Gaussian, as in Haarnoja et al. (2018): beyond these, probabilities leave what floats can hold."""
+"""Bounds of a squashed Gaussian, as in Haarnoja et al. (2018): beyond these, probabilities overflow floats."""
 
 
 class DeterministicPolicy(struct.PyTreeNode):

@@ -19,7 +19,7 @@ from runnel.types import AgentSpec, Array, Discrete, PyTree, Space, zeros
 
 
 class TeamNetworkSettings(Protocol):
-    """What an algorithm for teams lets its user choose of the network that their agents share."""
+    """Settings of the network that the agents of a team share."""
 
     @property
     def hidden(self) -> tuple[int, ...]: ...
@@ -37,14 +37,14 @@ def identities_of(settings: TeamNetworkSettings, spec: AgentSpec) -> int:
 
 
 def identity(agent: Array | int, agents: int) -> Array:
-    """[agents] one-hot: which of a group it is, by its number or a column's; of one alone that says nothing: [0]."""
+    """[agents] the one-hot number of an agent, given that number or its column's; [0] for a single agent."""
     if agents <= 1:
         return jnp.zeros(0, networks.default_float())
     return jax.nn.one_hot(agent % agents, agents, dtype=networks.default_float())
 
 
 def beside(seen: PyTree, vector: Array) -> PyTree:
-    """What an agent sees, and numbers beside it, as networks of `network_beside` are given them."""
+    """An observation with extra numbers, in the form that networks of `network_beside` take."""
     return seen if vector.size == 0 else (seen, vector)
 
 

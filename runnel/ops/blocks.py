@@ -49,12 +49,12 @@ def layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple
 
 
 def block_count(envs: int, batches: Sequence[Blocks]) -> int:
-    """How many blocks so many environments form where all of these batches are learnt from."""
+    """The number of blocks that `envs` environments form for all of these batches."""
     return math.gcd(envs, *(batch.number for batch in batches))
 
 
 def envs_for(learners: int, envs: int, batches: Sequence[Blocks]) -> int:
-    """So many learners can share any multiple of this number of environments."""
+    """The smallest number of environments that `learners` can share; any multiple works too."""
     found = learners
     for batch in batches:
         whole = learners * batch.minibatches  # columns: each learner has a block, of steps or of whole columns

@@ -33,7 +33,7 @@ def summed(metrics: dict[str, Array], ended: Array) -> dict[str, Array]:
 
 
 def scalars(info: Mapping[str, PyTree]) -> PyTree:
-    """The numbers [] in what a library gives beside a step, as metrics; () where there are none."""
+    """The scalars of a library's `info` as metrics; () if it has none."""
     found = {}
     for name, value in info.items():
         if METRIC_NAME.fullmatch(name) and not isinstance(value, Mapping) and jnp.ndim(value) == 0:

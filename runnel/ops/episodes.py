@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What an unroll brought to an end: 0 where no episode ended."""
+    """Episodes that ended in an unroll: 0 where none ended."""
 
     returns: dict[str, Array]  # by group: [T, E]; NaN where it does not play
     lengths: Array  # [T, E]
@@ -69,7 +69,7 @@ def count(running: Running, reward: dict[str, Array], done: Array) -> tuple[Runn
     totals = {group: jnp.cumsum(r, axis=0) + running.reward[group] for group, r in reward.items()}
 
     def since(total: Array, end: Array) -> Array:
-        """What `total` has gained since step `end`."""
+        """The increase of `total` since step `end`."""
         at_end = jnp.take_along_axis(total, jnp.maximum(end, 0), axis=0)
         return jnp.where(end < 0, 0.0, at_end)
 
@@ -85,7 +85,7 @@ def count(running: Running, reward: dict[str, Array], done: Array) -> tuple[Runn
 
 
 def push(window: Window, finished: Finished) -> tuple[Window, Array]:
-    """Rings take the newest ends in order of (step, environment); also gives how many there were."""
+    """Writes the newest episodes into the rings in order of (step, environment); also returns their number."""
     done = finished.lengths.ravel() > 0
     rank = jnp.cumsum(done.astype(jnp.int32))  # 1 for the first end
     total = rank[-1]

@@ -28,9 +28,9 @@ def epsilon_greedy(key: Array, q: Array, epsilon: Array | float, action_mask: Ar
 
 
 def annealed(steps: Array, start: float | None, end: float | None, over: int, noisy: bool) -> Array:
-    """Epsilon after so many steps: it falls from `start` to `end` over the first `over` of them.
+    """Epsilon after `steps` steps: it falls from `start` to `end` over the first `over` of them.
 
-    Where they are None these are 1 and 0.05, or 0 for noisy networks, which explore by themselves.
+    If None, these are 1 and 0.05, or both 0 for noisy networks, whose noise explores.
     """
     end = (0.0 if noisy else 0.05) if end is None else end
     start = (end if noisy else 1.0) if start is None else start
@@ -40,9 +40,9 @@ def annealed(steps: Array, start: float | None, end: float | None, over: int, no
 def spread(epsilon: Array, index: Array | int, reach: float) -> Array:
     """An epsilon for each column, from `epsilon` down to `epsilon ** (1 + reach)`, as in Ape-X (Horgan et al., 2018).
 
-    There, column i of N has the exponent `1 + reach * i / (N - 1)`. Here i times the golden ratio, less its whole part,
-    stands for i / (N - 1). Such numbers are spread evenly for any N, so a worker that steps a few of the columns need
-    not know how many there are.
+    There, column i of N has the exponent `1 + reach * i / (N - 1)`. Here the fractional part of i times the golden
+    ratio replaces i / (N - 1). Such numbers are spread evenly for any N, so a worker that steps some of the columns
+    need not know their total.
     """
     fraction = (jnp.asarray(index).astype(jnp.uint32) * jnp.uint32(GOLDEN)).astype(epsilon.dtype) / 2.0**32
     return epsilon ** (1 + reach * fraction)

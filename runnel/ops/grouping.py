@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from runnel.types import Array, PyTree
 
 SPARE: int = 4
-"""Blocks are so small that at most one row in so many is padding, where rows are many."""
+"""Blocks are small enough that at most one row in `SPARE` is padding when there are many rows."""
 
 LARGEST_BLOCK: int = 256
 

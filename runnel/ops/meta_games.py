@@ -156,7 +156,7 @@ SOLVERS: Final[dict[str, Callable[..., MetaStrategies]]] = {
     "prd": replicator_dynamics,
     "uniform": uniform,
 }
-"""By the name that a matchmaker gives."""
+"""Solvers by the name that a matchmaker's settings give."""
 
 
 def check_solver(solver: str) -> None:

@@ -27,7 +27,7 @@ MARK = "runnel.minibatches"
 """Begins the name under which JAX writes down how a batch was cut: plans read it, and it computes nothing."""
 
 MOST_LOW_BITS = 12
-"""Of 32 that are drawn for a row's place in an order; the 20 or more that are left decide it."""
+"""The most of the 32 random bits of a row that its number may replace; the remaining 20 or more decide its place."""
 
 
 def cut(batch: PyTree, count: int, sequences: bool) -> Cut:
@@ -91,7 +91,7 @@ def cuts_of(jaxpr: Any) -> tuple[Blocks, ...]:
 
 
 def _random_orders(key: Array, count: int, size: int) -> Array:
-    """[count, size] so many random orders of the numbers below `size`."""
+    """[count, size] `count` random permutations of the numbers below `size`."""
     drawn = jax.random.bits(key, (count, size))
     low_bits = (size - 1).bit_length()
     if low_bits > MOST_LOW_BITS:

@@ -56,5 +56,5 @@ def n_step_transitions(trajectory: Trajectory, n: int, discount: float) -> Trans
 
 
 def _later(x: Array, k: int) -> Array:
-    """[T, B] what stands k rows further down; the last k rows are not to be looked at."""
+    """[T, B] the rows k steps later; the last k rows are invalid."""
     return jnp.roll(x, -k, 0)

@@ -1,4 +1,4 @@
-"""What a traced function does, as JAX has written it down: its equations, with those of inner loops and branches."""
+"""Walks the equations of a traced function (a jaxpr), including those of inner loops and branches."""
 
 from __future__ import annotations
 

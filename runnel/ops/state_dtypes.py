@@ -17,12 +17,12 @@ from runnel.types import Array, Leaf, PyTree
 
 
 class StateTypes:
-    """The types of an environment's state, found by tracing it: `cast` gives a state those, strong ones."""
+    """The dtypes of an environment's state, found by tracing it; `cast` converts a state to them."""
 
     def __init__(
         self, reset: Callable[[Array], PyTree], step: Callable[[PyTree, PyTree, Array], PyTree], action: PyTree
     ):
-        """`reset(key)` and `step(state, action, key)` give states as they come; `action` is a tree of spaces."""
+        """`reset(key)` and `step(state, action, key)` may return any dtypes; `action` is a tree of spaces."""
         self._reset, self._step = reset, step
         self._action = jax.tree.map(_struct, action)
         self._found: dict[bool, PyTree] = {}  # by whether there are 64 bits

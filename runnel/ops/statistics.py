@@ -20,7 +20,7 @@ CLIP = 10.0
 
 
 class Statistics(NamedTuple):
-    """Of all values seen so far."""
+    """Running statistics of all values so far."""
 
     count: Array  # []
     mean: Array  # [...]
@@ -70,7 +70,7 @@ def update_observation_statistics(statistics: list[Statistics | None], observati
 
 
 def _counts(observation: PyTree) -> list[Array | None]:
-    """Of each leaf, the steps that count; None where all do."""
+    """For each leaf, the mask of the steps that count; None where all do."""
     active = view(observation).active
     if active is None:
         return [None for _ in jax.tree.leaves(observation)]

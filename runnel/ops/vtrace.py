@@ -25,7 +25,7 @@ def ratios(log_prob: Array, acted_log_prob: Array, active: Array | None = None) 
 
 
 class Corrected(NamedTuple):
-    """What V-trace's advantages are made of, for those who scale them: a weight of 0 stays 0."""
+    """The target, advantage and weight of V-trace, for algorithms that scale advantages: a weight of 0 stays 0."""
 
     target: Array  # [T, B] for the value
     advantage: Array  # [T, B]

@@ -67,7 +67,7 @@ def read_result(directory: Path | str) -> dict[str, Any]:
 
 
 def refuse_several(directory: Path | str) -> None:
-    """Refuses a directory of several runs where one run is wanted."""
+    """Refuses a directory of several runs where one run is expected."""
     if holds_members(directory):
         members = read(directory)
         raise UserError(

@@ -39,7 +39,7 @@ def check_descriptors(needed: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
         return
     raise UserError(
-        f"found a limit of {hard} file descriptors, wanted {needed} or more; raise it with `ulimit -n {needed}`, "
+        f"found a limit of {hard} file descriptors, expected {needed} or more; raise it with `ulimit -n {needed}`, "
         "or use fewer workers",
         page="command-line#doctor",
     )

@@ -24,7 +24,7 @@ _LOADING: list[Path] = []
 
 
 class Enough(BaseException):
-    """A script that is loaded for what it defines has come to where it would train: the rest is not wanted."""
+    """A script that is loaded for what it defines has come to where it would train: the rest is not expected."""
 
 
 def defined_enough() -> None:

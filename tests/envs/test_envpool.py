@@ -118,7 +118,7 @@ def test_nan_ends_an_episode_at_the_last_good_step(call):
     said = [(failure.row, failure.episode, failure.what) for failure in table.vector.failures()]
     reward = {
         "reward": "step returned NaN as its reward",
-        "infinity": "step returned -inf as its reward, wanted a finite number",
+        "infinity": "step returned -inf as its reward, expected a finite number",
     }
     what = {"step": "step returned NaN in its observation", **reward}[call]
     assert said == [(1, 0, what), (1, 1, "reset returned NaN in its observation")]

@@ -183,8 +183,8 @@ def test_settings_are_parameters_or_arguments():
     [
         ("CartPol-v1", {}, "no gymnax environment is called 'CartPol-v1'; did you mean 'CartPole-v1'"),
         ("CartPole-v1", {"gravty": 1.0}, "has no setting 'gravty'; did you mean 'gravity'"),
-        ("CartPole-v1", {"gravity": "much"}, "setting gravity is 'much'; wanted a float, like 9.8"),
-        ("CartPole-v1", {"max_steps_in_episode": 2.5}, "setting max_steps_in_episode is 2.5; wanted a int"),
+        ("CartPole-v1", {"gravity": "much"}, "setting gravity is 'much'; expected a float, like 9.8"),
+        ("CartPole-v1", {"max_steps_in_episode": 2.5}, "setting max_steps_in_episode is 2.5; expected a int"),
         ("Acrobot-v1", {"available_torque": [1, 2]}, "setting available_torque is"),
     ],
 )

@@ -215,8 +215,8 @@ def test_the_longest_game_of_go_has_a_result():
         ("go_9x9", {"koomi": 1}, "pgx:go_9x9 has no setting 'koomi'; did you mean 'komi'"),
         ("chess", {"size": 1}, "pgx:chess has no setting 'size'; known: groups, max_steps"),
         ("hex", {"size": 2.5}, r"pgx:hex cannot be made with size=2\.5"),
-        ("chess", {"groups": "both"}, "pgx:chess: groups is 'both'; wanted kind, each or one"),
-        ("chess", {"max_steps": 0}, "pgx:chess: max_steps is 0; wanted a whole number of 1 or more"),
+        ("chess", {"groups": "both"}, "pgx:chess: groups is 'both'; expected kind, each or one"),
+        ("chess", {"max_steps": 0}, "pgx:chess: max_steps is 0; expected a whole number of 1 or more"),
     ],
 )
 def test_mistakes_are_told_in_words(name, given_settings, words):

@@ -265,7 +265,7 @@ def test_a_vector_that_is_a_variable_of_a_module_is_made_in_every_worker(tmp_pat
     [
         ("raise", [0, 1, 2], "the vector's step raised ConnectionError: the simulator went away"),
         ("shape", [0, 1, 2], "the vector's step raised ValueError: an array of shape (1, 3) among its observations"),
-        ("rewards", [0, 1, 2], "the vector's step returned rewards of float64 of shape (1,), wanted a number for each"),
+        ("rewards", [0, 1, 2], "the vector's step returned rewards of float64 of shape (1,), expected a number"),
         ("flags", [0, 1, 2], "the vector's step raised ValueError: terminated and truncated of shapes (1, 3) and"),
         ("nan", [1], "step returned NaN in its observation"),
         ("nan reward", [1], "step returned NaN as its reward"),
@@ -453,7 +453,7 @@ def test_a_vector_of_another_number_is_refused():
 
 
 def test_a_vector_without_pictures_is_refused():
-    with pytest.raises(UserError, match="cannot be rendered: wanted render mode 'rgb_array', found None"):
+    with pytest.raises(UserError, match="cannot be rendered: expected render mode 'rgb_array', found None"):
         of_object(own_vectors.three, {}).open(range(3), 0, render=True)
 
 

@@ -355,7 +355,7 @@ def test_no_command_ends_in_a_traceback_for_want_of_descriptors(limit: int) -> N
     _, err = process.communicate(timeout=120)
     assert process.returncode == 2, err
     assert err == (
-        f"runnel: found a limit of {limit} file descriptors, wanted 32 or more; raise it with `ulimit -n 32`, or use "
+        f"runnel: found a limit of {limit} file descriptors, expected 32 or more; raise it with `ulimit -n 32`, or use "
         "fewer workers\nsee `runnel help command-line#doctor`\n"
     )
 
@@ -365,7 +365,7 @@ def test_too_few_descriptors_for_a_run_of_one_process_are_told_before_it_starts(
     process = command("train", "ppo", "CartPole-v1", *words, limit=(resource.RLIMIT_NOFILE, 40))
     _, err = process.communicate(timeout=240)
     assert process.returncode == 2, err
-    assert "runnel train: found a limit of 40 file descriptors, wanted " in err
+    assert "runnel train: found a limit of 40 file descriptors, expected " in err
     assert "Traceback" not in err
     assert not (tmp_path / "run" / "config.json").exists()
 
