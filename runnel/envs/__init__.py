@@ -80,7 +80,7 @@ class Scheme(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What stands before the colon; empty where there is none."""
+        """The part of the name before the colon; empty if there is none."""
         return self.name.partition(":")[0] if ":" in self.name else ""
 
 
@@ -131,9 +131,9 @@ def make(name: str, /, **kwargs: Any) -> Environment:
 def _stacked(
     settings: dict[str, Any], has_setting: Callable[[str], bool], make: Callable[[dict[str, Any]], Environment]
 ) -> Environment:
-    """What `make` makes of settings, its frames stacked, its seats divided and its roles shared if they ask for that.
+    """The environment that `make` creates, wrapped in frame stacks, seats and line-ups as the settings ask.
 
-    An environment that has a setting of that name keeps it: it stacks its frames itself, or does something else.
+    If the environment itself has a setting of such a name, the setting is passed to it instead.
     """
     if lineups.SETTING in settings and not has_setting(lineups.SETTING):
         rest = {key: value for key, value in settings.items() if key != lineups.SETTING}
@@ -164,7 +164,7 @@ def lined_up(made: Environment, groups: Any) -> Environment:
 
 
 def seated(made: Environment, learning: int) -> Environment:
-    """An environment of which so many seats learn."""
+    """The environment with `learning` seats that learn."""
     if not is_traceable(made):
         return seats.SeatedEnvironment(cast(HostEnvironment, made), learning)
     from runnel.envs.seats_jax import SeatedJaxEnvironment
@@ -246,7 +246,7 @@ def of_object(found: Any, kwargs: dict[str, Any]) -> Environment:
 
 
 def label(found: Any) -> str:
-    """What an environment that was given as an object is called: its import path, else its name in its source."""
+    """The display name of an environment given as an object: its import path, otherwise its name in its source."""
     if isinstance(found, str):
         return found
     named = found
@@ -268,7 +268,7 @@ def to_json(found: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
-    """The user's own environment: what `found` is, or what it gives when called."""
+    """The user's own environment: `found` itself, or the result of calling it."""
     return _stacked(kwargs, partial(names_parameter, found), lambda rest: _unstacked(name, found, rest))
 
 
@@ -324,7 +324,7 @@ def _check_no_settings(name: str, kwargs: dict[str, Any]) -> None:
 
 
 def _find(name: str, module: str, attribute: str) -> Any:
-    """What `package.module:callable` (or `/path/to/file.py:callable`) stands for."""
+    """The object at `package.module:callable` or `/path/to/file.py:callable`."""
     families = [family.prefix.rstrip(":") for family in FAMILIES if family.prefix.endswith(":")]
     if meant := difflib.get_close_matches(module, families, n=1, cutoff=0.7):
         raise UserError(

@@ -1,16 +1,16 @@
-"""Atari games, through ale-py's C++ environments: 84 x 84 greys, four pictures stacked. No JAX is imported here.
+"""Atari games through ale-py's C++ environments: 84 x 84 grey frames, four stacked. No JAX is imported here.
 
-Each environment is a C++ vector of one, because games that are stepped as one vector cannot begin their episodes one by
-one. The vector's own loop is that of Gymnasium's environments. A game has a thread of its own, and all receive their
-actions before the first is waited for.
+Each environment is a C++ vector of one, because games stepped as one vector cannot begin their episodes independently.
+The loop over environments is that of Gymnasium's. Each game has its own thread, and all receive their actions before
+the first is waited for.
 
-Seeding the emulator takes a hundred milliseconds, beginning a game five; without randomness of its own, a game is the
-same whenever it is given the same actions. So random numbers are drawn here, from the episode's seed: how long the game
-does nothing at first, and where a step repeats the action before it.
+Seeding the emulator takes a hundred milliseconds, beginning a game five. A game without randomness of its own is
+determined by its actions. So random numbers are drawn here, from the episode's seed: the number of no-ops at the
+beginning, and the steps that repeat the previous action.
 
-The emulator knows neither clipped rewards nor episodes of one life: both are made here, for learning. What is reported
-is the score of the whole game. A game goes on after the loss of a life, as everywhere since DQN; an episode as it is
-numbered and replayed is the whole game.
+Clipped rewards and episodes of one life are computed here, for learning, because the emulator has neither. The score of
+the whole game is reported. A game continues after the loss of a life, as usual since DQN; a numbered and replayed
+episode is the whole game.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ FULL_STRENGTH = np.ones(1, np.float32)
 """How far the joystick is moved."""
 
 IN_COLOUR = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num": 1}
-"""What is asked for of a game that is to be looked at: the screen as it is."""
+"""The emulator's settings for rendering: the screen in full size and colour."""
 
 
 @dataclass(frozen=True)
 class AleSettings:
-    """What can be set: `runnel train ppo ALE/Pong-v5 --set env.sticky=0.25`."""
+    """Settings of an Atari game: `runnel train ppo ALE/Pong-v5 --set env.sticky=0.25`."""
 
     reward_clip: bool = True  # rewards are -1, 0 or 1
     no_ops: int = 30  # an episode begins with at most so many frames of doing nothing, in whole steps
@@ -109,9 +109,9 @@ class AleEnvironment:
 
 
 class AtariGame(gymnasium.Env):
-    """One game. `step` has two parts, so that other games step between them: `send`, then `receive`.
+    """One game. `step` has two parts, `send` and `receive`, so that other games step in between.
 
-    With `life_loss`, `step` says `terminated` where a life was lost, and `next_life` goes on with the game.
+    With `life_loss`, `step` returns `terminated` when a life is lost, and `next_life` continues the game.
     """
 
     def __init__(self, rom: str, settings: AleSettings, render: bool = False):
@@ -163,7 +163,7 @@ class AtariGame(gymnasium.Env):
             emulator.ale.send(self._codes[action], FULL_STRENGTH)
 
     def receive(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """What the step that was begun gave."""
+        """Returns the result of the step that `send` began."""
         if self._waiting < 0:  # the emulator would never answer
             raise ValueError(f"an action that the game does not have; expected one from 0 to {len(self._codes) - 1}")
         self._waiting = -1
@@ -220,7 +220,7 @@ class AtariGame(gymnasium.Env):
 
 
 class AleVector(GymnasiumVector):
-    """Several games, which step at the same time. With `life_loss`, a game goes on after the loss of a life."""
+    """Several games, stepped in parallel. With `life_loss`, a game continues after the loss of a life."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class AleVector(GymnasiumVector):
 
 
 def _rom_of(name: str) -> str:
-    """What the emulator calls the game: `ms_pacman` for `MsPacman-v5`."""
+    """The emulator's name of the game: `ms_pacman` for `MsPacman-v5`."""
     registered = gymnasium.registry.items()  # importing ale-py has registered its games
     known = {id.removeprefix("ALE/"): spec.kwargs["game"] for id, spec in registered if id.startswith("ALE/")}
     if name not in known:

@@ -100,7 +100,7 @@ def _space(environment: gymnasium.Env, which: str, name: str) -> gymnasium.Space
 
 
 def _time_limit(environment: gymnasium.Env) -> int | None:
-    """The most steps an episode can have, as the outermost limit says."""
+    """The largest number of steps in an episode, from the outermost TimeLimit."""
     outer = environment
     while isinstance(outer, gymnasium.Wrapper):
         if isinstance(outer, TimeLimit):
@@ -128,7 +128,7 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
 
 
 def _maker(name: str) -> Any:
-    """What makes the environment of an id; None where that cannot be found."""
+    """The callable that creates the environment of an id; None if it cannot be found."""
     try:
         entry: Any = gymnasium.spec(name).entry_point
         return entry if callable(entry) else load_env_creator(entry)

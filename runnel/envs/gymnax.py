@@ -1,8 +1,8 @@
 """gymnax environments, 0.0.9 and 1.x, as single environments that only the runtime resets.
 
-gymnax is imported when an environment is made: it takes seconds, and workers without one never pay.
+gymnax takes seconds to import, so it is imported when one of its environments is created.
 
-What happens at `max_steps_in_episode` is decided here, because 0.0.9 says `done` there without saying why:
+The end at `max_steps_in_episode` is classified here, because 0.0.9 returns `done` there without a reason:
 
 | environments | the end at the limit is | because |
 |---|---|---|
@@ -13,7 +13,7 @@ What happens at `max_steps_in_episode` is decided here, because 0.0.9 says `done
 | SimpleBandit, MNISTBandit | never reached | every step is the last one, a termination |
 | DiscountingChain | termination | the chain is that long; the agent sees time / limit |
 | BernoulliBandit, GaussianBandit, MetaMaze, PointRobot | termination | the horizon is the task, and seen |
-| any other (registered by the user) | truncation | 1.x says so too |
+| any other (registered by the user) | truncation | as in 1.x |
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ COLOURS = np.array(
 
 
 class _Types(NamedTuple):
-    """What the arrays of one environment are under one setting of `jax_enable_x64`."""
+    """The dtypes of an environment's arrays under one setting of `jax_enable_x64`."""
 
     state: PyTree  # of dtypes, which neither `reset` nor `step` leaves
     action: np.dtype  # what `step_env` is given

@@ -1,10 +1,10 @@
 """JaxMARL's environments of several agents (0.2), as single environments that only the runtime resets.
 
 A name is one of JaxMARL's own (`MPE_simple_spread_v3`, `hanabi`), or a map of SMAX (`3m`, `2s3z`): that battle against
-the enemy that comes with it.
+SMAX's own enemy.
 
-How an episode ends is decided here, because JaxMARL says `done` without saying why. Its limits are kept to the step:
-MPE and SMAX by themselves take one step more.
+The reason for an episode's end is decided here, because JaxMARL returns `done` without one. Its limits hold to the
+step: MPE and SMAX themselves take one step more.
 
 | environments | limit | the end at the limit is | ends before it |
 |---|---|---|---|
@@ -12,16 +12,16 @@ MPE and SMAX by themselves take one step more.
 | SMAX | 100 | truncation: as MPE | a battle won, lost or drawn is a termination |
 | overcooked, overcooked_v2 | 400 | truncation: a kitchen has no last dish | never |
 | hanabi | none | | termination: the deck or the lives are used up, or all is played |
-| switch_riddle | 4 n - 6 | truncation: not seen | to tell is a termination |
+| switch_riddle | 4 n - 6 | truncation: not seen | announcing is a termination |
 | coin_game | 10 games of 10 | truncation: the next game would be as good | never |
 | jaxnav | 500 | truncation | all have arrived or collided: termination |
 | ant_4x2 and others of MABrax | 1000 | truncation: as in Brax | termination: it fell |
 
-Agents without a choice are not `active`: the dead of SMAX, those that wait in Hanabi, the arrived of jaxnav. SMAX and
-Hanabi have legal actions, which come as `action_mask`.
+Agents without a choice are not `active`: dead agents of SMAX, waiting agents of Hanabi, agents of jaxnav that have
+arrived. SMAX and Hanabi have legal actions, which become `action_mask`.
 
 The return of SMAX is 1 for all damage done, plus 1 for a won battle: 2 where it was won, at most 1 where it was not.
-`env/is_success` is the share of battles that were won. With `shaping`, the return that is reported is that without it.
+`env/is_success` is the share of battles that were won. With `shaping`, the reported return excludes the shaping.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class JaxMarlEnvironment:
             yield
 
     def _observe(self, observations: dict[str, Array], inner: PyTree) -> dict[str, PyTree]:
-        """What each agent sees, and what else its observation carries."""
+        """The observations of all agents, with their masks, activity and state where the environment has them."""
         with self._scope():
             legal: Any = getattr(self._environment, self._kind.legal)(inner) if self._masks else None
             active = self._kind.active(inner) if self._kind.active else None

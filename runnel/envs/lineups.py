@@ -1,9 +1,9 @@
-"""Line-ups by setting, for any host environment of several groups, and what its counterpart in JAX shares.
+"""The `lineups` setting, for host environments of several groups; shared with `lineups_jax`.
 
 `env.lineups=[["row", "column"], ["row", "column-past"], ["row-past", "column"]]` lets several groups of agents share
-each role of a game, which is a group of the environment itself. A line-up names a group for every role; line-up
-`i % 3` plays in environment i. So a group learns in some environments from its own games, and in others it is played by
-its past. A group plays one role. No JAX is imported here.
+each role of a game; a role is a group of the environment itself. A line-up names one group for every role, and line-up
+`i % 3` plays in environment i. So a group learns from its own games in some environments, while others play its past
+policies against the other roles. A group plays one role. No JAX is imported here.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ GROUPS: Final = ("kind", "each")
 
 
 class Payoffs(NamedTuple):
-    """What the players receive, by what each of them does: [row's actions, column's actions]."""
+    """The payoffs of both players by their actions: [row's actions, column's actions]."""
 
     row: Any
     column: Any = None  # None: zero-sum

@@ -28,21 +28,21 @@ from runnel.types import AgentSpec, EnvSpec
 GROUPS: Final = ("kind", "each", "one")
 
 TENSORS: Final = ("information_state", "observation")
-"""What a player may see: all that it has seen and done since the beginning, or what it sees now."""
+"""The tensors that a player may observe: its whole history, or its current observation."""
 
 SEED: Final = "rng_seed"
 """The parameter of games that draw their chance themselves."""
 
 
 KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-"""What a parameter of a game can be."""
+"""The types of a game's parameters, as errors describe them."""
 
 
 class OpenSpielEnvironment:
-    """A game by OpenSpiel's name for it, with its parameters as settings: `kuhn_poker`, `goofspiel`.
+    """A game by its OpenSpiel name, with its parameters as settings: `kuhn_poker`, `goofspiel`.
 
-    Besides those: `observe` chooses a tensor (None: the information state, where the game has it), `groups` says which
-    players share a policy ("kind", "one": all; "each": none), `state` whether observations carry what all players see.
+    Besides those: `observe` selects a tensor (None: the information state, if the game has it), `groups` which players
+    share a policy ("kind", "one": all; "each": none), `state` whether observations carry all players' tensors.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
 
 
 def _draws_itself(kind: Any) -> bool:
-    """Whether a game does not show its chance; it is then made anew for every episode, with a seed."""
+    """Whether a game hides its chance nodes; a new game with a seed is then created for every episode."""
     return kind.chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC
 
 
@@ -234,7 +234,7 @@ def _tensor(title: str, game: Any, observe: str | None) -> str:
 
 
 def _has_shape(game: Any, tensor: str) -> bool:
-    """Whether a game has a tensor that it says it has."""
+    """Whether a game really has a tensor that it announces."""
     try:
         getattr(game, f"{tensor}_tensor_shape")()
     except pyspiel.SpielError:

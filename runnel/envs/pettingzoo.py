@@ -36,10 +36,10 @@ TOGETHER = ("mpe2.", "butterfly.cooperative_pong", "butterfly.pistonball", "clas
 class PettingZooEnvironment:
     """An environment by the name of its module: `mpe2.simple_spread_v3`, `classic.tictactoe_v3`, `my.module`.
 
-    The module has `parallel_env`, or, where agents act in turns, `env`; they are given the settings. Besides those:
-    `groups` says which agents share a policy ("kind": one name before the number, and equal spaces; "each": none;
-    "one": all), `state` whether observations carry the whole state, and `active` whether they say who acts (None: where
-    agents act in turns, or may die or arrive).
+    The module has `parallel_env`, or, where agents act in turns, `env`; these receive the settings. Besides those:
+    `groups` decides which agents share a policy ("kind": one name before the number, and equal spaces; "each": none;
+    "one": all), `state` whether observations carry the whole state, and `active` whether they mark the agents that act
+    (None: where agents act in turns, or may die or arrive).
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class PettingZooEnvironment:
 
 
 def _first(probe: Game, name: str) -> Moment:
-    """What a new environment shows at first: part of what it is stands only there."""
+    """The first reset of a new environment, which parts of its spec are read from."""
     try:
         return probe.reset(0)
     except KeyboardInterrupt:
@@ -123,7 +123,7 @@ class _MadeFrom(NamedTuple):
 
 
 def _find(name: str) -> _MadeFrom:
-    """Where an environment comes from: PettingZoo's registry, where it has one, or a module."""
+    """Finds an environment's maker in PettingZoo's registry, if it has one, or in a module."""
     for kind, play in (("parallel", Parallel), ("aec", Turns)):
         if registered := _registry(kind).get(name):
             return _MadeFrom(partial(cast(Any, pettingzoo).make, kind, registered), play)
@@ -179,7 +179,7 @@ def known_names() -> set[str]:
 
 
 def maker_of(name: str) -> Any:
-    """What takes the settings of an environment: its bare class, where its module has one, as PettingZoo's have."""
+    """The callable that takes an environment's settings: the bare class, which PettingZoo's modules have."""
     module = _module(name.removeprefix("pettingzoo."))
     return next((found for key in ("raw_env", "parallel_env", "env") if (found := getattr(module, key, None))), None)
 

@@ -146,7 +146,7 @@ class PgxEnvironment:
         return {"player": AgentSpec(observation, self._action, self._players, self._names)}
 
     def _observation_spec(self) -> Space:
-        """Of one player."""
+        """The space of one player's observation."""
 
         def observed(key: Array) -> PyTree:
             return self._observe(self._init(key), jnp.zeros((), jnp.bool))

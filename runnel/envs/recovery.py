@@ -1,7 +1,7 @@
-"""What an adapter needs to go on after an environment failed: faults in words, kept for the run, and a budget.
+"""Failures of host environments: checks of results, a log of failures, and a limit on their number.
 
-The rule for values is the same for every family of host environments. NaN in an observation, and a reward that is not
-finite in the type in which it is kept, are failures; infinite observations pass; what is no real number is refused.
+All families of host environments have the same rules. NaN in an observation, and a reward that is not finite in its
+dtype, are failures; infinite observations pass; a value that is no real number is refused.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from runnel.errors import EnvironmentFailed, a
 from runnel.system.exits import Exited
 
 MOST_IN_A_ROW: Final = 10
-"""So many failures of one environment without a step that worked in between end the run."""
+"""Consecutive failures of one environment, without a successful step in between, that end the run."""
 
 WINDOW_STEPS: Final = 200
-"""More failures than half of these, the latest steps of one environment, end it too."""
+"""More failures than half of this, within so many latest steps of one environment, also end the run."""
 
 KEPT: Final = 1000
-"""Failures that were not fetched; beyond this the oldest are forgotten."""
+"""The most failures kept until they are fetched; beyond this the oldest are dropped."""
 
 LONGEST_TRACEBACK: Final = 4000  # characters
 LONGEST_LINE: Final = 300
 
 
 class EnvironmentFault(NamedTuple):
-    """What was wrong with one call of an environment."""
+    """A failed call of an environment: an exception, or an invalid result."""
 
     what: str  # in one line
     traceback: str = ""
@@ -50,7 +50,7 @@ def raised(call: str, problem: BaseException) -> EnvironmentFault:
 
 
 def fault_of_reset(result: Any, observations: Observations) -> EnvironmentFault | None:
-    """What is wrong with what `reset` gave."""
+    """The fault of a `reset` result; None if it is valid."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         hint = "return `observation, {}` from reset"
         return EnvironmentFault(
@@ -60,7 +60,7 @@ def fault_of_reset(result: Any, observations: Observations) -> EnvironmentFault 
 
 
 def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) -> EnvironmentFault | None:
-    """What is wrong with what `step` gave; `rewards` is the type in which rewards are kept."""
+    """The fault of a `step` result; None if it is valid. `rewards` is the dtype of stored rewards."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
         return EnvironmentFault(f"step returned {_words(result)}, expected {wanted}", misfit=True)
@@ -78,14 +78,14 @@ def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) ->
 
 
 def fault_of_observation(call: str, observation: Any, observations: Observations) -> EnvironmentFault | None:
-    """What is wrong with an observation that `call` gave."""
+    """The fault of an observation that `call` returned; None if it is valid."""
     if misfit := observations.misfit(observation):
         return EnvironmentFault(_one_line(f"{call} returned {misfit}"), misfit=True)
     return EnvironmentFault(f"{call} returned NaN in its observation") if observations.has_nan(observation) else None
 
 
 def fault_of_reward(reward: Any, dtype: np.dtype) -> EnvironmentFault | None:
-    """What is wrong with a reward that `step` gave, and that is to be kept as `dtype`."""
+    """The fault of a reward to be stored as `dtype`; None if it is valid."""
     misfit = EnvironmentFault(f"step returned {_words(reward)} as its reward, expected a number", misfit=True)
     if isinstance(reward, str | bytes) or np.iscomplexobj(reward) or getattr(reward, "shape", ()):
         return misfit  # an array of one element is no number: it does not fit among the others'
@@ -120,7 +120,7 @@ class Failures:
             clocks.clear()
 
     def add(self, failure: Failure, clock: int, stepping: bool) -> None:
-        """One failed at the vector's step `clock`: in the step itself, or in what came after it."""
+        """Records a failure at the vector's step `clock`: in the step itself if `stepping`, or after it."""
         self._kept.append(failure)
         clocks = self._clocks[failure.row]
         # The latest step that can have worked is the one before, or, where this was no step, the one just done.
@@ -150,7 +150,7 @@ class Failures:
 
 
 def _words(value: Any) -> str:
-    """What a value is, without showing all of it."""
+    """Describes a value by its type and shape."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     shape = getattr(value, "shape", None)

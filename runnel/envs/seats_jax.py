@@ -1,4 +1,4 @@
-"""Seats of symmetric JAX environments: who sits where is a part of an environment's state. See `runnel.envs.seats`."""
+"""The `learning_seats` setting for JAX environments; the seating is part of the state. See `runnel.envs.seats`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SeatedJaxEnvironment(JaxWrapper):
         return self.spec.groups[group].agents
 
     def _by_group(self, value: PyTree, order: Array) -> dict[str, PyTree]:
-        """What all players have, [players, ...], as each group has it."""
+        """The values of all players, [players, ...], divided by group."""
         seats = {self._group: order[: self.seats], OPPONENT: order[self.seats :]}
 
         def take(x: Array, players: Array) -> Array:

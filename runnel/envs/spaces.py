@@ -1,4 +1,4 @@
-"""Gymnasium's spaces in Runnel's words, and the values of the one as values of the other.
+"""Converts Gymnasium's spaces to Runnel's, and values between the two.
 
 Every adapter whose environments describe themselves with `gymnasium.spaces` uses this; it imports no JAX.
 """
@@ -21,18 +21,18 @@ LARGEST = {np.dtype(real): float(np.finfo(real).max) for real in (np.float32, np
 """The largest finite number of the types in which rewards are kept."""
 
 SMALL = 256
-"""Up to so many elements, one assignment of all rows (it copies twice) is faster than one a row."""
+"""The number of elements up to which one assignment of all rows (two copies) is faster than one per row."""
 
 OWN = ", in a function of your own, and name that: `package.module:callable`"
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
 
 
 class Observations(NamedTuple):
-    """How a vector keeps the observations of one environment family, in trees of arrays with one row an environment.
+    """Stores observations of one environment family in trees of arrays, one row per environment.
 
-    `write(rows, values)` copies one observation an environment into rows 0, 1, ..., and gives them again as a copy that
-    the vector can keep; `write_row(rows, row, value)` copies one. Both raise, before they write, where a value does not
-    fit or holds a NaN; `misfit` and `has_nan` distinguish the two.
+    `write(rows, values)` copies one observation per environment into rows 0, 1, ..., and returns a copy of them that
+    the vector can keep; `write_row(rows, row, value)` copies one. Both raise, before they write, if a value does not
+    fit or contains a NaN; `misfit` and `has_nan` distinguish the two.
     """
 
     space: Space
@@ -45,7 +45,7 @@ class Observations(NamedTuple):
 
 
 class Actions(NamedTuple):
-    """How a vector acts: `unpack(rows)` gives each environment's action as that environment wants it."""
+    """The action space of a group; `unpack(rows)` yields each environment's action in the environment's own format."""
 
     space: Leaf
     unpack: Callable[[np.ndarray], Iterable[Any]]
@@ -216,7 +216,7 @@ def native_format(observation: spaces.Space, action: spaces.Space, name: str) ->
 
 
 def _unpack_integers(shape: tuple[int, ...], dtype: Any, start: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """NumPy scalars and rows, as the space's own `sample` gives: `contains` is slower on plain ints."""
+    """Returns NumPy scalars and rows, like the space's own `sample`: `contains` is slower on plain ints."""
     dtype = np.dtype(dtype)
     start = np.asarray(start, dtype)
 

@@ -1,4 +1,4 @@
-"""Groups of agents that share a policy, and how what they are shown is written down. No JAX is imported here."""
+"""Groups of agents that share a policy, and their observations in rows. No JAX is imported here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Split = Callable[[Any, Mapping[str, Any]], tuple[Any, Any]]
 """(observation, info) -> what the agent sees, and the mask of its actions or None."""
 
 State = Callable[[Any, Moment], np.ndarray]
-"""(environment, what it gave) -> its whole state, `[s]`."""
+"""(environment, its result) -> its whole state, `[s]`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Team:
     native: NativeFormat
 
     def shown(self, moment: Moment, state: np.ndarray | None) -> list[Any]:
-        """What each agent is shown."""
+        """The observation of each agent."""
         return [self._shown(agent, moment, state) for agent in self.agents]
 
     def rewards(self, moment: Moment) -> list[Any]:
@@ -62,7 +62,7 @@ class Team:
 
 
 class Sight(NamedTuple):
-    """What one agent sees and does, in its environment's words."""
+    """The observation and action of one agent, as spaces of its environment."""
 
     seen: gymnasium.Space
     action: gymnasium.Space
@@ -77,7 +77,7 @@ class Sight(NamedTuple):
 
 
 def sight_of(world: Any, agent: Agent, moment: Moment) -> Sight:
-    """Masks are part of the observation, or stand in the info that comes with it."""
+    """Reads an agent's spaces; its mask is part of the observation, or in the info beside it."""
     space, action = world.observation_space(agent), world.action_space(agent)
     if isinstance(space, gymnasium.spaces.Dict) and MASK in space.spaces:
         rest = {key: part for key, part in space.spaces.items() if key != MASK}
@@ -171,7 +171,7 @@ def _choices(actions: spaces.Actions, name: str) -> int:
 
 
 def _blank(space: gymnasium.Space) -> Any:
-    """What is written as zeros."""
+    """The value that is written for an absent agent, zeros in Runnel's format."""
     match space:
         case gymnasium.spaces.Dict():
             return {key: _blank(part) for key, part in space.spaces.items()}

@@ -34,7 +34,7 @@ Maker = Callable[..., VectorEnv]
 """The user's: called with settings."""
 
 MakeVector = Callable[[int, bool], VectorEnv]
-"""Makes a vector of so many environments, to be rendered or not."""
+"""Creates a vector of the given number of environments, with rendering or without."""
 
 
 class UserVectorEnvironment:
@@ -65,7 +65,7 @@ class UserVectorEnvironment:
     def of_callable(
         cls, name: str, makes: Maker, settings: Mapping[str, Any], probe: VectorEnv
     ) -> UserVectorEnvironment:
-        """From a callable and its settings. `probe` is what it gave for them, and is closed here."""
+        """From a callable and its settings. `probe` is the vector that it returned for them, and is closed here."""
         free = names_parameter(makes, COUNT) and COUNT not in settings and not _is_bound(makes, COUNT)
         number = None if free else int(probe.num_envs)
         try:

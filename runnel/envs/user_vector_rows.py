@@ -1,7 +1,7 @@
 """The rows of a user's `gymnasium.vector.VectorEnv`: episodes, failures and metrics. No JAX is imported here.
 
-What an environment of the vector gives that is no good (NaN, a reward that is not finite) cuts its episode. Where the
-vector itself raises nobody knows which environment it was: all episodes are cut, and the vector is made anew.
+An invalid result of one environment (NaN, a reward that is not finite) truncates its episode. If the vector itself
+raises, the environment at fault is unknown: all episodes are truncated, and the vector is created again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from runnel.errors import EnvironmentFailed, UserError
 from runnel.types import DEFAULT_GROUP, PyTree
 
 SPARE: Final = 1 << 31
-"""Added to the number of an environment of the vector that has no row: the index from which its seeds come."""
+"""Offset of the indices of environments without a row; their seeds are computed from these indices."""
 
 
 class UserVector(PooledVector):
-    """Environments of one vector, or of several of one environment each.
+    """Environments of one vector, or of several vectors of one environment each.
 
-    A vector may have more environments than there are rows; those are stepped with the others and not looked at.
+    A vector may have more environments than there are rows; those are stepped with the others and ignored.
 
-    It is one class because a step, a failure and a new beginning each change the same episodes: whichever call into the
-    user's code fails, rows are cut, made anew and shown in one order.
+    It is one class because a step, a failure and a restart each change the same episodes: whichever call into the
+    user's code fails, rows are truncated, restarted and shown in one order.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class UserVector(PooledVector):
         closes: bool = True,
         closed: Callable[[], None] = lambda: None,
     ):
-        """`build` makes the vectors, at first and where they failed; they are closed where `closes`."""
+        """`build` creates the vectors, initially and after a failure; they are closed afterwards if `closes`."""
         super().__init__(name, indices, seed, observations)
         self._build, self._closes, self._closed, self._actions = build, closes, closed, actions
         self.treated = build()
@@ -59,7 +59,7 @@ class UserVector(PooledVector):
         given = self._condemnation() or self._step(self._unpack(action))
         if isinstance(given, EnvironmentFault):
             out.reward[DEFAULT_GROUP][:] = 0
-            self._make_anew(given, out, stepping=True)
+            self._recreate(given, out, stepping=True)
         else:
             self._take(given, out)
         self._observations.copy(out.observation[DEFAULT_GROUP], self._shown)
@@ -101,7 +101,7 @@ class UserVector(PooledVector):
             self._episodes += 1
 
     def _step(self, actions: np.ndarray) -> VectorStep | EnvironmentFault:
-        """What the vector gave for these actions, or what is wrong with it for all environments."""
+        """The result of a step with these actions, or a fault of all environments."""
         step = self._try("step", self.treated.step, actions, self._next_seed)
         if isinstance(step, EnvironmentFault):
             return step
@@ -113,7 +113,7 @@ class UserVector(PooledVector):
         return step
 
     def _take(self, step: VectorStep, out: HostStep) -> None:
-        """Writes a step; episodes of environments that gave what is no good are cut, and the next ones begin."""
+        """Writes a step; truncates the episodes of environments with invalid results, and begins the next ones."""
         rows = range(len(self._indices))
         out.terminated[:], out.truncated[:] = step.terminated[: len(rows)], step.truncated[: len(rows)]
         ended = [row for row in step.last if row in rows]
@@ -184,7 +184,7 @@ class UserVector(PooledVector):
         while left:
             given = self._try("reset", self.treated.restart, left, self._this_seed)
             if isinstance(given, EnvironmentFault):
-                self._make_anew(given, out)
+                self._recreate(given, out)
                 return
             self._cut([row for row in given if row not in left and row < len(self._indices)], out)
             left = []
@@ -198,8 +198,8 @@ class UserVector(PooledVector):
                 else:
                     self._observations.write_row(self._shown, row, value)
 
-    def _make_anew(self, fault: EnvironmentFault, out: HostStep, stepping: bool = False) -> None:
-        """The vector failed: cuts all episodes where they stand, and begins the next ones in one made anew."""
+    def _recreate(self, fault: EnvironmentFault, out: HostStep, stepping: bool = False) -> None:
+        """The vector failed: truncates all episodes, and begins the next ones in a new vector."""
         self._fail(0, fault, stepping)  # nobody knows whose it is
         self._cut(range(len(self._indices)), out)
         self._rebuild()
@@ -215,7 +215,7 @@ class UserVector(PooledVector):
                 self._episodes[row] += 1
 
     def _rebuild(self) -> None:
-        """Makes the vector anew."""
+        """Closes the vector and creates a new one."""
         self._close_vectors()
         while problem := self._try("maker", self._build_again):
             self._fail(0, problem)
@@ -229,7 +229,7 @@ class UserVector(PooledVector):
                 vector.close()
 
     def _try(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
-        """What a call gave, or an `EnvironmentFault`."""
+        """The result of a call, or an `EnvironmentFault`."""
         self._tell_watch(0)
         try:
             return call(*args)
@@ -248,7 +248,7 @@ class UserVector(PooledVector):
         return np.concatenate([actions, actions[:1].repeat(spare, axis=0)]) if spare else actions
 
     def _this_seed(self, env: int) -> int:
-        """The seed of the episode whose number stands in `_episodes`."""
+        """The seed of the episode numbered in `_episodes`."""
         return self._seed_of(env, 0)
 
     def _next_seed(self, env: int) -> int:

@@ -459,7 +459,7 @@ def test_a_vector_without_pictures_is_refused():
 
 def test_a_vector_that_does_not_show_last_observations_is_refused():
     table = Table(of_object(own_vectors.Silent, {}), rows=2)
-    with pytest.raises(EnvironmentFailed, match=r"ended, and info has no last observation of it; a vector whose auto"):
+    with pytest.raises(EnvironmentFailed, match=r"ended, and info has no final observation; a vector with auto"):
         table.play(6)
 
 
