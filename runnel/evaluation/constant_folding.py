@@ -1,4 +1,4 @@
-"""A traced function without what its result does not depend on: for files that are read where Runnel is not.
+"""Constant folding and dead-code removal for exported functions.
 
 What depends on no input is computed once, here: parts of normalised statistics, and the random numbers that greedy
 acting asks for and does not use. Calls are written out, so that what is left are JAX's primitives alone.
@@ -34,7 +34,7 @@ Replaced = Mapping[str, Callable[..., Sequence[Array]]]
 
 
 class Place(NamedTuple):
-    """Where a value that depends on inputs is kept while the function runs."""
+    """The register of a value that depends on inputs."""
 
     number: int
 

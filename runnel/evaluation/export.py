@@ -207,7 +207,7 @@ def _port_json(port: Port, spec: AgentSpec) -> dict[str, Any]:
 
 
 def _action_json(spec: AgentSpec, port: Port) -> dict[str, Any]:
-    """What the action means to the environment, which may want it in a type that JAX does not have by default."""
+    """The environment's action space and dtype; JAX may lack the dtype by default."""
     native = spec.native
     return {
         "output": ACTION,
@@ -218,7 +218,7 @@ def _action_json(spec: AgentSpec, port: Port) -> dict[str, Any]:
 
 
 def _start_json(spec: AgentSpec) -> dict[str, Any]:
-    """Where whole numbers begin; it is added already."""
+    """The offset of integer actions, which is already added."""
     if not isinstance(spec.action, Discrete | MultiDiscrete):
         return {}
     return {"start": 0 if spec.native is None else np.asarray(spec.native.action_start).tolist()}

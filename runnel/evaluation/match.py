@@ -1,4 +1,4 @@
-"""A match of two sides: all its games, which of them were the same, and what they come to."""
+"""A match of two sides: plays its games, detects identical ones, and summarises the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPARED: Final = 32
 """Games that are the same as an earlier one of their seat, move for move, before players count as deterministic."""
 
 QUANTILE: Final = 1.959963984540054
-"""Of the normal distribution: 95% lie within so many standard deviations."""
+"""The quantile of the normal distribution for 95% intervals, in standard deviations."""
 
 ORDINALS: Final = ("first", "second", "third", "fourth")
 
@@ -32,7 +32,7 @@ class Seat(NamedTuple):
 
 
 class Match:
-    """Plays games, and says which were the same."""
+    """Plays games and detects identical ones."""
 
     def __init__(self, environment: Environment, seats: Sequence[Seat], seed: int, note: Callable[[str], None]):
         self._seats, self._note = seats, note
@@ -42,7 +42,7 @@ class Match:
         self._table_of = np.array([which[id(seat.seating)] for seat in seats])
 
     def from_deals(self, count: int) -> Games:
-        """So many deals, each from every seat. `seat` is a place in the list of seats."""
+        """`count` deals, each from every seat. `seat` is an index into the list of seats."""
         deal, seat = (
             part.ravel() for part in np.meshgrid(np.arange(count), np.arange(len(self._seats)), indexing="ij")
         )
@@ -56,10 +56,10 @@ class Match:
         return Games(deals[opening], seat.astype(np.int32), repeat.astype(np.uint32), chosen)
 
     def play(self, games: Games, total: int, searching: bool) -> tuple[Scored, bool]:
-        """The games that count, and whether each stands for all of its kind, because these would be the same.
+        """The games that count, and whether each represents all games of its kind, because these would be identical.
 
-        The first `total` games are played. `searching`: where all games of a kind were the same, and too few to be
-        sure, more are played.
+        The first `total` games are played. `searching`: if all games of a kind were identical, but too few to be sure,
+        more are played.
         """
         # Games of one seat and opening, which only chance and exploration can tell apart.
         kind = games.seat.astype(np.int64) * (1 << 32) + (games.deal if games.moves else 0)

@@ -34,14 +34,14 @@ MOST_ON_HOST: Final = 64
 """How many games are played side by side."""
 
 LIMIT_STEPS: Final = 200_000
-"""A game that goes on for longer is decided by the returns so far: not every environment has a time limit."""
+"""The length after which a game ends by its returns so far: not every environment has a time limit."""
 
 CALL_STEPS: Final = 256
 """Steps of one call: between two calls it can be stopped."""
 
 
 class Games(NamedTuple):
-    """What distinguishes E games."""
+    """The deal, seat, repetition and opening of each of E games."""
 
     deal: np.ndarray  # [E] uint32
     seat: np.ndarray  # [E] int32: of side A
@@ -215,7 +215,7 @@ class JaxTable:
         ), actions  # fmt: skip
 
     def _by_group(self, values: PyTree) -> dict[str, PyTree]:
-        """What environments return, with an axis of agents for every group."""
+        """The environments' results by group, with an axis of agents for every group."""
         groups = self.spec.groups
         by_group = values if len(groups) > 1 else dict.fromkeys(groups, values)
         return {
@@ -295,7 +295,7 @@ class HostTable:
 
 
 class _HostGame:
-    """The first episode of every environment of a vector; later ones go on unseen."""
+    """The first episode of every environment of a vector; later ones are stepped and ignored."""
 
     def __init__(self, vector: HostVector, spec: EnvSpec, count: int):
         self.vector, self.spec, self.count = vector, spec, count
@@ -347,7 +347,7 @@ class _HostGame:
 
 
 def padded(games: Games, count: int) -> Games:
-    """So many games: the last one stands for those that are missing, so that one program serves all calls."""
+    """Pads to `count` games by repeating the last one, so that one compiled program serves all calls."""
     return games.rows(np.minimum(np.arange(count), len(games.deal) - 1))
 
 

@@ -23,7 +23,7 @@ from runnel.types import Array, Box, Discrete, MultiDiscrete
 
 ROWS: Final = 32
 AGREE: Final = 0.9
-"""Of the rows of a trial: between actions that are worth the same to 7 digits, either may be chosen."""
+"""The share of a trial's rows whose actions must agree: of actions equally good to 7 digits, either may be chosen."""
 
 PATCHED: Final = ("jax", "flax")
 """Libraries whose functions jax2onnx replaces by its own."""
@@ -53,7 +53,7 @@ def check_installed() -> None:
 
 
 def to_onnx(function: ActingFunction, opset: int | None = None) -> tuple[bytes, dict[str, Any]]:
-    """The content of the file, and what `model.json` says of it. What acts otherwise than the policy is refused."""
+    """The content of the file, and its part of `model.json`. Refuses a file that acts differently from the policy."""
     try:
         with _quiet(), _functions_restored():
             content, version = _converted(function, opset)
@@ -94,7 +94,7 @@ def _converted(function: ActingFunction, opset: int | None) -> tuple[bytes, int]
 
 
 def _tried(function: ActingFunction, content: bytes) -> list[tuple[Port, np.ndarray, np.ndarray]]:
-    """What function and file give for the same inputs, by output."""
+    """The results of the function and of the file on the same random inputs, by output."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,8 +1,8 @@
-"""Who plays which seat of a game, and what they do there: pure functions of many games side by side.
+"""The seats of a game and the policies in them: pure functions of many games side by side.
 
-Values are by group, `[E, n, ...]`: E games, n agents of the group. An *order* `[E, n]` says which agent sits in each
-seat. In a symmetric game, whose players are one group, side A has the first seat and side B the others; who moves first
-and how seats are rotated decide the agents. In a game of several groups, each side has whole groups.
+Values are by group, `[E, n, ...]`: E games, n agents of the group. An *order* `[E, n]` is the agent in each seat. In a
+symmetric game, whose players are one group, side A has the first seat and side B the others; who moves first and how
+seats are rotated decide the agents. In a game of several groups, each side has whole groups.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ HASH: Final = 16777619
 
 
 class SeatPlayer(NamedTuple):
-    """What acts for an agent: a policy, or one that moves at random."""
+    """The policy of an agent's seat: a trained one, or one that moves at random."""
 
     act: Callable[[PyTree, PyTree, PyTree, Array, Array, Array], Act]
-    """Of one agent: parameters, observation, memory, key, index of the agent, key that all its fellows have."""
+    """For one agent: parameters, observation, memory, key, index of the agent, key shared by all agents of the game."""
     params: PyTree
     memory: PyTree  # of one agent, at the start of an episode
 
@@ -174,7 +174,7 @@ def check_fit(policy: Policy, spec: AgentSpec, who: str, where: str) -> None:
 
 
 def _plain(spec: AgentSpec) -> Any:
-    """What two specs have in common that are of the same game."""
+    """The part of a spec that policies for the same game share."""
     leaves, tree = jax.tree.flatten(view(spec.observation).seen)
     return str(tree), [_leaf(leaf) for leaf in leaves], _leaf(spec.action)
 
@@ -191,7 +191,8 @@ def _words(spec: AgentSpec) -> str:
 
 
 def _as_trained(space: Space, observation: PyTree) -> PyTree:
-    """An observation with the parts that a policy knows. Parts that the environment lacks say nothing."""
+    """An observation with the parts that a policy was trained with. Parts that the environment lacks are filled in:
+    active, all actions legal, a state of zeros."""
     parts = view(observation)
     if not isinstance(space, dict) or not is_parted(space):
         return parts.seen

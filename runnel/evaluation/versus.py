@@ -45,7 +45,7 @@ from runnel.types import EnvSpec
 
 MOST_EPISODES: Final = 10_000_000
 MOST_MOVES: Final = 10_000
-"""Of an opening."""
+"""The longest opening."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _run_of(a: Any) -> Path | Run | None:
 
 
 def _directory_config(a: Any) -> str:
-    """What a directory of `Policy.save` says that it was trained on."""
+    """The environment that a policy saved by `Policy.save` was trained on."""
     directory, _ = stored_policies.split_name(a)
     return policy_directory.read_config(directory).trained_on
 
@@ -252,7 +252,7 @@ def _side(who: str, source: Any, spec: EnvSpec, trust: Collection[str], note: Ca
 def _of_one_player(
     name: str, found: dict[str, Any], groups: set[str], note: Callable[[str], None]
 ) -> dict[str, Any]:  # fmt: skip
-    """Of the policies that a run has learnt: that of the players, or of a main agent in a league."""
+    """Selects among a run's policies: that of the players' group, or of a main agent in a league."""
     if len(found) == 1 or groups & set(found):
         return found
     main = next((group for group in sorted(found) if kind_of(group) == MAIN), None)

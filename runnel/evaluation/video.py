@@ -1,7 +1,7 @@
-"""Films of environments: frames piped into ffmpeg as they come, so that an episode of any length fits.
+"""Videos of environments: frames piped into ffmpeg one at a time, so that an episode of any length fits.
 
-imageio's own writer would fork this process to start ffmpeg, which JAX, being multithreaded, warns of; so
-only its packaged ffmpeg is used.
+imageio's own writer would fork this process to start ffmpeg, which JAX, being multithreaded, warns about; so only its
+packaged ffmpeg is used.
 """
 
 from __future__ import annotations

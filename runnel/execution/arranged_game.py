@@ -29,11 +29,11 @@ PATTERNS: Final = {0.0: (0, 1), 0.25: (2, 3), 0.5: (2, 1), 0.75: (6, 1)}
 """By the share of the environments in which the newest policies meet: their line-ups, and those with each past."""
 
 MOST_LEARNERS: Final = 64
-"""Of a league."""
+"""The largest number of learners in a league."""
 
 
 class ArrangedGame(NamedTuple):
-    """What a run with opponents trains, and on what."""
+    """The algorithms and environment settings of a run with opponents."""
 
     algorithm: PerGroup
     seats: int | None  # that learn, where they are still to be divided

@@ -54,7 +54,7 @@ class BuiltRun(NamedTuple):
 
     @property
     def max_staleness(self) -> int:
-        """What the algorithm tolerates under a plan that lets actors run ahead."""
+        """The staleness that the algorithm tolerates under a plan with asynchronous actors."""
         return plan_settings.undecided(self.algorithm, self.asked).max_staleness
 
 

@@ -32,7 +32,7 @@ class Progress:
     updates: int
     episodes: int
     mean_return: float | None
-    """Of the newest 100 episodes; None before the first ends."""
+    """The mean of the newest 100 episodes; None before the first ends."""
     metrics: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """The newest line of metrics.jsonl; empty before the first."""
     evaluation: Mapping[str, Any] | None = None
@@ -89,7 +89,7 @@ class Callbacks:
 
     @contextlib.contextmanager
     def may_exit(self) -> Iterator[None]:
-        """Around a run, in which nothing else may end this process: goes on with the `sys.exit` of a callback."""
+        """Surrounds a run, in which nothing else may end this process: re-raises a callback's `sys.exit` at its end."""
         yield
         if isinstance(self.error, SystemExit):
             raise self.error

@@ -2,8 +2,8 @@
 
     runnel.train(**arguments("runs/mine"), run_dir="runs/again")
 
-The file may come from a stranger. Code that it names is imported only if `trust.admit` admits it, as `resume` does; and
-what belongs to one process and its machine, such as `run_dir` and `launcher`, is never taken from it.
+The file may be untrusted. Code that it names is imported only if `trust.admit` admits it, as in `resume`; and arguments
+that belong to one process and its machine, such as `run_dir` and `launcher`, are never taken from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "environment": ("name", "settings", "unavailable", "session"),
     "distribution": ("class", "settings", "unavailable", "session"),
 }
-"""What a run is made of, and the keys of each; the first names it."""
+"""The parts of a run, and the keys of each; the first key names it."""
 
 INSIDE: Final = {"settings": "algorithm", "env_settings": "environment"}
 """Arguments of `train` that a file has inside one of its parts."""

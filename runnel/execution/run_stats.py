@@ -1,4 +1,4 @@
-"""What a run has done, and how fast."""
+"""Counters and speed of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNTED: dict[str, Callable[[Any], bool]] = {
 
 @dataclass
 class RunCounters:
-    """What a run has done since it began, resumed or not."""
+    """Totals of a run since its beginning, across resumptions."""
 
     iterations: int = 0
     env_steps: int = 0
@@ -56,7 +56,7 @@ class RunCounters:
 
     @classmethod
     def problem(cls, kept: Mapping[str, Any]) -> str | None:
-        """What no run has counted, of what was kept with a checkpoint; or None."""
+        """The reason why counters of a checkpoint are invalid; None if they are valid."""
         known = {each.name: each.type for each in fields(cls)}
         for name, value in kept.items():
             if name not in known or not COUNTED[str(known[name])](value):
@@ -101,13 +101,13 @@ class Rate:
         return _slope(self.window[0], self.window[-1])
 
     def exclude(self, seconds: float) -> None:
-        """So many seconds were spent otherwise than in training, such as in evaluation."""
+        """Excludes `seconds` that were not spent on training, such as an evaluation, from the rate."""
         if self.started is not None:
             self.started = (self.started[0] + seconds, self.started[1])
             self.window = [(at + seconds, steps) for at, steps in self.window]
 
     def stop(self, steps: int) -> None:
-        """What follows, such as the last checkpoint, is not training."""
+        """Ends the measurement: the last checkpoint, for example, is not training."""
         self.stopped = (time.monotonic(), steps)
 
     def overall(self) -> float | None:
@@ -165,7 +165,7 @@ class RunStats:
         }
 
     def last_metrics(self, progress: ProgressDelta, lately: UsageReport) -> dict[str, Any]:
-        """The last line: may be of a stretch without an update, and then has the newest that learning gave out."""
+        """The last line of metrics. If its stretch has no update, it has the newest outputs of learning."""
         return self.metrics(progress._replace(out={**self.learnt, **progress.out}), lately)
 
     def _learner_return(self) -> dict[str, float]:
@@ -177,7 +177,7 @@ class RunStats:
         return {"reused_updates": repeated, "reuses_dropped": dropped} if repeated or dropped else {}
 
     def result(self) -> dict[str, Any]:
-        """What result.json has of it."""
+        """The statistics in result.json."""
         counters = self.counters
         return {
             "env_steps": counters.env_steps,

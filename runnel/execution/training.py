@@ -1,7 +1,7 @@
-"""Training from Python: build a plan, run it, and leave a run directory that can be resumed and evaluated.
+"""Training from Python: builds a plan, runs it, and writes a run directory that can be resumed and evaluated.
 
-`train` and `resume` stand in one file because they share every step between the user's arguments and a `Session`:
-checking keywords, choosing machines, signing the user's code and holding the run directory.
+`train` and `resume` are one file because they share every step between the user's arguments and a `Session`: checking
+keywords, choosing machines, signing the user's code and holding the run directory.
 """
 
 from __future__ import annotations
@@ -178,9 +178,9 @@ def resolve(
     distribution: Distribution | type[Distribution] | str | None = None,
     **asked: Any,
 ) -> dict[str, Any]:
-    """What config.json would hold of `train` with the same arguments.
+    """The config.json that `train` would write with the same arguments.
 
-    The plan is built, for this machine, so that mistakes are found. Nothing is started, and nothing is written.
+    Builds the plan, for this machine, to report errors. Nothing is started, and nothing is written.
     """
     call = inspect.signature(train).bind(algorithm, environment, distribution, **asked)
     call.apply_defaults()
@@ -207,7 +207,7 @@ def resolve(
 
 
 def asked_of_train(given: dict[str, Any]) -> tuple[RunConfig, Distribution | str | None]:
-    """What the arguments of `train`, checked, ask for besides algorithm and environment."""
+    """The checked arguments of `train`, as a `RunConfig` and a distribution."""
     run, own = RunConfig.of(given), given["fields_of_distribution"]
     _check_keywords(train, own, given["algorithm"], given["distribution"])
     distribution = distributions.with_fields(given["distribution"], own)
@@ -294,7 +294,7 @@ def resume(
 
 
 def changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result: dict[str, Any] | None) -> RunConfig:
-    """What a run goes on with: what it was asked for before, and what `resume` was asked for now."""
+    """The configuration of a resumed run: the stored one with the changes that `resume` was called with."""
     if on_nan is not None:
         stored = replace(stored, on_nan=on_nan)
     if steps is None:
@@ -330,7 +330,7 @@ def _finished(
 
 
 def described(built: BuiltRun) -> dict[str, Any]:
-    """What config.json says of what a run is made of."""
+    """The algorithm, environment and distribution of a run, as in config.json."""
     return {
         "algorithm": plan_settings.to_json(built.algorithm, built.asked),
         "environment": environments.to_json(built.made_from, built.env_settings),
@@ -431,7 +431,7 @@ def settle(
 
 
 def _own_launcher(path: str) -> HostLauncher:
-    """What the user's own `package.module:callable` makes, called without arguments."""
+    """The launcher that the user's own `package.module:callable` returns when called without arguments."""
     make = serialization.import_object(path)
     if not callable(make):
         raise UserError(

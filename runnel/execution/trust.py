@@ -205,9 +205,9 @@ class Signed(NamedTuple):
 
 
 def sign(config: Mapping[str, Any], run_dir: str | Path | None = None, new_key: bool = True) -> Signed:
-    """Signs, for this user, the names in a configuration that are not registered, with the files they came from.
+    """Signs, for this user, the names in a configuration that are not registered, with the files that define them.
 
-    A user who has no key gets one, where `new_key`.
+    With `new_key`, a user without a key gets one.
     """
     config = {
         part: clean(config[part]) for part in (*PARTS, RULE, EVALUATION, WANDB) if part in config
@@ -233,14 +233,14 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None, new_key: 
 
 
 def covered(config: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    """What the signature of a configuration covers."""
+    """The part of a configuration that its signature covers."""
     shown = {WANDB: True} if config.get(WANDB) is True else {}
     shown |= {part: config[part] for part in (EVALUATION, RULE) if config.get(part)}
     return {"what": "runnel run", "names": names, **{part: config.get(part) for part in PARTS}, **shown}
 
 
 def _source(name: Name) -> dict[str, str | None]:
-    """Where a name's module was imported from: its file, and the directory under which it has that name."""
+    """The file that a name's module was imported from, and the directory under which it has that name."""
     module = name.module
     if module.endswith(".py"):
         return {"file": os.path.abspath(module), "root": os.path.dirname(os.path.abspath(module))}
@@ -317,7 +317,7 @@ def admit(
 
 
 def _flag(name: Name) -> str:
-    """Quoted for a shell: the name may come from a stranger, and a user may copy it."""
+    """The flag that trusts a name, quoted for a shell: the name may be untrusted, and a user may copy it."""
     return f"--trust {shlex.quote(name.path[:LONGEST])}"
 
 

@@ -1,4 +1,4 @@
-"""What trains the members of a directory, as their group sees it."""
+"""The interface by which a member group trains its members."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MemberBackend(Protocol):
     """Trains members."""
 
     notes: list[str]
-    """What the user should know before they begin."""
+    """Notes for the user, shown before training begins."""
 
     def advance(self) -> None:
         """Begins those that there is room for. To be called several times a second."""
@@ -51,7 +51,7 @@ class MemberBackend(Protocol):
         ...
 
     def news(self) -> list[str]:
-        """What happened to members since the last call."""
+        """Events of members since the last call."""
         ...
 
     def stop(self, number: int) -> None:

@@ -30,7 +30,7 @@ from runnel.system import startup
 from runnel.system.limits import free_memory
 
 MEMORY_SHARE: Final = 0.9
-"""Of a device's free memory, which members may fill."""
+"""The share of a device's free memory that members may fill."""
 
 MOST_BUILT: Final = 256
 """How many runs are kept as they were built; there are more where settings change all the time."""
@@ -48,12 +48,12 @@ class _Running(NamedTuple):
 
 
 class SharedPrograms:
-    """The compiled programs of members, for those that are trained later with the same settings but for traced ones."""
+    """Compiled programs of members, reused by members trained later whose settings are equal except for traced ones."""
 
     def __init__(self, varying: Sequence[str] = (), population: int | None = None):
-        """`varying`: settings that may come to differ; they are arguments of the programs wherever they can be.
-        `population`: so many members are compared and copied: programs are compiled for all of them, however few train,
-        and their states stay on the device between the times that they train."""
+        """`varying`: settings that may come to differ between members; they are arguments of the programs where
+        possible. `population`: the number of members that are compared and copied. Programs are compiled for all of
+        them, however few train, and their states stay on the device between rounds."""
         self.varying, self.population = tuple(varying), population
         self.evaluations = SharedEvaluations()
         self._made: dict[str, CohortProgram] = {}
@@ -100,7 +100,8 @@ class SharedPrograms:
         return found
 
     def fitting(self, program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
-        """How many of so many members there is memory for. It is found once: later, some of it is filled by them."""
+        """The number of the `members` that fit into memory. It is computed once, because running members fill
+        memory."""
         key = (program, members)
         if key not in self._fits:
             self._fits[key] = that_fit(program, members, parallel_calls, devices)
@@ -111,7 +112,7 @@ class SharedPrograms:
         self._kept = (program, shared)
 
     def kept(self, program: CohortProgram) -> SharedProgram | None:
-        """The population as it stood when it last trained, if it is in this program; else it is dropped."""
+        """The population as its last round left it, if it is in this program; otherwise that program is closed."""
         found, self._kept = self._kept, None
         if found is None or found[0] is program:
             return None if found is None else found[1]
@@ -119,7 +120,7 @@ class SharedPrograms:
         return None
 
     def ended(self, shared: SharedProgram) -> None:
-        """No member trains in it any more: its memory is free, unless the population is to go on there."""
+        """Frees a program in which no member trains any longer, unless the population continues in it."""
         if self._kept is None or self._kept[1] is not shared:
             shared.close()
 
@@ -192,10 +193,10 @@ class FusedMembers:
         cls, waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any],
         programs: SharedPrograms, ended: Sequence[WaitingMember] = (),
     ) -> Self | None:  # fmt: skip
-        """None where the members' distribution is another. `ended`: those that have nothing left to train.
+        """None if the members have another distribution. `ended`: members that have nothing left to train.
 
-        A member's numbers depend on the size of the calls that it is in, which therefore stays the same, whoever has
-        ended. Not where members end alone because they reach a return: the fewer are left, the smaller the calls.
+        A member's numbers depend on the size of the call that it is in. So this size stays the same after members have
+        ended, unless members end individually by reaching a return: then calls shrink.
         """
         divided = divide(waiting, trust, objects, programs, ended)
         if divided is None:
@@ -291,7 +292,7 @@ class FusedMembers:
         parallel_calls: int,
         whole: int | None,
     ) -> SharedProgram:
-        """The program of these members, who continue in it where they stand in it already."""
+        """The program of these members; those that are in it already continue from their states."""
         values = values_of([own.algorithm for _, own in members], self._traced)
         kept = self._programs.kept(program)
         if kept is not None and not len(members) == whole == self._programs.population:
@@ -380,7 +381,7 @@ def side_calls(program: CohortProgram, devices: Sequence[Any]) -> int:
 
 
 def that_fit(program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
-    """How many members there is memory for, by what the compiler says that a program needs."""
+    """The number of members that fit into memory, by the compiler's estimate of the program's size."""
     needed, free = program.bytes(members, parallel_calls), free_memory(devices[0]) * MEMORY_SHARE
     if needed <= free:
         return members

@@ -54,7 +54,7 @@ def member_session(
     directory: Path, asked: RunConfig, built: BuiltRun, began: float | None = None, pool: Any = None,
     shared: SharedParts | None = None,
 ) -> Iterator[Session]:  # fmt: skip
-    """The session of a member, while nobody else may use its directory."""
+    """The session of a member, with exclusive use of its directory."""
     with alone(directory) as notes:
         checkpoints = Checkpoints(directory)
         resumed = checkpoints.newest() is not None
@@ -73,7 +73,7 @@ def member_session(
 
 
 def main() -> int:
-    """A process of a member's own: what it is to do comes by standard input."""
+    """The process of one member; its job is read from standard input."""
     from runnel.config.jax_config import configure_jax
     from runnel.errors import UserError
 

@@ -157,10 +157,10 @@ def side_by_side(built: BuiltRun, machine: Machine, members: int) -> int:
 
 
 def on_cluster(workers: int, cpus: Sequence[int], members: int) -> tuple[int, int | None]:
-    """How many runs of so many workers a cluster holds, and how many CPUs of each machine one of them takes.
+    """The number of runs of `workers` workers that a cluster holds, and the CPUs of each machine that one run takes.
 
-    `cpus`: those that are free on each machine. The more of them a run takes of a machine, the fewer machines it needs;
-    all runs take alike. A run that fits only once may have all.
+    `cpus`: the free CPUs of each machine. The more CPUs a run takes on each machine, the fewer machines it needs; all
+    runs take the same number. A run that fits only once may take all.
     """
     found: tuple[int, int | None] = (1, None)
     for share in range(1, max(cpus, default=0) + 1):

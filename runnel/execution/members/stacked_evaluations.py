@@ -105,7 +105,7 @@ class StackedEvaluations:
 
 
 def _summary(returns: Sequence[float | None], score: float, env_steps: int) -> dict[str, Any]:
-    """What result.json has of a member's evaluation."""
+    """The evaluation of a member in its result.json."""
     whole = np.array([value for value in returns if value is not None])
     return {
         "env_steps": env_steps, "mean_return": float(whole.mean()), "std_return": float(whole.std()),

@@ -35,14 +35,14 @@ class StackRow:
 
     @property
     def target(self) -> float:
-        """The mean return that ends it, as far as the program can see; NaN where nobody waits for it any more."""
+        """The mean return that ends the member, for the program; NaN once the member has ended."""
         if self.status:
             return math.nan
         wanted = self.member.asked.stop_at_return
         return math.inf if wanted is None or self.window.scored else wanted
 
     def take(self, called: Called, window: Any, place: int, per_iteration: int) -> None:
-        """What a call has done for it."""
+        """Adds the member's progress in one call."""
         total = jax.tree.map(lambda x: x[place], called.totals)
         progress, ended = totals.read_host(called.iterations, total, window, bool(called.reached[place]))
         self.window.add(ended)
@@ -80,7 +80,7 @@ class StackRow:
         self.window.load(self.counters.env_sums, self.counters.env_episodes)
 
     def result(self, wall_seconds: float, startup_s: float | None, speed: float | None) -> dict[str, Any]:
-        """What its result.json has."""
+        """The content of the member's result.json."""
         config, counters = self.member.config, self.counters
         evaluated = {} if self.evaluation is None else {
             "evaluation": self.evaluation, "best": self.best, "highest_eval_return": self.highest,

@@ -363,7 +363,7 @@ class StackedRun:
                 )
 
     def _refuse(self, saved: dict[str, Any], counters: dict[str, Any]) -> str | None:
-        """What is wrong with a checkpoint's content."""
+        """The reason to refuse a checkpoint's content; None if it is valid."""
         found = StackCounters.of(counters)
         if found is None or len(found.members) != len(saved["carry"].seed):
             return "it does not say whose rows it has"
@@ -391,6 +391,6 @@ class StackedRun:
 
 
 def _mean_out(progress: Sequence[ProgressDelta]) -> dict[str, float]:
-    """What learning gave out, as means over members."""
+    """The outputs of learning, as means over members."""
     names = dict.fromkeys(name for each in progress for name in each.out)
     return {f"learn/{name}": float(np.mean([p.out[name] for p in progress if name in p.out])) for name in names}

@@ -195,7 +195,7 @@ def resume_members(
 
 
 def chosen_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
-    """The seeds of the members: so many from the first on, or those that are given."""
+    """The seeds of the members: the given ones, or `seeds` consecutive ones beginning with `first`."""
     if isinstance(seeds, bool) or not isinstance(seeds, int | Sequence) or isinstance(seeds, str):
         raise UserError(f"seeds={seeds!r}: expected a number of seeds, or a list of them", keywords=("seeds",))
     if isinstance(seeds, int) and seeds > run_config.MOST_MEMBERS:

@@ -64,7 +64,7 @@ def parse_settings(algorithm: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def resolved(algorithm: Any, environment: Any, settings: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any] | None]:
-    """What `build` takes for an algorithm and its settings: those for each group become one algorithm.
+    """The arguments of `build` for an algorithm and its settings; algorithms by group become one algorithm.
 
     Settings of a group's algorithm are given by `GROUP.key`. Any other algorithm is returned as it is.
     """
@@ -128,9 +128,9 @@ def _stored(group: str, source: Any) -> OpponentPool:
 
 
 def policy_of(source: Any, group: str) -> StoredPolicy:
-    """Of the policies that a name stands for, that of the group of the same name, or the only one.
+    """The stored policy for a group: that of the group of the same name, or the only one.
 
-    The opponent in a symmetric game is alike the others: it may be any that has learnt.
+    The opponent in a symmetric game plays as the learners do, so it may be any policy that has learnt.
     """
     stored = find(source)
     found = learnt(stored)

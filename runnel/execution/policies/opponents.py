@@ -1,8 +1,8 @@
-"""Who plays in the opponent pools of a run: past policies of its own, and stored ones of others.
+"""Fills the opponent pools of a run: past policies of its own learners, and stored ones of other runs.
 
 At every decision of a matchmaker, the results since the last one are added to the payoffs, the learner's newest policy
-becomes a candidate, and the places of the pool get the policies that the matchmaker names. Decisions depend on the
-seed, on their number and on what was trained and played before: a run that goes on from a checkpoint makes the same.
+becomes a candidate, and the places of the pool receive the policies that the matchmaker names. Decisions depend on the
+seed, on their number and on the results so far, so a run that resumes from a checkpoint makes the same decisions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from runnel.runtime.programs.snapshots import SnapshotSchedule
 from runnel.types import PyTree
 
 KEPT: Final = 3
-"""So many checkpoints are kept, and with them the policies that play there."""
+"""The number of checkpoints that are kept, with the policies of their pools."""
 
 OWN: Final = re.compile(r"(.+):([0-9]{1,18})")
 """The key of a policy of this run: its group and version."""
@@ -87,7 +87,7 @@ class _Pool:
         self.rounds, self._past = list(rounds), []
 
     def past(self, rounds: int | None = None) -> dict[str, tuple[Candidate, ...]]:
-        """By group: own policies that are candidates, after so many decisions, or after all so far."""
+        """By group: the run's own policies that are candidates after `rounds` decisions, or after all so far."""
         count = len(self.rounds) if rounds is None else rounds
         for made in self.rounds[len(self._past) : count]:
             before = self._past[-1] if self._past else dict[str, tuple[Candidate, ...]]()
@@ -172,9 +172,10 @@ class Opponents:
         self._keep()
 
     def rewind(self, env_steps: int, states: Mapping[str, PyTree]) -> None:
-        """Training returns to an earlier point, with these states: decisions that were made later will be made again.
+        """Training returns to an earlier point with these states: later decisions will be repeated.
 
-        So will those of that very step, if the states are of before them: they were saved while workers came to it.
+        Decisions of that very step are repeated too if the states precede them: workers may save them on their way to
+        the step.
         """
         if self._pools:
             self._log.rewind(max(0, env_steps))
@@ -258,7 +259,7 @@ class Opponents:
         self, pool: _Pool, newest: Mapping[str, Candidate], env_steps: int, payoffs: PayoffTable,
         results: tuple[GameResult, ...],
     ) -> MatchRound:  # fmt: skip
-        """What the matchmaker decides for one pool."""
+        """The matchmaker's decision for one pool."""
         number = len(pool.rounds)
         candidates = [each for each in pool.candidates(newest) if each.key not in self._lost]
         matches, candidates = self._matches(pool, candidates, payoffs)
@@ -293,7 +294,7 @@ class Opponents:
     def _matches(
         self, pool: _Pool, candidates: list[Candidate], payoffs: PayoffTable
     ) -> tuple[Matches, list[Candidate]]:
-        """What the matchmaker decides; candidates whose parameters cannot be read are left out."""
+        """The matchmaker's choice of places, without candidates whose parameters cannot be read."""
         number = len(pool.rounds)
         while True:
             rng = random_numbers(self._seed, number, *([pool.number] if pool.number else []))

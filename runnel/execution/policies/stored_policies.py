@@ -73,7 +73,7 @@ def find(
     source: Source, tag: str = LATEST, group: str | None = None, algorithm: Algorithm | None = None,
     note: Callable[[str], None] = lambda text: None, built: BuiltRun | None = None,
 ) -> dict[str, StoredPolicy]:  # fmt: skip
-    """By group: the stored policies that a name stands for. Nothing is imported for it, unless a run has stored none.
+    """The stored policies that a name refers to, by group. Imports nothing, unless a run has stored no policies.
 
     `note` is called with warnings for the user. `built`: the run, if it is built already.
     """
@@ -127,7 +127,7 @@ def _of_snapshot(snapshot: Snapshot, algorithm: Algorithm | None) -> StoredPolic
 def _of_checkpoint(
     run: Path | Run, group: str | None, algorithm: Algorithm | None, note: Callable[[str], None], built: BuiltRun | None
 ) -> dict[str, StoredPolicy]:
-    """Of a run that stored no policies: those of its newest checkpoint. The environment is made, to know its spaces."""
+    """The policies in the newest checkpoint of a run that stored none. Creates the environment to know its spaces."""
     directory, config, given = of_run(run, algorithm, None)
     built = built or rebuild(directory, config, distributions.default_for("host"), **given)
     counters: dict[str, Any] = {}
@@ -155,6 +155,6 @@ def _of_checkpoint(
 
 
 def describe(stored: Mapping[str, StoredPolicy]) -> dict[str, Any]:
-    """What results say of the policies that were used."""
+    """The version, steps and place of the policies, for results that used them."""
     (first, *_) = stored.values()
     return {"version": first.config.version, "env_steps": first.config.env_steps, "policy": first.where}

@@ -1,7 +1,8 @@
-"""The rounds of a population: members train, the rule decides, the decision is written down, members follow it.
+"""The rounds of a population: members train, the rule decides, the decision is recorded, members apply it.
 
-Only this order matters. Killed while members train, each goes on from its newest checkpoint. Killed after a decision
-was written down, it is applied again, from the beginning; no member trains before all follow it.
+This order makes a population safe to kill. If it is killed while members train, each resumes from its newest
+checkpoint. If it is killed after a decision was recorded, the decision is applied again, from the beginning; no member
+trains before all have applied it.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from runnel.system import startup
 from runnel.system.signals import StopRequest
 
 ATTEMPTS: Final = 3
-"""So often members that ended without a word, such as by the kernel for want of memory, are begun in one go."""
+"""The number of attempts for members that end without a result, such as when the kernel runs out of memory."""
 
 
 class PopulationRounds:
-    """A population, from where it stands to its end."""
+    """A population, from its present state to its end."""
 
     def __init__(
         self, directory: Path, rule: PopulationRule, quiet: bool, began: float, launcher: str, address: str | None,
@@ -124,7 +125,7 @@ class PopulationRounds:
     # Training
 
     def _train(self, view: LiveView) -> None:
-        """Trains all members up to the end of the round, until they have come to it or failed."""
+        """Trains all members until each has reached the end of the round or failed."""
         for _ in range(ATTEMPTS):
             left = self._left()
             if not left or self._asked:
@@ -244,10 +245,10 @@ def _has_come(path: Path, steps: int) -> bool:
 
 
 def _replaced(decisions: Sequence[Decision], scores: np.ndarray, failed: Collection[int]) -> list[Decision]:
-    """The same, where members that have failed and were to keep their states get a copy of a good one.
+    """The decisions, with a copy of a good member for each failed member that was to keep its state.
 
-    A rule knows scores alone, and before the first episode has ended nobody has one. The best of those that keep their
-    own state are copied, each as often as another.
+    A rule knows only scores, and no member has one before its first episode has ended. The best of those that keep
+    their own state are copied equally often.
     """
     kept = [k for k, each in enumerate(decisions) if int(each.parent) == k and k not in failed]
     good = sorted(kept, key=lambda k: (-scores[k], k))

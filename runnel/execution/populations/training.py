@@ -208,7 +208,7 @@ def _check_rule(rule: PopulationRule, built: Any) -> None:
 
 
 def _in_iterations(rule: PopulationRule, per_iteration: int) -> PopulationRule:
-    """Decisions come after whole iterations, and all rounds are of one length."""
+    """Rounds the rule's interval up to whole iterations, so that all rounds have the same length."""
     every = -(-rule.every // per_iteration) * per_iteration
     stored = dataclasses.is_dataclass(rule) and any(each.name == "every" for each in dataclasses.fields(rule))
     return dataclasses.replace(rule, every=every) if stored and every != rule.every else rule  # type: ignore[type-var]

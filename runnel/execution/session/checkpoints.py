@@ -1,4 +1,4 @@
-"""What a session does with checkpoints: it saves them, begins from them, and returns to them."""
+"""Saves checkpoints of a session, begins from them, and returns to them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class SessionCheckpoints:
         return self.state.checkpoints.load(like, note, self._refuse)
 
     def _found(self) -> tuple[dict[str, PyTree], dict[str, Any]] | None:
-        """The newest checkpoint, where the program stands there already."""
+        """The newest checkpoint, if the program still holds its state."""
         newest = self.state.checkpoints.newest()
         if self._held is None or newest is None:
             return None
@@ -146,6 +146,6 @@ class SessionCheckpoints:
         self.saved_at_iteration = state.counters.iterations
 
     def _refuse(self, saved: dict[str, PyTree], counters: dict[str, Any]) -> str | None:
-        """What is wrong with a checkpoint's content."""
+        """The reason to refuse a checkpoint's content; None if it is valid."""
         graph, seed = self.state.built.graph, self.state.run_config.seed
         return RunCounters.problem(counters) or unsound(graph, saved["carry"], seed)

@@ -1,6 +1,6 @@
-"""How a session ends: finished, interrupted, or failed; each writes the result.
+"""The end of a session: finished, interrupted, or failed; each writes the result.
 
-Signals, hangs and errors may come between any two instructions of the others, some of them in another thread.
+Signals, hangs and errors may occur between any two instructions of the others, some of them in another thread.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SessionEnd:
         self.watch = self._hang_watch() if state.built.plan.workers == 1 else None
 
     def stop(self, number: int) -> None:
-        """The first signal. It may come between any two instructions, so this only sets fields."""
+        """The first signal. It may arrive between any two instructions, so this only sets fields."""
         self.state.interrupted, self.state.asked = True, signal.Signals(number).name
         if self.state.program is not None:
             self.state.program.hurry()
@@ -81,7 +81,7 @@ class SessionEnd:
             raise
 
     def announce(self) -> None:
-        """Reports once that a signal has come, and what follows. Any thread may call it."""
+        """Reports once that a signal was received, and what follows. Any thread may call it."""
         with self._announcing:
             if self._announced:
                 return
@@ -110,7 +110,7 @@ class SessionEnd:
             self.watch.look()
 
     def at_start(self) -> str:
-        """What a single-process run does before its first update."""
+        """The phase of a single-process run before its first update."""
         held = None if self.watch is None else self.watch.held()
         return "making environments and compiling" if held is None else f"waits for {held}"
 

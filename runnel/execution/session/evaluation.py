@@ -1,4 +1,4 @@
-"""What a session does between two slices of training with snapshots: evaluations, and the user's callbacks."""
+"""Evaluations and the user's callbacks, between two slices of a session's training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LISTEN_S = 0.1
 
 
 class SessionEvaluation:
-    """Hands snapshots to the recorder, and what comes back to the view and the callbacks."""
+    """Passes snapshots to the recorder, and evaluations to the view and the callbacks."""
 
     def __init__(self, state: SessionState):
         self.state = state

@@ -1,4 +1,4 @@
-"""What follows where an update was refused because it was not finite (`--on-nan`)."""
+"""The reaction to updates that were refused because they were not finite (`--on-nan`)."""
 
 from __future__ import annotations
 

@@ -53,24 +53,25 @@ from runnel.system.signals import Interrupted, Stuck
 from runnel.types import PyTree
 
 REPORT_S = 0.1
-"""How often a program comes back to report."""
+"""The interval in seconds at which a program returns to report."""
 
 
 class SharedParts(NamedTuple):
-    """What a run uses together with others in the same process. The `Run` of such a session has no states."""
+    """Parts that several runs in one process share. The `Run` of such a session has no states."""
 
     program: Program
     make_evaluator: MakeEvaluator
     held: Callable[[int], dict[str, PyTree] | None]
-    """What the program saved at an iteration, where it has it still: then the checkpoint is not read."""
+    """Maps an iteration to the state that the program saved there, if it still holds it: then the checkpoint is not
+    read."""
 
 
 class Session:
     """Runs a plan until it has taken its steps, reached its return, or been asked to stop.
 
-    It is one class because it is one loop: what may happen between two slices of a run stands here in its order, and
-    how it is done in the parts of a session. Its parameters are one list because all but the first five have a default
-    that a plain run keeps.
+    It is one class because it is one loop: everything that may happen between two slices of a run is listed here in
+    order, and implemented in the parts of a session. Its parameters are one list because all but the first five have a
+    default that a plain run keeps.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Session:
         return MetricsLog(state.run_dir, keep_until_env_steps=kept, wandb=wandb, events=state.events, sinks=sinks)
 
     def _names(self) -> dict[str, Any]:
-        """What the run is, in names."""
+        """Labels that identify the run in sinks."""
         built = self.state.built
         return {
             "run": self.state.run_dir.name, "algorithm": built.plan.algorithm.lower(),
@@ -368,14 +369,14 @@ class Session:
             raise
 
     def _next_stop(self, wanted: int) -> int:
-        """Up to which environment step training goes on by itself."""
+        """The environment step up to which training continues without interruption."""
         mark = self._schedule.next_mark(self.state.counters.env_steps)
         stops = [wanted, mark if self.state.run_config.eval_wait else None]
         stops.append(self.state.opponents.next_mark(self.state.counters.env_steps))
         return min(stop for stop in stops if stop is not None)
 
     def _exchange_opponents(self, program: Program) -> None:
-        """Where that is due, the places of opponents get other policies."""
+        """Exchanges the policies of the opponents' places if that is due."""
         state = self.state
         if state.opponents.due(state.counters.env_steps):
             rest, cut = program.exchange(state.opponents.change(state.counters.env_steps))

@@ -1,4 +1,4 @@
-"""What an evaluation during training plays: everything but the parameters."""
+"""The environment and episodes of evaluations during training: everything but the parameters."""
 
 from __future__ import annotations
 

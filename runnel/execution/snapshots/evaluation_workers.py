@@ -1,8 +1,8 @@
-"""Processes that evaluate while training goes on.
+"""Processes that evaluate while training continues.
 
-Each worker plays its share of the episodes of one snapshot. Of snapshots that come faster than they are played, the
-newest is played, and the others are skipped and counted. A worker that dies, raises or hangs is replaced. On a cluster
-they run where CPUs are free; those of a machine that is lost are started again elsewhere.
+Each worker plays its share of the episodes of one snapshot. If snapshots arrive faster than they are played, only the
+newest is played; the others are skipped and counted. A worker that dies, raises or hangs is replaced. On a cluster,
+evaluation workers run where CPUs are free; those of a lost machine are started again elsewhere.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class EvaluationWorkers:
         self._begin_next()
 
     def poll(self) -> list[Evaluated]:
-        """Raises `HostLost`; what is done by then comes with the next call."""
+        """Returns finished evaluations. May raise `HostLost`; evaluations finished by then are returned by the next
+        call."""
         if self._launcher is not None:
             self._launcher.listen()
         if self._now is not None:

@@ -1,6 +1,6 @@
-"""Where evaluations during training happen: in this process, or in workers of their own (`evaluation_workers.py`).
+"""Evaluators of snapshots during training: in this process, or in separate workers (`evaluation_workers.py`).
 
-Evaluators take snapshots (`submit`) and give back what was played with them (`poll`).
+Evaluators take snapshots (`submit`) and return the results (`poll`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Evaluated(NamedTuple):
 
 
 class Evaluators(Protocol):
-    """Where evaluations happen."""
+    """Evaluates snapshots during training."""
 
     skipped: int
-    """Snapshots that were not played, because newer ones came first."""
+    """Snapshots that were not evaluated, because newer ones arrived first."""
     steps: int
     """Steps of environments in this process."""
 
@@ -61,14 +61,14 @@ class Evaluators(Protocol):
     def busy(self) -> bool: ...
 
     def rewind(self, env_steps: int) -> None:
-        """Training returns to an earlier point: later snapshots will come again, and are forgotten."""
+        """Training returns to an earlier point: drops later snapshots, which will be taken again."""
         ...
 
     def close(self) -> None: ...
 
 
 class _GivenUp(Exception):
-    """Raised inside an evaluation that nobody waits for any more."""
+    """Raised inside an evaluation that was cancelled."""
 
 
 class _StallDetector:
@@ -87,9 +87,9 @@ class _StallDetector:
 
 
 class InProcessEvaluators:
-    """Plays in this process, while training stands still.
+    """Evaluates in this process, while training pauses.
 
-    An evaluation that fails is given up; the next one begins with environments made anew.
+    An evaluation that fails is dropped; the next one begins with new environments.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ def wait_for(
     evaluators: Evaluators, stop: Callable[[], bool], limit_s: float, note: Callable[[str], None] = lambda text: None,
     long_s: float = LONG_S,
 ) -> Iterator[Evaluated]:  # fmt: skip
-    """Waits until nothing is left to play; gives what was played as it comes. `note` is called once after `long_s`."""
+    """Waits until all evaluations are done; yields each as it is finished. `note` is called once after `long_s`."""
     began = time.monotonic()
     deadline, noted = began + limit_s, False
     while True:

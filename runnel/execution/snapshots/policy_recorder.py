@@ -1,7 +1,7 @@
-"""What a run does with its snapshots: it keeps them in the policy store, and has them evaluated.
+"""Stores the snapshots of a run in the policy store, and has them evaluated.
 
-The session hands over the snapshots that its program takes, and the states of every checkpoint. Evaluations come back
-while training goes on, or before it does (`--eval-wait`). Their results are written to `evaluations.jsonl`, and into
+The session passes on the snapshots that its program takes, and the states of every checkpoint. Evaluations return while
+training continues, or before it continues (`--eval-wait`). Their results are written to `evaluations.jsonl`, and into
 the metadata of the snapshot, whose score decides which policy is best.
 """
 
@@ -36,7 +36,7 @@ SEED_OFFSET: Final = 10_000
 """Added to a run's seed where none is given for evaluation: a run's own episodes are those it was trained on."""
 
 DETAIL: Final = 2000
-"""So many characters of an error are kept with its event."""
+"""The number of characters of an error that are kept with its event."""
 
 LOWEST: Final = "min:"
 """Before the name of a metric of which less is better."""
@@ -156,7 +156,8 @@ class PolicyRecorder:
                 self.store.prune(self.rule, self._pinned)
 
     def pin(self, group: str, versions: set[int]) -> None:
-        """These versions of a group are kept, whatever the rule says; others that were pinned before, by the rule."""
+        """Keeps these versions of a group regardless of the retention rule, which applies again to versions pinned
+        before."""
         self._pinned[group] = versions
 
     def _add(self, snapshot: TakenSnapshot) -> None:
@@ -200,8 +201,7 @@ class PolicyRecorder:
         self._evaluated_at = max(min(self._evaluated_at, env_steps), logged)
 
     def catch_up(self, snapshot: TakenSnapshot, steps_per_iteration: int) -> None:
-        """A run goes on with these parameters: evaluates them if that was due when it was interrupted, and was not
-        done any more."""
+        """A run resumes with these parameters: evaluates them if that was due but not done when it was interrupted."""
         if self._evaluators is not None and self._evaluated_at < snapshot.env_steps:
             self._taken_at = snapshot.env_steps - steps_per_iteration
             self.take(replace(snapshot, mark=snapshot.env_steps))
@@ -219,7 +219,7 @@ class PolicyRecorder:
         return [] if self._evaluators is None else list(filter(None, map(self._record, self._evaluators.poll())))
 
     def wait(self) -> Iterable[RecordedEvaluation]:
-        """Waits until nothing is left to evaluate; gives each evaluation as it is done."""
+        """Waits until nothing is left to evaluate; yields each evaluation as it is finished."""
         if self._evaluators is None:
             return []
         limit_s = 3 * (self.asked.hang_after_s + 600.0)
@@ -284,13 +284,13 @@ class PolicyRecorder:
         self.highest = max(self.highest, found["mean_return"])
 
     def metrics(self) -> dict[str, float]:
-        """What the newest evaluation found, as metrics."""
+        """The newest evaluation, as metrics."""
         if self.newest is None:
             return {}
         return {"eval/env_steps": self.newest["env_steps"], **flat(self.newest)}
 
     def result(self) -> dict[str, Any]:
-        """What result.json has of it."""
+        """The evaluations in result.json."""
         if self._evaluators is None or self.newest is None:
             return {}
         names = ("env_steps", "mean_return", "std_return", "return_interval", "episodes", "score")

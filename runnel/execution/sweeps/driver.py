@@ -1,7 +1,7 @@
-"""The loop of a sweep: which batch is next, its trials, their members, their training, their results.
+"""The loop of a sweep: selects the next batch, creates its trials and their members, trains them, records results.
 
-It is short because nothing in it is remembered: `next_step` says from the record alone which batch comes next, so a
-sweep that was killed goes on as if it had not been.
+It is short because it has no state of its own: `next_step` computes the next batch from the record alone, so a sweep
+that was killed resumes as if it had not been.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SweepDriver:
         return Sweep(result, self._directory, winner)
 
     def _search(self, store: TrialStore) -> str:
-        """Trains batch after batch; why the sweep cannot go on, if it cannot."""
+        """Trains batch after batch; returns the reason why the sweep cannot continue, if any."""
         try:
             return self._search_on(store)
         except NotRecorded as problem:

@@ -1,4 +1,4 @@
-"""What the trials of a sweep have reached, read from the directories of their members."""
+"""The results of a sweep's trials, read from the directories of their members."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemberOutcomes(NamedTuple):
 
 
 def member_outcomes(members: Sequence[Path], steps: int) -> MemberOutcomes:
-    """How members have ended that were to be trained for so many steps."""
+    """The outcomes of members that were to be trained for `steps` steps."""
     found = MemberOutcomes([], [], [], [])
     for directory in members:
         result = read_result(directory) or {}
@@ -62,7 +62,7 @@ def _is_evaluated(result: Mapping[str, Any]) -> bool:
 
 
 def _objective(result: Mapping[str, Any]) -> float | None:
-    """What a member reached by its evaluation's own metric, or else by its newest episodes."""
+    """The score of a member's last evaluation, otherwise the mean return of its newest episodes."""
     evaluated = result.get("evaluation")
     if evaluated is None or "score" not in evaluated:
         return final_return(result)

@@ -27,7 +27,7 @@ class HalvingSchedule(NamedTuple):
 
 
 class TrialRecord(NamedTuple):
-    """What is known of a trial that was begun."""
+    """The recorded results of a trial."""
 
     values: Mapping[int, float]  # by rung: the objective
     failed: bool = False  # at the first rung that has no value
@@ -44,7 +44,7 @@ class TrialBatch(NamedTuple):
 
 
 class NextStep(NamedTuple):
-    """What follows from what is recorded."""
+    """The next step of a sweep, given its record."""
 
     batch: TrialBatch | None  # to be trained next; None at the end
     ended: dict[int, TrialOutcome]  # trials that have nothing left to train

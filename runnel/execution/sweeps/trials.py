@@ -1,11 +1,11 @@
 """The trials of a sweep, in Optuna's storage and from Optuna's samplers.
 
 The storage is a journal of Optuna's, a line of JSON for every change: Optuna's dashboard reads it, nothing in it is
-executed, and a line that was cut short by a kill is dropped. A trial is one line, with all its settings, before it is
-trained; so a sweep that goes on trains the same trials.
+executed, and a line truncated by a kill is dropped. A trial is one line, with all its settings, before it is trained;
+so a resumed sweep trains the same trials.
 
-What a sampler proposes depends on the specification, the trial's number and what is recorded of earlier trials: each
-proposal has a sampler of its own, seeded by (seed, trial), and a study in memory that is made from the record.
+A sampler's proposal depends on the specification, the trial's number and the record of earlier trials: each proposal
+has its own sampler, seeded by (seed, trial), and a study in memory that is built from the record.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class TrialStore:
             self._storage.set_trial_state_values(self._id(trial), state, last)
 
     def propose(self, number: int, attempt: int = 0) -> dict[str, Any]:
-        """The settings of the trial that comes next. `attempt`: how many proposals for it could not be used."""
+        """The settings of trial `number`. `attempt`: the number of unusable proposals for it so far."""
         if self._spec.sampler == "grid":
             return search_space.grid(self._spec.space)[number]
         seed = int(np.random.SeedSequence([self._spec.seed, number, attempt]).generate_state(1)[0])
