@@ -1,4 +1,4 @@
-"""One checkpoint on disk: its files, its manifest, and whether it is whole. What the arrays say: `array_store.py`."""
+"""One checkpoint on disk: its files, its manifest, and whether it is whole. Arrays are in `array_store.py`."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def read(directory: Path | str) -> list[Member]:
 
 
 def read_result(directory: Path | str) -> dict[str, Any]:
-    """What result.json says of all members; nothing where it cannot be read, or was written by something else."""
+    """The result.json of all members; empty if it cannot be read, or was written by something else."""
     try:
         found = read_json(directory, "result.json")
     except (OSError, ValueError, RecursionError):

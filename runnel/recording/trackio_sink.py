@@ -19,7 +19,7 @@ from runnel.recording.sinks import Record
 
 
 class TrackioSink:
-    """A run at Trackio, whose steps are environment steps. A resumed run goes on in the same one."""
+    """A run at Trackio, whose steps are environment steps. A resumed run continues the same Trackio run."""
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
         import trackio  # pyright: ignore[reportMissingImports]: an extra that `dev` leaves out

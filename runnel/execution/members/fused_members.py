@@ -299,8 +299,8 @@ class FusedMembers:
             kept.close()
             kept = None
         if kept is not None:
-            anew = [k for k, (member, _) in enumerate(members) if Checkpoints(member.directory).newest() is None]
-            kept.begin(values, anew)
+            fresh = [k for k, (member, _) in enumerate(members) if Checkpoints(member.directory).newest() is None]
+            kept.begin(values, fresh)
         first, built = members[0]
         shared = kept or SharedProgram(
             program,

@@ -64,7 +64,7 @@ def load_host(number: int, block: BlockState, saved: Arrays) -> None:
 
 
 class BlockStart(NamedTuple):
-    """What a worker starts from."""
+    """The initial state of a worker."""
 
     saved: Arrays = {}  # noqa: RUF012  (never changed) its part of a checkpoint, or nothing
     rejoins: bool = False  # it replaces a worker that died, and finds its state in that worker's journal
