@@ -81,7 +81,7 @@ class BraxEnvironment:
             return np.asarray(image.render_array(system, pose, PICTURE_SIDE, PICTURE_SIDE), np.uint8)
         except Exception as problem:  # MuJoCo passes on any exception of its OpenGL
             raise UserError(
-                f"{self._title} cannot be drawn: MuJoCo's renderer says '{problem}'. "
+                f"{self._title} cannot be rendered: MuJoCo's renderer reports '{problem}'. "
                 "Where there is no display, set MUJOCO_GL=egl"
             ) from problem
 

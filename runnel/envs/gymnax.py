@@ -125,7 +125,7 @@ class GymnaxEnvironment:
             return _draw_classic(name, state)
         grid = np.asarray(self._observe(state))
         if grid.ndim not in (2, 3):
-            raise UserError(f"{self._title} cannot be drawn: its observation is no grid (shape {grid.shape})")
+            raise UserError(f"{self._title} cannot be rendered: its observation is no grid (shape {grid.shape})")
         return _draw_grid(grid)
 
     @cached_property

@@ -77,9 +77,9 @@ class _Part(NamedTuple):
         except Exception as problem:  # not the tree it should be, or no array: anything can be in there
             return f"{self._name} that is not of its observation_space ({type(problem).__name__}: {problem})"
         if found.shape != self.leaf.shape:
-            return f"{self._name} of shape {found.shape}, its observation_space says {self.leaf.shape}"
+            return f"{self._name} of shape {found.shape}, its observation_space expects {self.leaf.shape}"
         if found.dtype.kind not in REAL:
-            return f"{self._name} of {found.dtype}, its observation_space says {self.leaf.dtype}"
+            return f"{self._name} of {found.dtype}, its observation_space expects {self.leaf.dtype}"
         return ""
 
     @property

@@ -55,7 +55,7 @@ class UserVectorEnvironment:
         if self._apart and not free and fixed_envs != 1:
             raise UserError(
                 f"{name}: found a vector of {fixed_envs} environments whose autoreset_mode is {mode_of(probe, name)}: "
-                "while one of them spends a step on its reset the others go on, and training would see that step; "
+                "while one of them spends a step on its reset, the others take it, and training would see it; "
                 "expected SAME_STEP or DISABLED, or a callable that takes `num_envs`"
             )
         native = spaces.native_format(seen, action, name)
@@ -169,8 +169,8 @@ def _made(name: str, makes: Maker, settings: dict[str, Any], count: int) -> Vect
     if vector.num_envs != count:
         _close(vector)
         raise UserError(
-            f"{name}: found a vector of {vector.num_envs} environments, expected {count}: let it make as many as "
-            "`num_envs` says, or leave that parameter out"
+            f"{name}: found a vector of {vector.num_envs} environments, expected {count}: let it create `num_envs` "
+            "environments, or leave that parameter out"
         )
     return vector
 

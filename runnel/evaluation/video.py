@@ -54,7 +54,7 @@ class Video:
             return
         _, complaint = self._process.communicate()
         if self._process.returncode:
-            reason = complaint.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
+            reason = complaint.decode(errors="replace").strip().splitlines() or ["it reported no reason"]
             raise UserError(f"ffmpeg could not write the video: {reason[-1]}")
 
     def abandon(self) -> None:

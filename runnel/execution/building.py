@@ -284,7 +284,7 @@ def check_scripts(path: Path, config: dict[str, Any], run_dir: str | Path | None
         if not colon or not file.endswith(".py"):
             continue
         if not os.path.isabs(file):
-            raise UserError(f"{path} names the script '{file}'; expected its whole path, as runs write it")
+            raise UserError(f"{path} names the script '{file}'; expected its absolute path, as runs write it")
         if run_dir is not None and Path(file).resolve().is_relative_to(Path(run_dir).resolve()):
             raise UserError(
                 f"{path} names the script '{file}', which lies in the run's own directory: a run is data, and nothing "

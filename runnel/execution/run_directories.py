@@ -47,14 +47,14 @@ def fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> t
 def refuse_held(directory: Path) -> None:
     if sweep_file.holds_sweep(directory):
         raise UserError(
-            f"{directory} already holds a sweep; go on with it by `runnel resume {directory}`, or choose another "
+            f"{directory} already holds a sweep; continue it with `runnel resume {directory}`, or choose another "
             "run_dir=",
             keywords=("run_dir",),
             page="troubleshooting#resume-is-refused",
         )
     if members_file.holds_members(directory):
         raise UserError(
-            f"{directory} already holds several runs; go on with them by `runnel resume {directory}`, or choose "
+            f"{directory} already holds several runs; continue them with `runnel resume {directory}`, or choose "
             "another run_dir=",
             keywords=("run_dir",),
             page="troubleshooting#resume-is-refused",
@@ -75,7 +75,7 @@ def refuse_held(directory: Path) -> None:
         )
     if held:
         raise UserError(
-            f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
+            f"{directory} already holds a run ({', '.join(held)}); continue it with `runnel resume {directory}`, "
             "or choose another run_dir=",
             keywords=("run_dir",),
             page="troubleshooting#resume-is-refused",

@@ -324,7 +324,7 @@ def _finished(
         return None
     ended = finished(directory, asked, rebuild(directory, config, distributions.default_for("host"), **given))
     if ended is not None and not quiet:
-        print(f"nothing is left to train after {ended.result['env_steps']:,} steps; with more --steps it goes on")
+        print(f"nothing is left to train after {ended.result['env_steps']:,} steps; resume it with more --steps")
         print(summary({**ended.result, "run_dir": str(directory)}), flush=True)
     return ended
 

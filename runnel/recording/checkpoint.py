@@ -150,7 +150,7 @@ class Checkpoints:
         mine, copied = ({n: a for n, a in each.items() if n.startswith(_STATES)} for each in (arrays, theirs))
         if {n: (a.shape, a.dtype) for n, a in mine.items()} != {n: (a.shape, a.dtype) for n, a in copied.items()}:
             raise UserError(
-                f"{self.run_dir} cannot go on with the state of {parent.run_dir}: their networks or optimisers differ"
+                f"{self.run_dir} cannot continue from the state of {parent.run_dir}: networks or optimisers differ"
             )
         return self._write(own, {**arrays, **copied})
 

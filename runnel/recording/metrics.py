@@ -151,7 +151,7 @@ class MetricsLog:
             do()
         except (Exception, SystemExit) as error:  # a sink may raise anything
             if what not in self._failing:
-                action = "training goes on; the next record is tried again" if verb == "write" else ""
+                action = "training continues; the next record is tried again" if verb == "write" else ""
                 details = {"reason": f"cannot {verb} {what}: {one_line(error)}", "action": action}
             self._failing.add(what)
         else:

@@ -124,7 +124,7 @@ class SharedStore:
         if new:
             self.words[_MAGIC], self.words[_SCHEMA] = wanted
         elif (found := (self.words[_MAGIC], self.words[_SCHEMA])) != wanted:
-            raise ValueError(f"this memory is not a store of this schema; its head says {found} in place of {wanted}")
+            raise ValueError(f"this memory is not a store of this schema; its head is {found} in place of {wanted}")
         self._fd = fd
 
     @classmethod

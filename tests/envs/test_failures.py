@@ -25,8 +25,8 @@ IN_STEP = {
     "raise": "step raised ValueError: bad thing",
     "nan": "step returned NaN in its observation",
     "nan reward": "step returned NaN as its reward",
-    "shape": "step returned an observation of shape (1,), its observation_space says (3,)",
-    "words": "step returned an observation of <U1, its observation_space says float32",
+    "shape": "step returned an observation of shape (1,), its observation_space expects (3,)",
+    "words": "step returned an observation of <U1, its observation_space expects float32",
     "tuple": "step returned a tuple of 4, expected (observation, reward, terminated, truncated, info)",
     "nothing": "step returned a NoneType, expected (observation, reward, terminated, truncated, info)",
     "reward": "step returned a ndarray of shape (2,) as its reward, expected a number",
@@ -35,16 +35,16 @@ IN_STEP = {
     "inf reward": "step returned -inf as its reward, expected a finite number",
     "huge reward": "step returned 1e+300 as its reward, which is infinite as float32",
     "huger reward": "step returned an int as its reward, which is infinite as float32",
-    "complex": "step returned an observation of complex128, its observation_space says float32",
+    "complex": "step returned an observation of complex128, its observation_space expects float32",
     "complex reward": "step returned a complex as its reward, expected a number",
 }
 IN_RESET = {
     "no reset": "reset raised OSError: the door is locked",
     "nan reset": "reset returned NaN in its observation",
-    "shape reset": "reset returned an observation of shape (2,), its observation_space says (3,)",
+    "shape reset": "reset returned an observation of shape (2,), its observation_space expects (3,)",
     "tuple reset": "reset returned a ndarray of shape (3,), expected (observation, info)",
     "exit reset": "reset raised SystemExit: 0",
-    "complex reset": "reset returned an observation of complex128, its observation_space says float32",
+    "complex reset": "reset returned an observation of complex128, its observation_space expects float32",
 }
 
 
@@ -201,7 +201,7 @@ def test_parts_of_an_observation_are_looked_at_too():
         vector.step(action, out)
         said += [failure.what for failure in vector.failures()]
     assert said == [
-        "step returned an observation 'picture' of shape (19, 20, 3), its observation_space says (20, 20, 3)",
+        "step returned an observation 'picture' of shape (19, 20, 3), its observation_space expects (20, 20, 3)",
         "step returned an observation 'lamps' that is not of its observation_space (KeyError: 'lamps')",
     ]
 
@@ -319,7 +319,7 @@ def test_a_shape_that_was_never_right_is_the_users_to_mend():
             return super()._observe() | {"lamps": np.zeros(4, np.int8)}
 
     environment = GymnasiumEnvironment(Wrong)
-    with pytest.raises(UserError, match=r"'lamps' of shape \(4,\), its observation_space says \(3,\); correct"):
+    with pytest.raises(UserError, match=r"'lamps' of shape \(4,\), its observation_space expects \(3,\); correct"):
         environment.open([0], 0).reset(empty(environment.spec, 1).observation)
 
 

@@ -207,7 +207,7 @@ def test_a_wrong_shape_is_told_and_not_broadcast():
     with pytest.raises(UserError, match=r"expected \(observation, info\); return `observation, \{\}` from reset$"):
         environment.open([0], 0).reset(empty(environment.spec, 1).observation)
     environment = GymnasiumEnvironment(Wrong)
-    with pytest.raises(UserError, match=r"shape \(1,\), its observation_space says \(2,\)"):
+    with pytest.raises(UserError, match=r"shape \(1,\), its observation_space expects \(2,\)"):
         environment.open([0], 0).reset(empty(environment.spec, 1).observation)
 
 

@@ -214,5 +214,5 @@ def test_pictures(name):
 def test_what_cannot_be_drawn_says_so():
     environment = GymnaxEnvironment("Reacher-misc")
     state, _ = environment.reset(jax.random.key(0))
-    with pytest.raises(UserError, match="cannot be drawn"):
+    with pytest.raises(UserError, match="cannot be rendered"):
         environment.render(state)

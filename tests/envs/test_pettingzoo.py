@@ -220,11 +220,11 @@ def test_a_game_that_is_cut_is_truncated():
         ("nan", "step returned NaN in its observation, for walker_2"),
         (
             "shape",
-            "step returned an observation 'observation' of shape (2,), its observation_space says (3,), for walker_2",
+            "step returned an observation 'observation' of shape (2,), its observation_space expects (3,), for walker",
         ),
         ("reward", "step returned NaN as its reward, for walker_1"),
         ("huge", "step returned 1e+300 as its reward, which is infinite as float32, for walker_1"),
-        ("complex", "step returned an observation 'observation' of complex64, its observation_space says float32"),
+        ("complex", "step returned an observation 'observation' of complex64, its observation_space expects float32"),
         ("exit", "step raised SystemExit: 0"),
         ("missing", "step returned no observation for walker_1, which is one of its agents"),
         ("stranger", "step has an agent 'bandit_0', which is not in possible_agents"),

@@ -446,7 +446,7 @@ def test_mistakes_are_told_in_words(given, settings, words):
 
 
 def test_a_vector_of_another_number_is_refused():
-    with pytest.raises(UserError, match="found a vector of 5 environments, expected 4: let it make as many as `num_e"):
+    with pytest.raises(UserError, match="found a vector of 5 environments, expected 4: let it create `num_e"):
         of_object(own_vectors.stubborn, {}).open(range(4), 0)
     with pytest.raises(UserError, match="found a vector of 3 environments, expected 4; give a callable that takes"):
         of_object(own_vectors.three, {}).open(range(4), 0)

@@ -74,7 +74,7 @@ def test_a_checkpoint_that_does_not_fit_costs_the_run_nothing_but_itself(tmp_pat
     assert process.returncode == 1, err
     (line,) = [line for line in err.splitlines() if line.startswith("runnel resume: ")]
     assert "the last checkpoint could not be written: File too large; the newest whole one is " in line
-    assert f"{before[-2]}; make room and go on by `runnel resume {run}`" in line
+    assert f"{before[-2]}; make room and continue with `runnel resume {run}`" in line
     assert "Traceback" not in err, err  # nor of orbax's threads
     assert "checkpoint failed: a checkpoint could not be written: File too large; " in out
     assert kept(run) == before
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_does_not_fit_costs_the_run_nothing_but_itself(tmp_pat
     assert (result["status"], result["env_steps"]) == ("failed", 1_600)  # it had gone on meanwhile
     told = [event for event in read_events(run) if event["event"] == "checkpoint_failed"]
     assert len(told) >= 2
-    assert "training goes on" in told[0]["action"]
+    assert "training continues" in told[0]["action"]
     assert runnel.resume(run, steps=128, quiet=True).result["status"] == "finished"
 
 

@@ -287,7 +287,7 @@ def test_an_environment_that_hangs_ends_the_run(
     result = run.result()
     assert result["status"] == "failed"
     assert "the environment has not returned for 2 s (--hang-after), in hang (" in result["reason"]
-    assert f"go on by `runnel resume {run.run}`" in run.err
+    assert f"continue with `runnel resume {run.run}`" in run.err
     assert 'hanging.py", line' in run.out  # the stack
 
 

@@ -183,10 +183,10 @@ def resume_members(
     defined_enough()
     began, directory = time.monotonic(), Path(run_dir)
     if sweep_file.holds_sweep(directory):
-        raise UserError(f"{directory} holds a sweep; go on with it by runnel.resume_sweep, or name one of its members")
+        raise UserError(f"{directory} holds a sweep; continue it with runnel.resume_sweep, or name one of its members")
     configure_jax()
     if population_file.is_population(directory):
-        raise UserError(f"{directory} holds a population; go on with it by runnel.resume_population")
+        raise UserError(f"{directory} holds a population; continue it with runnel.resume_population")
     given = {"algorithm": algorithm, "environment": environment}
     serving = metrics_server.serving(metrics_port, metrics_address, quiet)
     with contained(), startup.starting(quiet), serving, alone(directory):

@@ -122,6 +122,6 @@ def _note(own: Path, parent: Path, decided: Round, member: int, event: str) -> N
     what = f"it is a copy of {parent.name}" if event == COPIED else "it has failed"
     EventLog(own).record(
         event, reason=f"after {decided.env_steps:,} steps {what}",
-        action=f"it goes on with {chosen}" if chosen else "", round=decided.round, parent=decided.parents[member],
+        action=f"it continues with {chosen}" if chosen else "", round=decided.round, parent=decided.parents[member],
         settings=decided.settings[member],
     )  # fmt: skip

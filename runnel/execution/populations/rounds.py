@@ -139,7 +139,7 @@ class PopulationRounds:
         if left and not self._asked:
             raise RunFailed(
                 f"{', '.join(self._paths[k].name for k in left[:4])} ended without a result ({self._reason(left[0])}); "
-                f"go on by `runnel resume {self.directory}`"
+                f"continue with `runnel resume {self.directory}`"
             )
 
     def _group(self, members: Collection[int]) -> MemberGroup:

@@ -68,12 +68,12 @@ class SessionCheckpoints:
             kept = "there is no whole one" if newest is None else f"the newest whole one is {newest}"
         except OSError:  # there may be no descriptor to look with
             kept = "earlier ones are kept"
-        action = f"{kept}; " + ("the run ends" if last else "training goes on, the next is tried in its turn")
+        action = f"{kept}; " + ("the run ends" if last else "training continues, the next one is due as usual")
         self.state.events.record(
             "checkpoint_failed", reason=f"a checkpoint could not be written: {reason}", action=action
         )
         if last:
-            again = "" if newest is None else f"; make room and go on by `runnel resume {self.state.run_dir}`"
+            again = "" if newest is None else f"; make room and continue with `runnel resume {self.state.run_dir}`"
             raise RunFailed(f"{NOT_SAVED}: {reason}; {kept}{again}")
 
     def load(self, program: Program, note: Callable[[str], None], read: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class SessionCheckpoints:
         read()
         if not saved["host"] and not is_traceable(state.built.environment):
             raise UserError(
-                f"{state.run_dir} was trained on a JAX environment; it cannot go on with a host environment",
+                f"{state.run_dir} was trained on a JAX environment; it cannot resume on a host environment",
                 page="run-directory#resume",
             )
         state.stats.counters = RunCounters.of(counters)
@@ -100,7 +100,7 @@ class SessionCheckpoints:
         program.metric_window.load(state.counters.env_sums, state.counters.env_episodes)
         if cut:
             state.counters.cut_episodes += cut
-            note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
+            note(f"{cut} episodes could not be replayed; they were truncated, and new episodes began")
         self.saved_at_iteration = state.counters.iterations
         state.policies.rewind(taken)
         state.opponents.rewind(taken, saved["carry"].states)
@@ -137,7 +137,7 @@ class SessionCheckpoints:
         for name in ("wall_seconds", "restarts", "restart_reasons", "environment_failures"):
             setattr(state.counters, name, getattr(before, name))
         steps, lost = state.counters.env_steps, before.updates - state.counters.updates
-        state.report_event("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
+        state.report_event("rollback", reason=reason, action=f"all resume from {steps:,} steps", lost_updates=lost)
         log.rewind(steps)
         state.policies.rewind(steps if saved is not None else -1)
         state.opponents.rewind(steps, {} if saved is None else saved["carry"].states)

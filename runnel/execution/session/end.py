@@ -162,8 +162,8 @@ class SessionEnd:
         if self.state.quiet or sys.stderr is None:
             return
         newest = self.state.checkpoints.newest()
-        again = f"go on by `runnel resume {self.state.run_dir}{self.state.pool.flags}`"
-        on = "it has no checkpoint to go on from" if newest is None else again
+        again = f"continue with `runnel resume {self.state.run_dir}{self.state.pool.flags}`"
+        on = "it has no checkpoint to resume from" if newest is None else again
         print(printable(f"{what}; the run is in {self.state.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
 
     def _write_bad_result(self, status: str, program: Program | None) -> dict[str, Any]:

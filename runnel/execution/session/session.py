@@ -271,7 +271,7 @@ class Session:
 
     def _leave(self, lost: HostLost) -> None:
         """Continues without a machine."""
-        self.state.report_lost(lost, "the run goes on from a checkpoint, on the machines that are left")
+        self.state.report_lost(lost, "the run resumes from a checkpoint on the remaining machines")
         self.state.pool.leave(lost.host)
         self._move()
 
@@ -288,7 +288,7 @@ class Session:
         """Machines have joined: the run continues on them too, from the checkpoint just written."""
         names, failed = self.state.pool.grow()
         for name, why in failed.items():
-            self.state.report_event("join_failed", worker=name, reason=why, action="the run goes on without it")
+            self.state.report_event("join_failed", worker=name, reason=why, action="the run continues without it")
         if names:
             self.state.report_event("joined", reason=", ".join(names), action="workers are spread over all machines")
             self._move()

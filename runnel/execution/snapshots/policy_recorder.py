@@ -176,7 +176,7 @@ class PolicyRecorder:
             yield
         except (OSError, UserError) as error:
             reason = f"{what} could not be stored: {one_line(error)}"
-            self._report_event("policy_failed", reason=reason, action="training goes on")
+            self._report_event("policy_failed", reason=reason, action="training continues")
 
     def finish(self, snapshot: TakenSnapshot) -> Iterable[RecordedEvaluation]:
         """The run has ended with these parameters: evaluates them too, and waits for all evaluations."""
@@ -262,7 +262,7 @@ class PolicyRecorder:
         if self.asked.eval_wait:
             raise RunFailed(f"the evaluation at {snapshot.env_steps:,} steps failed: {problem}")
         reason = f"the evaluation at {snapshot.env_steps:,} steps failed: {problem}"
-        action = "training goes on, the next is tried in its turn"
+        action = "training continues, the next one is due as usual"
         self._report_event("evaluation_failed", reason=reason, action=action, detail=detail[-DETAIL:])
 
     def _score(self, found: dict[str, Any]) -> float | None:
@@ -273,7 +273,7 @@ class PolicyRecorder:
             if self.asked.eval_wait:
                 raise
             reason = f"at {found['env_steps']:,} steps: {missing}"
-            self._report_event("evaluation", reason=reason, action="it cannot be the best; training goes on")
+            self._report_event("evaluation", reason=reason, action="it cannot be the best; training continues")
             return None
 
     def _note(self, found: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def report_cut_episodes(blocks: Iterable[BlockState], report: ReportEvent) -> No
     """Reports episodes that could not be replayed."""
     cut = sum(block.cut for block in blocks)
     if cut:
-        report("cut", reason=f"{cut} episodes could not be replayed", action="the next ones were begun", episodes=cut)
+        report("cut", reason=f"{cut} episodes could not be replayed", action="new episodes began", episodes=cut)
 
 
 def entry(block: BlockState) -> Arrays:
