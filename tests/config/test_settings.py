@@ -85,7 +85,7 @@ def test_text_becomes_a_value_of_the_fields_type(pair: str, value: Any) -> None:
         ("network=nowhere:mlp", "there is no module 'nowhere'"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(pair: str, message: str) -> None:
+def test_a_mistake_is_reported_in_one_line(pair: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         settings.parse(Example, [pair])
     assert message in str(error.value)

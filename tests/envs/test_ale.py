@@ -277,7 +277,7 @@ def test_pictures_are_in_colour_and_of_what_is_played():
         ("Pong-v5", {"fire": 1}, "setting fire is 1; expected true or false, like True"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         AleEnvironment(name, **settings)
 

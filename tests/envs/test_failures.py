@@ -131,7 +131,7 @@ def test_the_one_that_failed_is_closed_and_another_takes_its_place():
     del kept
 
 
-def test_one_made_anew_is_stripped_and_limited_as_the_first_was():
+def test_a_replacement_is_stripped_and_limited_as_the_first_was():
     environment = GymnasiumEnvironment(own_envs.Faulty, {"chance": 1.0})
     vector, out = environment.open([0], 0), empty(environment.spec, 1)
     vector.reset(out.observation)
@@ -303,7 +303,7 @@ def _step(vector, action, out, times):
         vector.step(action, out)
 
 
-def test_what_nobody_fetches_does_not_pile_up():
+def test_failures_that_are_not_fetched_do_not_pile_up():
     kept = Failures("some", 1)
     for clock in range(0, 3 * KEPT, 3):
         kept.add(Failure(0, 0, clock, "", ""), clock, True)
@@ -358,7 +358,7 @@ def test_an_episode_that_does_not_play_again_is_cut():
     assert not out.truncated.any()
 
 
-def test_an_episode_is_begun_where_nothing_of_it_is_told():
+def test_an_episode_begins_where_nothing_of_it_is_recorded():
     table = Table([0, 1])
     cut = table.vector.restore([Episode(3, {}), *episodes((5, []))], table.out.observation)
     assert not cut.any()
@@ -398,7 +398,7 @@ def test_a_condemned_episode_is_not_begun():
     np.testing.assert_array_equal(table.shown[1], start(1, 2))
 
 
-def test_a_watched_vector_tells_whose_turn_it_is():
+def test_a_watched_vector_reports_the_row():
     turns = []
     table = Table(range(3))
     table.vector.watch = turns.append

@@ -177,7 +177,7 @@ def test_an_environment_that_cannot_be_drawn_says_so():
         (own_envs.gives_a_string, {}, "own_envs:gives_a_string returned a str; expected a new gymnasium.Env"),
     ],
 )
-def test_mistakes_are_told_in_words(made_from, kwargs, words):
+def test_mistakes_are_reported(made_from, kwargs, words):
     with pytest.raises(UserError, match=words):
         GymnasiumEnvironment(made_from, kwargs)
 
@@ -194,7 +194,7 @@ def test_what_is_not_installed_is_named(monkeypatch):
         GymnasiumEnvironment("HalfCheetah-v5")
 
 
-def test_a_wrong_shape_is_told_and_not_broadcast():
+def test_a_wrong_shape_is_reported_and_not_broadcast():
     class Wrong(own_envs.Drunkard):
         def reset(self, **kwargs):
             return np.zeros(1), {}

@@ -68,7 +68,7 @@ def test_one_environment_serves_32_and_64_bits():
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))
-def test_what_gymnax_cannot_do_is_told_in_words(name):
+def test_what_gymnax_cannot_do_is_reported(name):
     with pytest.raises(UserError, match=BROKEN[name]):
         GymnaxEnvironment(name)
 
@@ -188,7 +188,7 @@ def test_settings_are_parameters_or_arguments():
         ("Acrobot-v1", {"available_torque": [1, 2]}, "setting available_torque is"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         GymnaxEnvironment(name, **settings)
 

@@ -237,7 +237,7 @@ def test_rewards_on_the_way_are_no_part_of_the_score():
         ("MPE_simple_spread_v3", {"groups": "both"}, "groups is 'both'; expected kind, each or one"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         JaxMarlEnvironment(name, **settings)
 

@@ -108,7 +108,7 @@ def test_a_gymnasium_env_is_not_taken_for_a_jax_environment():
         (":make", {}, "found ':make', expected package.module:name"),
     ],
 )
-def test_mistakes_are_told_in_words(name, kwargs, words, monkeypatch):
+def test_mistakes_are_reported(name, kwargs, words, monkeypatch):
     spec = gymnasium.envs.registration.EnvSpec("Unlicensed-v0", entry_point="own_envs:Unlicensed")
     monkeypatch.setitem(gymnasium.registry, "Unlicensed-v0", spec)
     with pytest.raises(UserError, match=words) as caught:

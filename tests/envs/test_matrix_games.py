@@ -116,7 +116,7 @@ def test_types_are_stable():
         (lambda: MatrixGame([[1, 2]], [[1], [2]]), "payoff_row is 1 x 2, payoff_column 2 x 1; expected both as"),
     ],
 )
-def test_mistakes_are_told_in_words(build, words):
+def test_mistakes_are_reported(build, words):
     with pytest.raises(UserError, match=words):
         build()
 

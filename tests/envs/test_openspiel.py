@@ -172,7 +172,7 @@ def test_the_state_is_what_all_players_see():
         ("misere", {}, "openspiel:misere cannot be made with no settings: Missing parameter game"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words) as caught:
         make(f"openspiel:{name}", **settings)
     assert "\n" not in str(caught.value)

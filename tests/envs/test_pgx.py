@@ -181,7 +181,7 @@ def test_chance_is_drawn_from_the_key_of_the_step():
     assert step(state, action, jax.random.key(1))[0].inner._board.tobytes() in boards
 
 
-def test_a_limit_is_a_truncation_and_leaves_nobody_to_move():
+def test_a_limit_is_a_truncation_and_leaves_no_player_to_move():
     environment, reset, step = game("tic_tac_toe", max_steps=2)
     assert environment.spec.max_episode_steps == 2
     state, _ = reset(jax.random.key(0))
@@ -219,7 +219,7 @@ def test_the_longest_game_of_go_has_a_result():
         ("chess", {"max_steps": 0}, "pgx:chess: max_steps is 0; expected a whole number of 1 or more"),
     ],
 )
-def test_mistakes_are_told_in_words(name, given_settings, words):
+def test_mistakes_are_reported(name, given_settings, words):
     with pytest.raises(UserError, match=words):
         make(f"pgx:{name}", **given_settings)
 

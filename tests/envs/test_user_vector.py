@@ -439,7 +439,7 @@ def test_a_picture_of_one_environment(made, monkeypatch):
         ),
     ],
 )
-def test_mistakes_are_told_in_words(given, settings, words):
+def test_mistakes_are_reported(given, settings, words):
     with pytest.raises(UserError, match=words) as error:
         of_object(given, settings)
     assert "\n" not in str(error.value)

@@ -338,6 +338,6 @@ def test_a_keyword_that_nothing_has_is_refused(distribution, given, message, tmp
         ("gymnax:CartPole-v1", {"gravity": {}}),
     ],
 )
-def test_settings_that_a_librarys_environment_does_not_take_are_told_in_words(name, settings):
+def test_settings_that_a_librarys_environment_does_not_take_are_reported(name, settings):
     with pytest.raises(runnel.UserError, match=f"{name}.*{next(iter(settings))}"):
         runnel.build("ppo", name, env_settings=settings)

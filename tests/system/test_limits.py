@@ -339,7 +339,7 @@ def test_a_reason_fits_a_line(error: Exception, line: str | None) -> None:
 # Descriptors
 
 
-def test_too_few_descriptors_are_told_plainly(tmp_path: Path) -> None:
+def test_too_few_descriptors_are_reported_plainly(tmp_path: Path) -> None:
     words = ["--distribution", "coarse", "--actors", 8, "--envs", 8, "--steps", 1000, "--run-dir", tmp_path / "run"]
     process = command("train", "ppo", "CartPole-v1", *words, limit=(resource.RLIMIT_NOFILE, 48))
     _, err = process.communicate(timeout=240)
@@ -360,7 +360,7 @@ def test_no_command_ends_in_a_traceback_for_want_of_descriptors(limit: int) -> N
     )
 
 
-def test_too_few_descriptors_for_a_run_of_one_process_are_told_before_it_starts(tmp_path: Path) -> None:
+def test_too_few_descriptors_for_a_run_of_one_process_are_reported_before_it_starts(tmp_path: Path) -> None:
     words = ["--envs", 2, "--steps", 64, "--run-dir", tmp_path / "run", "--quiet"]
     process = command("train", "ppo", "CartPole-v1", *words, limit=(resource.RLIMIT_NOFILE, 40))
     _, err = process.communicate(timeout=240)
@@ -380,7 +380,7 @@ def test_a_limit_that_may_be_raised_is_raised() -> None:
     assert ended.stdout == "(90, 100)\n"
 
 
-def test_a_working_directory_that_was_removed_is_told_plainly(tmp_path: Path) -> None:
+def test_a_working_directory_that_was_removed_is_reported_plainly(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     script = f"mkdir {gone} && cd {gone} && rmdir {gone} && {sys.executable} -m runnel"

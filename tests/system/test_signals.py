@@ -377,7 +377,7 @@ def kill(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_the_first_is_told_and_the_second_raised() -> None:
+def test_the_first_is_recorded_and_the_second_raised() -> None:
     asked: list[int] = []
     before = [signal.getsignal(number) for number in signals.SIGNALS]
     with pytest.raises(Interrupted, match="SIGHUP") as raised, StopRequest(asked.append):  # noqa: PT012
