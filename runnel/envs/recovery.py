@@ -22,7 +22,7 @@ MOST_IN_A_ROW: Final = 10
 """Consecutive failures of one environment, without a successful step in between, that end the run."""
 
 WINDOW_STEPS: Final = 200
-"""More failures than half of this, within so many latest steps of one environment, also end the run."""
+"""More failures than half of this, within this many latest steps of one environment, also end the run."""
 
 KEPT: Final = 1000
 """The most failures kept until they are fetched; beyond this the oldest are dropped."""

@@ -76,14 +76,14 @@ def versus(
     for `train`; by default the one that A was trained on, with the settings of that run and all seats. `env_settings`
     are added to these.
 
-    `episodes` are rounded up, so that A has every seat equally often. With `openings`, games begin with so many
-    different sequences of `opening_moves` random legal moves, each of which is played from every seat. `explore`: both
+    `episodes` are rounded up, so that A has every seat equally often. `openings`: the number of
+    different sequences of `opening_moves` random legal moves that games begin with, each from every seat. `explore`: both
     act as in training.
 
     If all games of a seat are the same, as those of greedy players in a game without chance, each is played once, and
-    `deterministic` is true. `note` is called with what the user should know. `trust` is that of `runnel.load`.
+    `deterministic` is true. `note` is called with warnings for the user. `trust` is that of `runnel.load`.
 
-    Its parameters are one list because each is a choice of its own, which `runnel versus` has as a flag.
+    Its parameters are one list because each is a separate choice, which `runnel versus` has as a flag.
     """
     _check(episodes, openings, opening_moves)
     configure_jax()

@@ -115,17 +115,17 @@ def train(
     ten minutes. An update with NaN or infinity in the learner's state is refused; then `on_nan` ends the run, skips
     the update, or returns to the newest checkpoint.
 
-    With `eval_every`, the greedy policy is evaluated every so many steps, without any effect on training;
+    With `eval_every`, the greedy policy is evaluated at this interval of steps, without effect on training;
     `runnel.load(run, "best")` is the policy with the best evaluation. The fields of `RunConfig` describe the
     other keywords.
 
-    `init_from`: a stored policy with whose parameters training begins, for all groups or by group: `RUN_DIR@TAG`, a
+    `init_from`: the stored policy whose parameters training begins with, for all groups or by group: `RUN_DIR@TAG`, a
     `Run`, a snapshot or a policy. The optimiser is initialised. `frozen`: by group, a stored policy of the same
     algorithm that acts for it; the group does not learn. `opponents`: a matchmaker, such as `runnel.PFSP()`; in a
     symmetric game one seat learns, and the matchmaker chooses past policies for the others.
 
-    With `launcher="ray"`, workers run on all machines of a Ray cluster: the one at `address`, else one that is found,
-    else one that is started on this machine.
+    With `launcher="ray"`, workers run on all machines of a Ray cluster: the one at `address`, otherwise one that is
+    found, otherwise one that is started on this machine.
 
     `on_update`, `on_evaluation` and `on_checkpoint` are called with a `runnel.Progress`; one that returns False ends
     the run, and one that raises interrupts it, with a checkpoint. `on_update` is called several times a second at most,
