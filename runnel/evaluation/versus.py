@@ -77,8 +77,8 @@ def versus(
     are added to these.
 
     `episodes` are rounded up, so that A has every seat equally often. `openings`: the number of
-    different sequences of `opening_moves` random legal moves that games begin with, each from every seat. `explore`: both
-    act as in training.
+    different sequences of `opening_moves` random legal moves that games begin with, each from every seat. `explore`:
+    both act as in training.
 
     If all games of a seat are the same, as those of greedy players in a game without chance, each is played once, and
     `deterministic` is true. `note` is called with warnings for the user. `trust` is that of `runnel.load`.
