@@ -36,7 +36,7 @@ class TimeStep(NamedTuple):
 
 @runtime_checkable
 class JaxEnvironment(Protocol):
-    """One environment as pure functions; the run-time batches, resets and places them.
+    """One environment as pure functions; the runtime batches, resets and places them.
 
     state, observation = environment.reset(key)
     state, timestep = environment.step(state, action, key)
@@ -93,7 +93,7 @@ LARGEST_METRIC: Final = 1e100
 
 
 class Episode(NamedTuple):
-    """An episode in progress, as much as it takes to play it again."""
+    """An episode in progress: the data to replay it."""
 
     number: int
     actions: dict[str, np.ndarray]  # by group: [steps so far, (agents,) ...]
@@ -125,7 +125,7 @@ class HostVector(Protocol):
     """
 
     stateful: bool
-    """Whether all that it is can be read from `state` and set again: episodes then need not be replayed."""
+    """Whether `state` is the vector's whole state and can be set: episodes then need not be replayed."""
 
     @property
     def watch(self) -> Callable[[int], None] | None:
@@ -137,7 +137,7 @@ class HostVector(Protocol):
     def watch(self, watch: Callable[[int], None] | None) -> None: ...
 
     def reset(self, observation: dict[str, PyTree]) -> None:
-        """Starts episode 0 of every environment (a later one where that failed) and writes the first observations."""
+        """Starts episode 0 of every environment (or the first that succeeds) and writes the first observations."""
         ...
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
@@ -157,7 +157,7 @@ class HostVector(Protocol):
         ...
 
     def condemn(self, row: int, episode: int, what: str) -> None:
-        """An episode of an environment is not gone on with, or not begun: its next step counts as one that failed."""
+        """Condemns an episode of an environment: its next step or reset counts as failed."""
         ...
 
     def failures(self) -> list[Failure]:
@@ -170,7 +170,7 @@ class HostVector(Protocol):
         ...
 
     def render(self, row: int) -> np.ndarray:
-        """[H, W, 3] uint8: a picture of one environment. Only where opened with `render=True`."""
+        """[H, W, 3] uint8: a picture of one environment. Only if opened with `render=True`."""
         ...
 
     def close(self) -> None: ...
@@ -210,7 +210,7 @@ def ended_episodes(vector: HostVector) -> list[EpisodeMetrics]:
 
 
 def cut_with_others(vector: HostVector) -> list[tuple[int, int]]:
-    """Rows and numbers of the episodes that another environment's failure has cut since this was last asked."""
+    """Rows and numbers of the episodes that another environment's failure truncated since the last call."""
     ask: Callable[[], list[tuple[int, int]]] | None = getattr(vector, "cut_with_others", None)
     return ask() if ask is not None else []
 

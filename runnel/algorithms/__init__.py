@@ -25,7 +25,7 @@ REGISTRY: Final = {
 }
 
 ALIASES: Final = {"ippo": "ppo"}
-"""Names by which people know an algorithm on some environments: where there are several agents, PPO is IPPO."""
+"""Other names of algorithms: with several agents, PPO is called IPPO."""
 
 
 def names() -> list[str]:

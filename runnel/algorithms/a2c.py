@@ -67,7 +67,7 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class A2C(Algorithm):
-    """Learns from each unroll once, in one step along the gradient of the present policy."""
+    """Learns from each unroll once, in one step along the gradient of the current policy."""
 
     learning_rate: float = 7e-4
     discount: float = 0.99

@@ -118,15 +118,15 @@ class C51(Algorithm):
         return Act(exploration.epsilon_greedy(action_key, q, epsilon, view(observation).action_mask))
 
     def support(self) -> Array:
-        """[atoms] the support: the returns that have a probability each."""
+        """[atoms] the support of the return distribution."""
         return jnp.linspace(self.v_min, self.v_max, self.atoms)
 
     def mean(self, logits: Array) -> Array:
-        """[...] of the distributions `[..., atoms]`."""
+        """[...] the means of the distributions `[..., atoms]`."""
         return jax.nn.softmax(logits) @ self.support()
 
     def epsilon(self, params: Params) -> Array:
-        """The probability of a random action, the highest of all environments'."""
+        """The probability of a random action in the environment that explores most."""
         steps = params.updates * (self.batch / self.samples_per_insert)
         return exploration.annealed(steps, self.epsilon_start, self.epsilon_end, self.epsilon_steps, self.noisy)
 

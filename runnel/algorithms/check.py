@@ -17,7 +17,7 @@ def at_least_one(settings: Any, *names: str) -> None:
 
 
 def positive(settings: Any, *names: str) -> None:
-    """Above 0, or None where a setting may be off."""
+    """Above 0; None is allowed for settings that can be off."""
     for name in names:
         value = getattr(settings, name)
         _refuse_unless(settings, name, value is None or value > 0, "a number above 0")

@@ -54,7 +54,7 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class DDPG(Algorithm):
-    """Learns from replayed transitions the value of actions, and the action whose value is highest."""
+    """Learns the value of actions from replayed transitions, and the action with the highest value."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99

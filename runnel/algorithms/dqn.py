@@ -114,7 +114,7 @@ class DQN(Algorithm):
         return Act(exploration.epsilon_greedy(action_key, q, epsilon, view(observation).action_mask))
 
     def epsilon(self, params: Params) -> Array:
-        """The probability of a random action, the highest of all environments'."""
+        """The probability of a random action in the environment that explores most."""
         steps = params.updates * (self.batch / self.samples_per_insert)
         return exploration.annealed(steps, self.epsilon_start, self.epsilon_end, self.epsilon_steps, self.noisy)
 

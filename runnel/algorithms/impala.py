@@ -69,7 +69,7 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class IMPALA(Algorithm):
-    """Learns from each unroll once, weighting steps by how likely the present policy would have taken them."""
+    """Learns from each unroll once, weighting steps by the current policy's probability of their actions."""
 
     learning_rate: float = 6e-4
     discount: float = 0.99

@@ -128,7 +128,7 @@ class MAPPO(Algorithm):
 
     @property
     def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
-        """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
+        """Low, because a version is several epochs of steps, whereas in A2C and IMPALA it is a single step."""
         return 0 if self.advantages == "gae" else self.staleness
 
     def for_staleness(self, staleness: int) -> MAPPO:
@@ -233,7 +233,7 @@ class MAPPO(Algorithm):
         )
 
     def loss(self, networks: Networks, batch: Batch) -> tuple[Array, Metrics]:
-        """Of a batch or a minibatch, and what is reported of it."""
+        """The loss of a batch or a minibatch, and its metrics."""
         policy: AgentPolicy = networks.policy
         if self.memory == "none":
             distribution, _ = jax.vmap(policy.step, (0, None, 0))(batch.observation, (), batch.agent)
@@ -253,13 +253,13 @@ class MAPPO(Algorithm):
         return loss, Metrics(terms.loss, value_loss, *terms[1:], zero, zero)
 
     def _policies(self, policy: AgentPolicy, observation: PyTree, first: Array, memory: PyTree, agent: Array) -> Any:
-        """[T, B] what each agent may do at every step of its column."""
+        """[T, B] each agent's action distribution at every step of its column."""
         if self.memory == "none":
             return jax.vmap(jax.vmap(policy.step, (0, None, 0)), (0, None, 0))(observation, (), agent)[0]
         return jax.vmap(policy.unroll, (1, 1, 0, 1), 1)(observation, first, memory, agent)
 
     def _seen(self, params: Params, observation: PyTree) -> PyTree:
-        """An observation as the networks see it."""
+        """The normalised observation."""
         return statistics.normalise(params.observations, observation) if self.normalise_observations else observation
 
     def _optimiser(self) -> optax.GradientTransformation:

@@ -63,7 +63,7 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class QMIX(Algorithm):
-    """Learns values of each agent's actions, and how states mix them, from replayed steps of whole teams."""
+    """Learns values of each agent's actions, and their mixture by the state, from replayed steps of whole teams."""
 
     learning_rate: float = 5e-4
     discount: float = 0.99
@@ -126,7 +126,7 @@ class QMIX(Algorithm):
         return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)(steps)
 
     def transitions(self, trajectory: Trajectory, agents: int) -> Transition:
-        """[T * E] of whole teams: what they see and do is `[agents, ...]`."""
+        """[T * E] transitions of whole teams: observations and actions are `[agents, ...]`."""
         return n_step_transitions(teams.together(trajectory, agents), self.n_step, self.discount)
 
     def gradient(self, state: State, batch: Transition, key: Array) -> tuple[MixedValues, Metrics]:

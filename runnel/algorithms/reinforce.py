@@ -52,7 +52,7 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class Reinforce(Algorithm):
-    """Learns from each unroll once, in one step along the gradient of the returns that followed."""
+    """Learns from each unroll once, in one step along the policy gradient."""
 
     learning_rate: float = 1e-3
     discount: float = 0.99

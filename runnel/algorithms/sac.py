@@ -59,7 +59,7 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class SAC(Algorithm):
-    """Learns from replayed transitions what two critics agree on, and a policy as random as the task allows."""
+    """Learns from replayed transitions: the smaller value of two critics, and a policy of high value and entropy."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99

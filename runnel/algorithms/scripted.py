@@ -31,7 +31,7 @@ class Scripted(Algorithm):
 
     @property
     def max_staleness(self) -> int:  # type: ignore[override]
-        """The function is the same at all times."""
+        """The function does not depend on learning, so samples are never too old."""
         return 1 << 20
 
     def init(self, key: Array, spec: AgentSpec) -> ScriptedState:

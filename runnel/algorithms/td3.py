@@ -56,7 +56,7 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class TD3(Algorithm):
-    """Learns from replayed transitions what two critics agree on, and the action that one of them values most."""
+    """Learns from replayed transitions: the smaller value of two critics, and a deterministic policy."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99
@@ -139,7 +139,7 @@ class TD3(Algorithm):
         return State(Params(policy, updates), critics, target, policy_optimiser, critic_optimiser)
 
     def smoothed(self, action: Array, key: Array) -> Array:
-        """Target actions `[batch, n]` with a little noise, within bounds."""
+        """Target actions `[batch, n]` with noise, clipped to the bounds."""
         limit = self.target_noise_clip
         noise = self.target_noise * jax.random.normal(key, action.shape, action.dtype)
         return jnp.clip(action + jnp.clip(noise, -limit, limit), -1.0, 1.0)

@@ -108,7 +108,7 @@ class VDN(Algorithm):
         return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)(steps)
 
     def transitions(self, trajectory: Trajectory, agents: int) -> Transition:
-        """[T * E] of whole teams: what they see and do is `[agents, ...]`."""
+        """[T * E] transitions of whole teams: observations and actions are `[agents, ...]`."""
         return n_step_transitions(teams.together(trajectory, agents), self.n_step, self.discount)
 
     def gradient(self, state: State, batch: Transition, key: Array) -> tuple[TeamValues, Metrics]:

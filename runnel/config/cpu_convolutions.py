@@ -28,13 +28,13 @@ _lower = functools.partial(convolution._conv_general_dilated_lower, expand_compl
 
 
 def register() -> None:
-    """Lowers convolutions on CPUs this way from now on, in this process."""
+    """Registers this lowering of convolutions for CPUs in this process."""
     mlir.register_lowering(convolution.conv_general_dilated_p, rule, platform="cpu")
 
 
 @contextlib.contextmanager
 def left_to_jax() -> Iterator[None]:
-    """Meanwhile convolutions are lowered as JAX itself does it: for programs that run elsewhere."""
+    """Within this context, convolutions are lowered as JAX itself does it: for programs that run elsewhere."""
     token = _LEFT_TO_JAX.set(True)
     try:
         yield
@@ -50,7 +50,7 @@ def fast_layout(rank: int) -> lax.ConvDimensionNumbers:
 
 
 def rule(ctx: Any, lhs: Any, rhs: Any, *, dimension_numbers: lax.ConvDimensionNumbers, **settings: Any) -> Any:
-    """How a convolution is lowered."""
+    """The lowering rule of a convolution."""
     fast = fast_layout(len(dimension_numbers.lhs_spec))
     if dimension_numbers == fast or _LEFT_TO_JAX.get():
         return _lower(ctx, lhs, rhs, dimension_numbers=dimension_numbers, **settings)

@@ -1,4 +1,4 @@
-"""How JAX runs here, in the user's process and in every worker."""
+"""Configures JAX, in the user's process and in every worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cache_directory() -> str:
 
 
 def configure_jax() -> None:
-    """How JAX should run here; settings the user has made are left alone."""
+    """Configures JAX; settings that the user has made are left alone."""
     import jax
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
@@ -38,7 +38,7 @@ def configure_jax() -> None:
 
 @contextlib.contextmanager
 def lowering_for_elsewhere() -> Iterator[None]:
-    """Meanwhile programs are lowered as JAX itself does it, and do not name the files that they were traced from."""
+    """Within this context, programs are lowered as JAX itself does it, without the names of the traced files."""
     import jax
 
     frames = jax.config.values["jax_traceback_in_locations_limit"]

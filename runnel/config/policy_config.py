@@ -14,7 +14,7 @@ from runnel.types import AgentSpec
 
 FORMAT: Final = 1
 WHAT: Final = "policy"
-"""Distinguishes it from the config.json of a run."""
+"""The entry that distinguishes it from the config.json of a run."""
 
 
 @dataclass(frozen=True)

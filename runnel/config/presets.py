@@ -132,5 +132,5 @@ TUNED: Final[dict[tuple[str, str], dict[str, Any]]] = {
 
 
 def tuned(algorithm: str, environment: str) -> dict[str, Any]:
-    """Settings of an algorithm for an environment, `envs` among them; empty where none are known."""
+    """Tuned settings of an algorithm for an environment, including `envs`; empty if there are none."""
     return dict(TUNED.get((algorithm.lower(), environment), {}))

@@ -1,8 +1,8 @@
-"""Objects as another process or a later run can make them again: an import path and the fields.
+"""Serialises objects as an import path and fields, from which another process or a later run can create them.
 
-An import path is `package.module:name`, or `/path/to/file.py:name` for what a script defines. Reading one
-executes nothing but the import of the module it names; nothing is ever unpickled. Which paths of a stored configuration
-may be read is decided before, in `trust`.
+An import path is `package.module:name`, or `/path/to/file.py:name` for a script. Reading one executes nothing but the
+import of the module it names; nothing is ever unpickled. `trust` decides beforehand which paths of a stored
+configuration may be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runnel.user_code import loading, source_scan
 T = TypeVar("T")
 
 STANDARD = sys.stdlib_module_names - {"__main__", "math"}
-"""Modules that are not imported by name; functions of `math` may be settings."""
+"""Modules that are not imported by name, except that functions of `math` may be settings."""
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _PATH = re.compile(rf"({_NAME}|.*\.py):({_NAME})")
@@ -92,7 +92,7 @@ def plain_value(data: Any) -> Any:
 
 
 def split(path: Any) -> tuple[str, str] | None:
-    """The module (or file) and the name of an import path; None of what is none."""
+    """The module (or file) and the name of an import path; None if it is no import path."""
     match = _PATH.fullmatch(path) if isinstance(path, str) and path.isprintable() else None
     return (match[1], match[2]) if match else None
 
@@ -208,7 +208,7 @@ def unavailable(what: str, value: Any) -> dict[str, Any]:
 
 
 def held(data: Mapping[str, Any]) -> Any:
-    """The object that `unavailable` noted, where this is an interactive session that has it; else None."""
+    """The object that `unavailable` noted, if this is an interactive session that has it; otherwise None."""
     main = sys.modules["__main__"]
     path = session_path(data)
     if path is None or not (getattr(main, "__file__", None) or "<stdin>").startswith("<"):

@@ -17,7 +17,7 @@ from runnel.config.settings import default_text, hints_of
 
 
 class Setting(NamedTuple):
-    """A field of a dataclass, in words."""
+    """A field of a dataclass, as text."""
 
     name: str
     type: str

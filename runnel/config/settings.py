@@ -315,7 +315,7 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def check_declared(cls: type) -> None:
-    """Refuses a subclass with fields or defaults that its dataclass does not see, and would drop silently."""
+    """Refuses a subclass whose fields or defaults its dataclass would silently ignore."""
     for base in cls.__mro__:
         above: list[Any] = [each for each in base.__mro__[1:] if dataclasses.is_dataclass(each)]
         inherited = {field.name for each in above for field in dataclasses.fields(each)}
@@ -349,7 +349,7 @@ def _evaluated(annotation: Any, owner: Any) -> Any:
 
 
 def default_text(value: Any) -> str:
-    """A value as it would be typed."""
+    """A value in the form of the command line."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, tuple) and not hasattr(value, "_fields"):

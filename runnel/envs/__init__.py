@@ -24,7 +24,7 @@ from runnel.types import EnvSpec
 
 
 class Family(NamedTuple):
-    """Environments with one prefix and one adapter, which is given the rest of the name and the settings."""
+    """Environments with one prefix and one adapter, which receives the rest of the name and the settings."""
 
     prefix: str
     adapter: str  # runnel.envs.module:Class
@@ -68,11 +68,11 @@ CHOICES = frozenset({
     "layout", "lineups", "map_id", "map_name", "maze_map", "obs_method", "obs_type", "observation_type", "observe",
     "reward_type", "rules", "scenario", "score_function",
 })  # fmt: skip
-"""Settings of environments that choose one of a library's own words. A text under any other may be a file."""
+"""Settings of environments whose text is one of a library's own words. Other texts may be files."""
 
 
 class Scheme(NamedTuple):
-    """A way of naming environments: `gymnax:NAME`, and what it means."""
+    """A way of naming environments: `gymnax:NAME`, and its description."""
 
     name: str
     summary: str
@@ -85,13 +85,13 @@ class Scheme(NamedTuple):
 
 
 OWN = "package.module"
-"""Stands for the module of the user's own environment."""
+"""Placeholder for the module of the user's own environment."""
 
 WANTED = "a gymnasium.Env or VectorEnv, a JaxEnvironment or a HostEnvironment"
 
 
 def schemes() -> list[Scheme]:
-    """How environments can be named in this version."""
+    """The ways of naming environments in this version."""
 
     def of(family: Family) -> Scheme:
         missing = "" if family.installed else f" (not installed; run: pip install 'runnel[{family.extra}]')"
@@ -180,7 +180,7 @@ def _has_setting(adapter: Any, name: str, setting: str) -> bool:
 
 @contextlib.contextmanager
 def _blaming(name: str, settings: dict[str, Any]) -> Iterator[None]:
-    """Around making an environment of a library's, which has its own exceptions for settings that it does not take."""
+    """Surrounds the creation of a library's environment, whose errors for unknown settings it converts."""
     try:
         yield
     except (UserError, EnvironmentFailed):
@@ -194,7 +194,7 @@ def _blaming(name: str, settings: dict[str, Any]) -> Iterator[None]:
 
 
 def is_registered(name: str) -> bool:
-    """Whether a name leads to nothing but an environment of an installed library: to no module of the user's."""
+    """Whether a name refers to an environment of an installed library, and not to a module of the user's."""
     family = _family(name)
     if family is None:
         # Gymnasium's own environments, except those that make another one, of any module, by its id.
@@ -205,7 +205,7 @@ def is_registered(name: str) -> bool:
 
 
 def is_choice(setting: str, text: str) -> bool:
-    """Whether a text under this setting can be nothing but one of a library's own words."""
+    """Whether a text in this setting can only be one of a library's own words."""
     return setting in CHOICES and re.fullmatch(r"[\w|-]*", text) is not None
 
 
@@ -231,7 +231,7 @@ def _adapter_module(family: Family) -> Any:
 
 
 def central_settings(name: str) -> dict[str, Any]:
-    """The settings with which an environment's observations carry its whole state, where that is to be asked for."""
+    """The settings that make an environment's observations carry its whole state, if it needs any."""
     family = _family(name)
     return {"state": True} if family is not None and family.central else {}
 
@@ -257,7 +257,8 @@ def label(found: Any) -> str:
 
 
 def to_json(found: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """As a run's configuration has it: by a name that another process can make it from, else noted as unavailable."""
+    """The entry of an environment in a run's configuration: a name for other processes, otherwise noted as
+    unavailable."""
     if isinstance(found, str):
         file, _, attribute = found.rpartition(":")
         # A script by its whole path: the run is evaluated from anywhere.
@@ -304,7 +305,7 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
 
 
 def _copies(name: str, environment: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """A run needs several environments, and only one was given: makes copies of it."""
+    """Copies an environment object, because a run needs several and only one was given."""
     _check_no_settings(name, kwargs)
     make = partial(copy.deepcopy, environment)
     try:
@@ -352,7 +353,8 @@ def _call(name: str, factory: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _is_gymnasium(value: Any) -> bool:
-    """Asked first: a gymnasium.Env has `spec`, `reset` and `step`, and would pass for a JaxEnvironment."""
+    """Whether an object is a gymnasium.Env. Must be checked first: it also has `spec`, `reset` and `step`, as a
+    JaxEnvironment does."""
     gymnasium = sys.modules.get("gymnasium")  # an Env cannot exist before its module
     return gymnasium is not None and isinstance(value, gymnasium.Env)
 

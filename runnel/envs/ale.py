@@ -35,10 +35,10 @@ from runnel.errors import UserError, nearest
 from runnel.types import EnvSpec, PyTree
 
 NEVER = 2**30
-"""Frames after which the emulator cuts an episode: the vector cuts it before."""
+"""The frames after which the emulator would end an episode; the vector truncates it earlier."""
 
 FULL_STRENGTH = np.ones(1, np.float32)
-"""How far the joystick is moved."""
+"""The deflection of the joystick."""
 
 IN_COLOUR = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num": 1}
 """The emulator's settings for rendering: the screen in full size and colour."""
@@ -60,7 +60,7 @@ class AleSettings:
 
     @property
     def emulator(self) -> dict[str, Any]:
-        """The same in ale-py's words: the game itself, without any chance."""
+        """The settings as ale-py's: the game itself, without randomness."""
         return {
             "reward_clipping": False,
             "episodic_life": False,
@@ -150,7 +150,7 @@ class AtariGame(gymnasium.Env):
         return self.receive()
 
     def send(self, action: Any) -> None:
-        """Begins a step, unless one is begun."""
+        """Begins a step, unless one is in progress."""
         if self._waiting >= 0 or action not in self._codes:
             return
         if self._sticky and self._random.random() < self._sticky:
@@ -181,10 +181,8 @@ class AtariGame(gymnasium.Env):
         return observation[0], reward, over or self.alive, False, {}
 
     def next_life(self) -> tuple[np.ndarray, bool]:
-        """Goes on after the loss of a life with one step that no policy chose, fire or nothing.
-
-        Gives what is then seen, and whether the game is over.
-        """
+        """Continues after the loss of a life with one step that no policy chose, fire or no-op. Returns the next
+        observation, and whether the game is over."""
         self._press(self._fire)
         observation, _, ended, _, _ = self.receive()
         over = ended and not self.alive
@@ -192,7 +190,7 @@ class AtariGame(gymnasium.Env):
         return observation, over
 
     def outcome(self) -> dict[str, float]:
-        """The game's own score and length so far, where learning sees others; nothing before the first step."""
+        """The game's own score and length so far, if learning uses others; empty before the first step."""
         known = self._settings.alters_return and self._length
         return {"return": self._score, "length": float(self._length)} if known else {}
 
@@ -208,7 +206,7 @@ class AtariGame(gymnasium.Env):
         return observation[0]
 
     def _fire_button(self) -> int:
-        """The action that only fires; where the game has none, the one that does nothing."""
+        """The action that only fires; in a game without it, the no-op."""
         known = list(self._emulators[0].ale.get_action_set())
         return known.index(Action.FIRE) if Action.FIRE in known else 0
 

@@ -121,7 +121,7 @@ def _versions() -> str:
 
 @contextmanager
 def _scope() -> Iterator[None]:
-    """In which Brax is traced: it warns of what its user can do nothing about, and its systems are of 32 bits."""
+    """The context in which Brax is traced, without its warnings and with 32-bit systems."""
     with warnings.catch_warnings(), jax.enable_x64(False):
         warnings.simplefilter("ignore")
         yield

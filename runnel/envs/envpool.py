@@ -97,7 +97,7 @@ class EnvPoolEnvironment:
 
 
 class EnvPoolVector(PooledVector):
-    """Environments of one pool. Single ones of them cannot be replaced, only reset."""
+    """Environments of one pool. Single environments can be reset, but not replaced."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ def defaults_of(name: str) -> dict[str, Any]:
 
 @contextmanager
 def _quiet_and_without_jax() -> Iterator[None]:
-    """EnvPool imports JAX where it finds it, for functions that are not used here: workers are to stay light."""
+    """Keeps EnvPool from importing JAX, for functions that are not used here, so that workers stay light."""
     absent = "jax" not in sys.modules
     if absent:
         sys.modules["jax"] = None  # type: ignore[assignment]  # an import now says that there is none

@@ -48,7 +48,7 @@ from runnel.types import (
 )
 
 SETTING: Final = "frame_stack"
-"""The name of the setting, of every environment that has no such setting of its own."""
+"""The name of the setting, unless an environment has its own setting of that name."""
 
 MOST_FRAMES: Final = 128
 

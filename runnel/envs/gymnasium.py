@@ -31,7 +31,7 @@ Factory = Callable[..., gymnasium.Env]
 
 
 class GymnasiumEnvironment:
-    """A Gymnasium id, or a callable that makes a new `gymnasium.Env` each time, and its settings."""
+    """A Gymnasium id, or a callable that creates a new `gymnasium.Env` each time, and its settings."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class GymnasiumEnvironment:
         name: str | None = None,
         probe: gymnasium.Env | None = None,
     ):
-        """`name` is what a factory is called in messages; `probe` is one already made, closed here."""
+        """`name`: the name of a factory in messages. `probe`: an environment that it created, closed here."""
         self._made_from = name_or_factory
         self._kwargs = dict(kwargs or {})
         self._name = name or _name_of(name_or_factory)

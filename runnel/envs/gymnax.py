@@ -155,10 +155,10 @@ class GymnaxEnvironment:
         return self._types_by_x64[x64]
 
     def _settle(self) -> _Types:
-        """Finds types that `reset` and `step` can share, so that a scan can carry the state.
+        """Finds dtypes that `reset` and `step` can share, so that a scan can carry the state.
 
-        gymnax resets `time` to a Python 0 and steps it to an array, adds booleans to integers, and selects
-        between the action and 32-bit or 64-bit state, each environment in its own way.
+        gymnax resets `time` to a Python 0 and steps it to an array, adds booleans to integers, and selects between the
+        action and 32-bit or 64-bit state, each environment in its own way.
         """
         problem: Exception | None = None
         discrete = isinstance(self._action, Discrete)
@@ -278,13 +278,13 @@ def _x64() -> bool:
 
 
 def _cast(tree: PyTree, dtypes: PyTree) -> PyTree:
-    """Gives every leaf its own strong type: a weak one would change under a scan."""
+    """Removes weak types from every leaf: a weak type would change in a scan."""
     return jax.tree.map(lambda leaf, dtype: jnp.asarray(leaf, dtype), tree, dtypes)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """gymnax mixes types in ways JAX warns of at every trace; its user can do nothing about it."""
+    """Silences JAX's warnings about dtypes that gymnax mixes, at every trace, which its user cannot change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
@@ -324,7 +324,7 @@ def _draw_classic(name: str, state: Any) -> np.ndarray:
 
 @cache
 def _drawing(name: str) -> Any:
-    """One Gymnasium environment of the same name, that only draws."""
+    """One Gymnasium environment of the same name, used for rendering only."""
     import gymnasium
 
     environment = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True).unwrapped

@@ -59,12 +59,13 @@ class JaxMarlEnvironment:
     def __init__(
         self, name: str, /, *, groups: Grouping = "kind", state: bool = False, shaping: float = 0.0, **settings: Any
     ):
-        """Makes the environment of that name with JaxMARL's own `settings`.
+        """Creates the environment of that name with JaxMARL's own `settings`.
 
-        Agents with equal spaces and the same name before its number form a group (`groups="kind"`); or every agent is
-        one (`"each"`), or all are (`"one"`; where they see or do different things, as JaxMARL's own trainers do it:
-        observations are filled up with zeros and followed by who it is, actions are masked). With `state`, observations
-        carry the whole environment's. Rewards have `shaping` times those for steps on the way, where there are such.
+        Agents with equal spaces and the same name before their number form a group (`groups="kind"`); or each agent is
+        a group (`"each"`), or all are one (`"one"`). In one group, agents that differ are treated as in JaxMARL's own
+        trainers: observations are padded with zeros and followed by a one-hot identity, and actions are masked. With
+        `state`, observations carry the whole environment's. Rewards include `shaping` times the shaped rewards, if
+        there are any.
         """
         self._title = f"jaxmarl:{name}"
         if groups not in get_args(Grouping):
@@ -121,7 +122,7 @@ class JaxMarlEnvironment:
         return State(self._types.cast(inner), time, score), timestep
 
     def _metrics(self, score: PyTree, rewards: dict[str, Array], terminated: Array) -> PyTree:
-        """The score without shaping, where there is shaping; and who has won, where JaxMARL counts that."""
+        """The score without shaping, if there is shaping; and the winner, if JaxMARL counts wins."""
         groups: dict[str, PyTree] = {}
         for group, members in self._groups.items():
             own = {}
@@ -144,7 +145,7 @@ class JaxMarlEnvironment:
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """In which JaxMARL is traced."""
+        """The context in which JaxMARL is traced."""
         with quiet(), jax.enable_x64(False) if self._kind.narrow else nullcontext():
             yield
 
@@ -183,7 +184,7 @@ class JaxMarlEnvironment:
         return {agent: jax.tree.map(_observation_spec, by_agent[agent]) for agent in self._agents}
 
     def _by_group(self, by_agent: dict[str, PyTree]) -> PyTree:
-        """[(agents,) ...] of each group; of the only one, without its name."""
+        """[(agents,) ...] by group; for a single group, without its name."""
 
         def gather(members: list[str]) -> PyTree:
             if len(members) == 1:
@@ -194,7 +195,7 @@ class JaxMarlEnvironment:
         return groups if len(groups) > 1 else next(iter(groups.values()))
 
     def _by_agent(self, action: PyTree) -> dict[str, Array]:
-        """The actions of all, inside their bounds."""
+        """The actions of all agents, clipped to their bounds."""
         by_group: dict[str, Any] = action if len(self._groups) > 1 else {next(iter(self._groups)): action}
         each = {
             agent: by_group[group][number] if len(members) > 1 else by_group[group]
@@ -205,7 +206,7 @@ class JaxMarlEnvironment:
 
 
 class Filled(NamedTuple):
-    """Different agents made alike: vectors of one length, followed by who it is, and as many actions."""
+    """Makes different agents alike: padded observations with a one-hot identity, and equally many actions."""
 
     length: int
     actions: int
@@ -255,7 +256,7 @@ def _action_spec(title: str, environment: Any, agent: str) -> Box | Discrete:
 
 
 def _inside(space: Box | Discrete, action: Array) -> Array:
-    """An action as JaxMARL takes it; the trajectory keeps what the policy did."""
+    """An action in JaxMARL's format; the trajectory keeps the policy's."""
     low, high = (0, space.n - 1) if isinstance(space, Discrete) else (space.low, space.high)
     return jnp.clip(jnp.asarray(action, space.dtype), low, high)
 

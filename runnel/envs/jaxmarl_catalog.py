@@ -128,7 +128,7 @@ def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Environm
 
 
 def classes_of(name: str) -> list[Any]:
-    """The classes that take an environment's settings; two of a battle of SMAX, which hands some of them on."""
+    """The classes that take an environment's settings; two for a battle of SMAX, which passes some on."""
     place = ENVIRONMENTS.get(name, (SMAX, BATTLE))[1]
     return [_import(each) for each in ((place, ENVIRONMENTS["SMAX"][1]) if place == BATTLE else (place,))]
 
@@ -163,7 +163,7 @@ def _import(place: str) -> Any:
 
 
 def _bare(package: str) -> ModuleType:
-    """A package in which modules can be found, that has run nothing of its own."""
+    """A package whose modules can be imported without running its own `__init__`."""
     above = package.rpartition(".")[0]
     spec = PathFinder.find_spec(package, sys.modules[above].__path__ if above else None)
     if spec is None:
@@ -175,7 +175,7 @@ def _bare(package: str) -> ModuleType:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """JaxMARL and Brax warn, at every trace, of what their user can do nothing about."""
+    """Silences warnings of JaxMARL and Brax, at every trace, about code that the user cannot change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -22,7 +22,7 @@ class LinedUpState(NamedTuple):
 
 
 class LinedUpJaxEnvironment(JaxWrapper):
-    """A JAX environment of which each role is played by several groups."""
+    """A JAX environment whose roles are each shared by several groups."""
 
     def __init__(self, environment: JaxEnvironment, lineups: Any):
         self.lineups = checked(lineups, environment.spec)
@@ -66,7 +66,7 @@ class LinedUpJaxEnvironment(JaxWrapper):
         return {group: value[role] for group, role in self._role.items()}
 
     def _metrics(self, metrics: PyTree, state: LinedUpState) -> PyTree:
-        """Metrics of a role are those of the group that plays it: NaN, which is not counted, of the others."""
+        """Metrics of a role belong to the group that plays it; the others get NaN, which is not counted."""
         found = {}
         for name, value in dict(metrics).items():
             if not isinstance(value, dict):

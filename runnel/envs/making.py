@@ -41,7 +41,7 @@ def warn_once() -> None:
 def bad_setting(
     name: str, settings: Iterable[str], problem: TypeError, makes: Any = None, also: Sequence[str] = ()
 ) -> Exception:
-    """Says which setting the environment, which `makes` makes, does not take; other TypeErrors are its own and pass.
+    """Converts a TypeError about a setting that `makes` does not take into a UserError; other TypeErrors pass.
 
     `also`: settings that are taken before `makes` is called.
     """
@@ -58,7 +58,7 @@ def bad_setting(
 
 
 def _settings_of(makes: Any) -> list[str]:
-    """The names that a callable takes, except for how it is to be rendered."""
+    """The parameters of a callable, except for those that select rendering."""
     try:
         parameters = inspect.signature(makes).parameters.values()
     except (TypeError, ValueError):
@@ -84,7 +84,7 @@ def requires_parameter(makes: Any, name: str) -> bool:
 
 
 def takes_keyword(makes: Any, name: str) -> bool:
-    """Whether a callable accepts a keyword argument of that name, be it as one of any."""
+    """Whether a callable accepts a keyword argument of that name, including by `**kwargs`."""
     try:
         parameters = inspect.signature(makes).parameters.values()
     except (TypeError, ValueError):
@@ -126,7 +126,7 @@ def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def as_user_errors(name: str, makes: Any, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Around the first construction of an environment: turns what its own code raises into a `UserError`."""
+    """Surrounds the first creation of an environment: converts its exceptions into a `UserError`."""
     try:
         yield
     except (UserError, EnvironmentFailed):

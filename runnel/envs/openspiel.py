@@ -88,7 +88,7 @@ class _Maker:
 
 
 class Table:
-    """One game that is played again and again: a `runnel.envs.team_games.Game`, and its own environment."""
+    """One game that is played repeatedly: a `runnel.envs.team_games.Game`, and its own environment."""
 
     def __init__(self, make: _Maker, observe: str):
         self.environment = self
@@ -140,7 +140,7 @@ class Table:
         pass
 
     def _draw(self) -> None:
-        """Draws what chance decides before the next decision."""
+        """Draws the outcomes of chance nodes before the next decision."""
         while self._played.is_chance_node():
             outcomes, probabilities = zip(*self._played.chance_outcomes(), strict=True)
             drawn = np.searchsorted(np.cumsum(probabilities), self._rng.random(), side="right")
@@ -153,7 +153,7 @@ class Table:
         return [self._played.current_player()]
 
     def _penalties(self, losers: Collection[int], returns: np.ndarray) -> np.ndarray:
-        """[players] rewards that end a game in which somebody did what is not legal."""
+        """[players] the rewards after an illegal move, which ends the game."""
         rewards = np.zeros(len(returns))
         rewards[list(losers)] = self.game.min_utility() - returns[list(losers)]
         if self._zero_sum and len(losers) < len(returns):
@@ -176,7 +176,7 @@ class Table:
 
 
 def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
-    """How the game of that name is loaded, once that has been seen to work."""
+    """Loads the game of that name, once to check it."""
     kinds = {kind.short_name: kind for kind in pyspiel.registered_games()}
     if name not in kinds:
         playable = [known for known, kind in kinds.items() if kind.default_loadable and _tensors(kind)]
@@ -220,7 +220,7 @@ def _tensors(kind: Any) -> list[str]:
 
 
 def _tensor(title: str, game: Any, observe: str | None) -> str:
-    """Which tensor the players see."""
+    """The tensor that players observe."""
     provided = [tensor for tensor in _tensors(game.get_type()) if _has_shape(game, tensor)]
     if not provided:
         raise UserError(

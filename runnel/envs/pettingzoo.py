@@ -185,7 +185,7 @@ def maker_of(name: str) -> Any:
 
 
 def _known(name: str) -> set[str]:
-    """Names that may have been meant: PettingZoo's own, mpe2's, and those beside it in its package."""
+    """Suggestions for a name: PettingZoo's, mpe2's, and those beside it in its package."""
     known, package = set(_registry()), name.partition(".")[0]
     for path in {"mpe2", package, f"pettingzoo.{package}"}:
         if (found := importlib.util.find_spec(path)) and found.submodule_search_locations:

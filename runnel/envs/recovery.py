@@ -41,7 +41,7 @@ class EnvironmentFault(NamedTuple):
 
 
 def raised(call: str, problem: BaseException) -> EnvironmentFault:
-    """The environment's own exception. As text: kept, it would hold on to all that the environment is."""
+    """The fault of an exception, as text, because the exception itself would keep the environment alive."""
     line = traceback.format_exception_only(problem)[0]
     what = f"called {problem}" if isinstance(problem, Exited) else f"raised {line}"
     inner = problem.__traceback__ and problem.__traceback__.tb_next  # without our own call
@@ -114,7 +114,7 @@ class Failures:
         self._clocks: list[deque[int]] = [deque() for _ in range(columns)]  # when each failed, in the window
 
     def forget(self) -> None:
-        """The environments begin again: what counted against them counts no more."""
+        """Resets the counts of failures when the environments begin again."""
         self._in_a_row = [0] * len(self._in_a_row)
         for clocks in self._clocks:
             clocks.clear()
@@ -135,7 +135,7 @@ class Failures:
             raise self._too_many(failure, f"{len(clocks)} times in its last {WINDOW_STEPS} steps")
 
     def fetch(self) -> list[Failure]:
-        """All that were kept, once."""
+        """Returns all of them, and clears them."""
         kept = list(self._kept)
         self._kept.clear()
         return kept

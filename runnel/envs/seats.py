@@ -24,10 +24,10 @@ from runnel.errors import UserError
 from runnel.types import AgentSpec, EnvSpec, PyTree, zeros
 
 SETTING: Final = "learning_seats"
-"""The name of the setting, of every environment that has no such setting of its own."""
+"""The name of the setting, unless an environment has its own setting of that name."""
 
 OPPONENT: Final = "opponent"
-"""The group of those that do not learn."""
+"""The group of the agents that do not learn."""
 
 
 def checked(value: Any) -> int:
@@ -61,7 +61,7 @@ def seated_spec(spec: EnvSpec, seats: int) -> EnvSpec:
 
 
 class SeatedEnvironment(HostWrapper):
-    """A host environment of which some seats learn."""
+    """A host environment in which some seats learn."""
 
     def __init__(self, environment: HostEnvironment, seats: int):
         super().__init__(environment, seated_spec(environment.spec, seats))
@@ -127,7 +127,7 @@ class SeatedVector(VectorWrapper):
         return {self._group: rows[:, : self._seats], OPPONENT: rows[:, self._seats :]}
 
     def _show(self, source: PyTree, target: dict[str, PyTree], envs: np.ndarray | None = None) -> None:
-        """Copies what the players of all environments, or of some, see to where their groups see it."""
+        """Copies the players' observations, of all environments or of some, to their groups' rows."""
         for group, rows in self._rows.items():
             own = slice(None) if envs is None else envs.repeat(rows.shape[1])
             copy_rows(source, rows.ravel()[own], target[group], own)

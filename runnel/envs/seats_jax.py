@@ -13,7 +13,7 @@ from runnel.envs.wrappers import JaxWrapper
 from runnel.types import Array, PyTree
 
 SEATS_KEY = 0x5EA7
-"""Folded into the key of a reset: the environment draws its own numbers as it does without seats."""
+"""Folded into the key of a reset, so that the environment draws the same numbers as without seats."""
 
 
 class SeatedState(NamedTuple):
@@ -24,7 +24,7 @@ class SeatedState(NamedTuple):
 
 
 class SeatedJaxEnvironment(JaxWrapper):
-    """A JAX environment of which some seats learn."""
+    """A JAX environment in which some seats learn."""
 
     def __init__(self, environment: JaxEnvironment, seats: int):
         super().__init__(environment, seated_spec(environment.spec, seats))

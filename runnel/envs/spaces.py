@@ -55,7 +55,7 @@ _Functions = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], C
 
 
 class _Part(NamedTuple):
-    """One leaf of an observation: where it lies in the tree, what it should be, and what to take off it."""
+    """One leaf of an observation: its place in the tree, its type, and its offset."""
 
     path: tuple[str | int, ...]
     leaf: Leaf
@@ -71,7 +71,7 @@ class _Part(NamedTuple):
         return value if self.start is None else np.subtract(value, self.start)
 
     def misfit(self, value: Any) -> str:
-        """In words what is wrong with this part of an observation, or nothing."""
+        """Describes the misfit of this part of an observation; empty if it fits."""
         try:
             found = np.asarray(self.number(value))
         except Exception as problem:  # not the tree it should be, or no array: anything can be in there
@@ -133,7 +133,7 @@ def _of_tree(described: Space, parts: Sequence[_Part]) -> _Functions:
 
 
 def _of_array(leaf: Leaf) -> _Functions:
-    """The same where an observation is one array, as most are: quicker."""
+    """The functions for an observation that is a single array, as most are: faster."""
     shape, dtype = leaf.shape, leaf.dtype
 
     def write_small(rows: np.ndarray, values: Sequence[Any]) -> np.ndarray:
@@ -161,7 +161,7 @@ def _of_array(leaf: Leaf) -> _Functions:
 
 
 def _checked(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The value as an array, or ValueError: one of another shape would be broadcast into its row, unseen."""
+    """The value as an array; raises ValueError for another shape, which NumPy would broadcast silently."""
     array = np.asarray(value)
     kind = array.dtype.kind
     if array.shape != shape or kind not in REAL or (kind == "f" and has_nan(array)):
@@ -170,7 +170,7 @@ def _checked(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def has_nan(array: np.ndarray) -> bool:
-    """Whether one of the numbers is NaN; four times as quick as `np.isnan(array).any()` on a small array."""
+    """Whether the array contains NaN; four times as fast as `np.isnan(array).any()` on a small array."""
     if array.dtype.kind != "f" or not array.size:
         return False
     largest = array.item(array.argmax())  # NaN counts as the largest
@@ -207,7 +207,7 @@ def actions(space: spaces.Space, name: str) -> Actions:
 
 
 def native_format(observation: spaces.Space, action: spaces.Space, name: str) -> NativeFormat:
-    """How the environment called `name` writes what `observations` and `actions` convert."""
+    """The native format of the environment called `name`, from which `observations` and `actions` convert."""
     starts = _parts(observation, _observation_space(observation, name))
     shape, start = action.shape or (), np.asarray(getattr(action, "start", 0))
     return NativeFormat(
@@ -230,7 +230,7 @@ def _unpack_integers(shape: tuple[int, ...], dtype: Any, start: Any) -> Callable
 
 
 def _unpack_reals(space: spaces.Box) -> Callable[[np.ndarray], Iterable[Any]]:
-    """Clips to the bounds here, at the environment's door: the trajectory keeps what the policy did."""
+    """Clips to the bounds in the adapter: the trajectory keeps the policy's action."""
     whole = not np.issubdtype(space.dtype, np.floating)
     low, high = (bound.astype(np.float64) if whole else bound for bound in (space.low, space.high))
 

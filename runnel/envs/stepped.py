@@ -129,7 +129,7 @@ class SteppedVector:
         return self._ended.fetch()
 
     def show(self, observation: dict[str, PyTree]) -> None:
-        """Writes what the environments show now."""
+        """Writes the current observations."""
         self._write(observation, self.state.observation)
 
     def render(self, row: int) -> np.ndarray:

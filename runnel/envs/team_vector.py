@@ -1,4 +1,4 @@
-"""Environments of several agents stepped one after the other, agents in rows by group. No JAX is imported here."""
+"""A vector of environments with several agents, stepped one after the other. No JAX is imported here."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from runnel.types import DEFAULT_GROUP, Discrete, MultiDiscrete, NativeFormat
 MASK = "action_mask"
 
 Split = Callable[[Any, Mapping[str, Any]], tuple[Any, Any]]
-"""(observation, info) -> what the agent sees, and the mask of its actions or None."""
+"""(observation, info) -> the agent's observation, and its action mask or None."""
 
 State = Callable[[Any, Moment], np.ndarray]
 """(environment, its result) -> its whole state, `[s]`."""
@@ -29,7 +29,7 @@ State = Callable[[Any, Moment], np.ndarray]
 
 @dataclass(frozen=True)
 class Team:
-    """A group of agents that are alike, and how what they see and do is written down."""
+    """A group of agents that are alike, and the conversion of their observations and actions."""
 
     agents: tuple[Agent, ...]
     observations: spaces.Observations  # with all the parts they have
@@ -159,7 +159,7 @@ def _booleans(shape: tuple[int, ...]) -> gymnasium.spaces.Box:
 
 
 def _choices(actions: spaces.Actions, name: str) -> int:
-    """How many booleans a mask has."""
+    """The number of booleans in a mask."""
     match actions.space:
         case Discrete(n):
             return n
@@ -183,7 +183,8 @@ def _blank(space: gymnasium.Space) -> Any:
 
 
 def state_of(world: Any, sights: Mapping[Agent, Sight]) -> tuple[State, int]:
-    """How the whole state is read, and its size: the environment's own, or what all agents see, one after another."""
+    """The function that reads the whole state, and the state's size: the environment's own, or all observations
+    concatenated."""
     try:
         return _own_state, _own_state(world, Moment({}, {}, {}, ())).size
     except (AttributeError, NotImplementedError, TypeError):

@@ -1,7 +1,7 @@
-"""A user's `gymnasium.vector.VectorEnv`: what makes one, or one that is made already. No JAX is imported here.
+"""A user's `gymnasium.vector.VectorEnv`, from a callable or as an object. No JAX is imported here.
 
-A vector is stepped as it is, and its environments are not taken out of it: an episode in progress cannot be replayed,
-and where a run is resumed or a worker replaced, episodes are cut and the next ones begin.
+A vector is stepped as it is, and its environments are not taken out of it. So an episode in progress cannot be
+replayed: when a run resumes or a worker is replaced, episodes are truncated and new ones begin.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runnel.errors import EnvironmentFailed, UserError, a
 from runnel.types import EnvSpec
 
 Maker = Callable[..., VectorEnv]
-"""The user's: called with settings."""
+"""The user's callable, called with settings."""
 
 MakeVector = Callable[[int, bool], VectorEnv]
 """Creates a vector of the given number of environments, with rendering or without."""
@@ -40,8 +40,8 @@ MakeVector = Callable[[int, bool], VectorEnv]
 class UserVectorEnvironment:
     """A `VectorEnv` as a host environment.
 
-    A callable with a parameter `num_envs` is called for as many environments as a worker has. Another one, and a vector
-    that is made already, has a number of its own, `fixed_envs`.
+    A callable with a parameter `num_envs` is called for the number of environments of each worker. Other callables, and
+    existing vectors, have a number of their own, `fixed_envs`.
     """
 
     def __init__(self, name: str, make: MakeVector, probe: VectorEnv, fixed_envs: int | None, free: bool):
@@ -78,7 +78,7 @@ class UserVectorEnvironment:
 
     @classmethod
     def of_object(cls, name: str, vector: VectorEnv) -> UserVectorEnvironment:
-        """From a vector that is made already. It stays the user's: it is used by one run at a time, and not closed."""
+        """From an existing vector. It stays the user's: one run at a time uses it, and none closes it."""
         number, remake = int(vector.num_envs), _remaker(name, vector)
         if remake is not None:
             return cls(name, _making(name, remake, {}, None), vector, number, free=True)
@@ -94,7 +94,7 @@ class UserVectorEnvironment:
 
     @property
     def one_vector(self) -> bool:
-        """Whether a process has one vector of it, and not more."""
+        """Whether a process can have only one vector of it."""
         return self._lent is not None
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> UserVector:
@@ -217,9 +217,9 @@ def _is_bound(makes: Maker, parameter: str) -> bool:
 
 
 def _remaker(name: str, vector: VectorEnv) -> Maker | None:
-    """Makes vectors of one environment like those of a vector that cannot be reset in part; None where it can be.
+    """Creates vectors of one environment like those of a vector that cannot reset some environments; None if it can.
 
-    None also where that is not possible: `gymnasium.make_vec` must have made it, and nothing wrap it.
+    Also None if that is not possible: `gymnasium.make_vec` must have created the vector, without wrappers.
     """
     spec = vector.spec
     made = spec is not None and vector.unwrapped is vector and "vectorization_mode" in spec.kwargs

@@ -64,7 +64,7 @@ class VectorStep(NamedTuple):
 
 
 class Treated(Protocol):
-    """The vectors of one worker, with their resets as above."""
+    """The vectors of one worker, reset as described above."""
 
     vectors: Sequence[VectorEnv]
 
@@ -84,7 +84,7 @@ class Treated(Protocol):
 
 
 def mode_of(vector: VectorEnv, name: str) -> AutoresetMode:
-    """How a vector resets its environments, as it declares it."""
+    """The autoreset mode that a vector declares."""
     found = vector.metadata.get("autoreset_mode")
     try:
         return AutoresetMode(found)
@@ -170,7 +170,7 @@ class SameStep:
 
 
 class Masked(SameStep):
-    """A vector of which single environments are reset."""
+    """A vector that can reset single environments."""
 
     def step(self, actions: np.ndarray, seeds: Seeds) -> VectorStep:
         observation, reward, terminated, truncated, info = self._vector.step(actions)
@@ -248,9 +248,9 @@ def _flags(terminated: Any, truncated: Any, count: int) -> tuple[np.ndarray, np.
 
 
 def info_of(info: Any, env: int) -> dict[str, Any]:
-    """The info of one environment: of a vector's arrays with masks, `_name` for `name`, or of a list of dicts.
+    """The info of one environment, from a vector's arrays with masks (`_name` for `name`) or a list of dicts.
 
-    Nothing of what is neither: infos are no reason to stop.
+    Anything else is ignored: infos never end a run.
     """
     try:
         return _info_of(info, env) if isinstance(info, Mapping) else dict(info[env])

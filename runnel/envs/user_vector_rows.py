@@ -141,7 +141,7 @@ class UserVector(PooledVector):
             self._restart([*failed, *unbegun], out)
 
     def _faults_of_rewards(self, given: np.ndarray, rewards: np.ndarray) -> dict[int, EnvironmentFault]:
-        """Writes the rewards of a step that are good; the others by row."""
+        """Writes the valid rewards of a step; returns the faults of the others by row."""
         if spaces.are_rewards(given[: len(rewards)], rewards):
             rewards[:] = given[: len(rewards)]
             return {}
@@ -154,7 +154,7 @@ class UserVector(PooledVector):
         return faults
 
     def _show(self, call: str, values: Sequence[Any]) -> EnvironmentFault | None:
-        """Shows the observations of all rows, if all are good; else what is wrong with the first that is not."""
+        """Shows the observations of all rows if all are valid; otherwise returns the first fault."""
         own = values[: len(self._indices)]
         try:
             self._shown = self._observations.write(self._shown, own)
@@ -166,7 +166,7 @@ class UserVector(PooledVector):
     def _show_each(
         self, values: Sequence[Any], failed: dict[int, EnvironmentFault], ended: Sequence[int]
     ) -> dict[int, EnvironmentFault]:
-        """Shows what is good, and adds to what failed; which episodes could not begin."""
+        """Shows the valid observations and adds faults to `failed`; returns the episodes that could not begin."""
         unbegun: dict[int, EnvironmentFault] = {}
         for row in range(len(self._indices)):
             call = "reset" if row in ended else "step"
@@ -179,7 +179,8 @@ class UserVector(PooledVector):
         return unbegun
 
     def _restart(self, rows: Iterable[int], out: HostStep) -> None:
-        """Begins the next episodes of these. Where the vector can only reset all of them, the others are cut."""
+        """Begins the next episodes of these rows. If the vector can only reset all rows, the other episodes are
+        truncated."""
         left = list(dict.fromkeys(rows))
         while left:
             given = self._try("reset", self.treated.restart, left, self._this_seed)
@@ -206,7 +207,7 @@ class UserVector(PooledVector):
         self._begin_all()
 
     def _cut(self, rows: Iterable[int], out: HostStep) -> None:
-        """Truncates the episodes of these that did not end with this step."""
+        """Truncates the episodes of these rows that did not end with this step."""
         for row in rows:
             if not (out.terminated[row] or out.truncated[row]):
                 out.truncated[row] = True
@@ -239,7 +240,7 @@ class UserVector(PooledVector):
             return raised(f"the vector's {what}", problem)
 
     def _condemnation(self) -> EnvironmentFault | None:
-        """Whether one of the episodes is not to be gone on with: all of them step together. Asked once."""
+        """Whether one of the episodes was condemned, in which case all must end: they step together. Returned once."""
         return next(iter(self._condemnations(range(len(self._indices))).values()), None)
 
     def _unpack(self, action: dict[str, np.ndarray]) -> np.ndarray:

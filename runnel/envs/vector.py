@@ -24,10 +24,10 @@ E = TypeVar("E")
 
 
 class RecoveringVector(abc.ABC, Generic[E]):
-    """A `HostVector` less its `step` and `render`: each environment has a row, and is replaced when it fails.
+    """A `HostVector` without `step` and `render`: each environment has a row, and is replaced when it fails.
 
-    What the environments show is kept here too, and copied to where the caller wants it: a failed environment's last
-    good observation is still there when the caller has written over its own.
+    The vector keeps a copy of all observations and writes them to the caller's arrays. So a failed environment's last
+    valid observation is available after the caller has overwritten its own.
     """
 
     stateful = False
@@ -159,10 +159,10 @@ class RecoveringVector(abc.ABC, Generic[E]):
 
 
 class PooledVector(abc.ABC):
-    """A `HostVector` less its `step`, `render` and `close`: the environments belong to one object that steps them all.
+    """A `HostVector` without `step`, `render` and `close`: one object steps all environments.
 
-    Episodes cannot be replayed: where they are restored they are cut, and the next ones begin. What the environments
-    show is kept here too, as in a `RecoveringVector`.
+    Episodes cannot be replayed: on a restore they are truncated, and new ones begin. The vector keeps a copy of all
+    observations, as in a `RecoveringVector`.
     """
 
     stateful = False

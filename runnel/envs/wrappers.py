@@ -79,7 +79,7 @@ class VectorWrapper:
 
 
 class JaxWrapper:
-    """A JAX environment around another, whose state is in its own as `inner`."""
+    """A JAX environment around another, whose state it contains as `inner`."""
 
     def __init__(self, environment: JaxEnvironment, spec: EnvSpec):
         self.environment, self.spec = environment, spec
