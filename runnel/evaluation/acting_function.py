@@ -52,7 +52,7 @@ class ActingFunction(NamedTuple):
     replaced: Replaced = MappingProxyType({})  # primitives that another program does not know
 
     def __call__(self, *inputs: Array) -> tuple[Array, ...]:
-        """[batch, ...] of every output."""
+        """[batch, ...] all outputs."""
 
         def row(*given: Array) -> tuple[Array, ...]:
             by_place: dict[int, Any] = dict(zip(self.places, given, strict=True))
@@ -125,7 +125,7 @@ def _outputs(found: Sequence[Any], memory: Sequence[Port]) -> tuple[Port, ...]:
 
 
 def _like(after: Array, before: Any) -> Array:
-    """Memory after a step, of the type of the memory before it."""
+    """The memory after a step, cast to the type of the memory before it."""
     if jax.dtypes.issubdtype(before.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(after)
     return jnp.asarray(after, before.dtype)
@@ -140,7 +140,7 @@ def _memory_port(path: Sequence[Any], start: np.ndarray) -> Port:
 
 
 def _with_names(ports: Sequence[Port]) -> list[Port]:
-    """Each with a name that no other has, and that every format takes."""
+    """The ports with unique names that every format accepts."""
     taken: set[str] = set()
     named = []
     for port in ports:

@@ -115,7 +115,7 @@ def _check_new(directory: Path) -> None:
 
 
 def _named(source: Source | Policy, tag: str, group: str | None, format: str) -> Path:
-    """The directory that is written to where none is named: RUN[-GROUP][-TAG]-FORMAT."""
+    """The default output directory: RUN[-GROUP][-TAG]-FORMAT."""
     match source:
         case Policy():
             name, tag = type(source.algorithm).__name__.lower(), LATEST
@@ -144,7 +144,7 @@ def _found(source: Source, tag: str, group: str | None, algorithm: Algorithm | N
 
 
 def _only(groups: Collection[str], group: str | None) -> str:
-    """The group that is meant."""
+    """The group to export."""
     if group is None and len(groups) > 1:
         raise UserError(
             f"found policies of the groups {', '.join(groups)}, expected one: name it with group=", keywords=("group",)
@@ -225,7 +225,7 @@ def _start_json(spec: AgentSpec) -> dict[str, Any]:
 
 
 def _numbers(array: np.ndarray) -> Any:
-    """Nested lists; what is not finite is written as text, such as "inf", which NumPy reads."""
+    """Nested lists; values that are not finite are written as text, such as "inf", which NumPy reads."""
     if array.dtype.kind in "iub":
         return array.tolist()
     flat = [x if np.isfinite(x) else str(x) for x in array.astype(np.float64).ravel().tolist()]

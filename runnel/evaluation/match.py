@@ -15,7 +15,7 @@ from runnel.evaluation.seating import A, B, Seating
 from runnel.types import EnvSpec
 
 COMPARED: Final = 32
-"""Games that are the same as an earlier one of their seat, move for move, before players count as deterministic."""
+"""The number of games identical to an earlier one of their seat after which players count as deterministic."""
 
 QUANTILE: Final = 1.959963984540054
 """The quantile of the normal distribution for 95% intervals, in standard deviations."""
@@ -24,7 +24,7 @@ ORDINALS: Final = ("first", "second", "third", "fourth")
 
 
 class Seat(NamedTuple):
-    """A seat or role of A's, and who sits where then."""
+    """A seat or role of side A, with the seating for it."""
 
     label: str
     seating: Seating
@@ -49,7 +49,7 @@ class Match:
         return Games(deal.astype(np.uint32), seat.astype(np.int32), np.zeros(deal.size, np.uint32), {})
 
     def from_openings(self, deals: np.ndarray, moves: Mapping[str, np.ndarray], repeats: int) -> Games:
-        """Each opening from every seat, and all of that so often."""
+        """Each opening from every seat, repeated."""
         axes = [np.arange(repeats), np.arange(len(deals)), np.arange(len(self._seats))]
         repeat, opening, seat = (part.ravel() for part in np.meshgrid(*axes, indexing="ij"))
         chosen = {group: made[opening] for group, made in moves.items()}
@@ -80,7 +80,7 @@ class Match:
         return self._scored(games.rows(np.arange(total)), joined(parts, total)), False
 
     def _batch(self, total: int) -> int:
-        """How many games each table plays at a time: the same in every call, for which one program is compiled."""
+        """The number of games that each table plays at a time, equal in every call, so that one program is compiled."""
         table = self._tables[0]
         each = math.ceil(total / len(self._tables))
         return math.ceil(each / math.ceil(each / table.most)) if table.adjustable else table.most
@@ -134,7 +134,7 @@ def _all_the_same(kind: np.ndarray, played: Played) -> bool:
 
 
 class Scored(NamedTuple):
-    """E games as A sees them."""
+    """The results of E games for side A."""
 
     seat: np.ndarray  # [E] place in the list of seats
     deal: np.ndarray  # [E]

@@ -1,4 +1,4 @@
-"""A policy as ONNX, by jax2onnx: a file that onnxruntime and others read, without JAX."""
+"""Writes a policy as ONNX, by jax2onnx: a file that onnxruntime and others read, without JAX."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _tried(function: ActingFunction, content: bytes) -> list[tuple[Port, np.ndar
 
 
 def _drawn(port: Port, drawing: np.random.Generator) -> np.ndarray:
-    """[ROWS, ...] any values that an input may have."""
+    """[ROWS, ...] random values for an input."""
     shape, dtype = (ROWS, *port.shape), port.dtype
     if port.role == MASK:
         return np.where(np.arange(shape[-1]) == 0, True, drawing.random(shape) < 0.7).astype(dtype)
@@ -147,7 +147,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' remarks about their own parts that do not fit each other."""
+    """Silences the libraries' warnings about incompatible parts of their own."""
     loggers = [logging.getLogger(name) for name in ("jax2onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:
@@ -163,9 +163,10 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _functions_restored() -> Iterator[None]:
-    """jax2onnx replaces functions of JAX while it converts, and leaves some replaced.
+    """Restores functions of JAX afterwards, some of which jax2onnx leaves replaced.
 
-    `jnp.cumsum` by one that takes fewer arguments, for one; what trains in this process later needs JAX's own.
+    `jnp.cumsum`, for example, is replaced by a function with fewer arguments; later training in this process needs
+    JAX's own.
     """
     before = list(_functions())
     try:

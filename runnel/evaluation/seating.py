@@ -26,7 +26,7 @@ A, B = 0, 1
 """The sides of a match."""
 
 HASH: Final = 16777619
-"""By which a hash is multiplied before the next moves enter it (FNV)."""
+"""The multiplier of the hash (FNV)."""
 
 
 class SeatPlayer(NamedTuple):
@@ -72,7 +72,7 @@ class Seating:
         return found, alone
 
     def first_memory(self, games: int) -> tuple[PyTree, ...]:
-        """By hand: [E, k, ...] at the start of an episode."""
+        """[E, k, ...] the initial memory of each hand."""
 
         def spread(hand: Hand, x: Array) -> Array:
             return jnp.broadcast_to(x, (games, hand.stop - hand.start, *jnp.shape(x)))
@@ -150,7 +150,7 @@ def _digest(values: Array, counts: Array) -> Array:
 
 
 def policy_player(policy: Policy, explore: bool) -> SeatPlayer:
-    """A policy, for agents that it fits. It sees those parts of their observations that it was trained with."""
+    """A policy for agents that it fits. It receives the parts of their observations that it was trained with."""
 
     def act(
         params: PyTree, observation: PyTree, memory: PyTree, key: Array, index: Array, environment_key: Array
@@ -163,7 +163,7 @@ def policy_player(policy: Policy, explore: bool) -> SeatPlayer:
 
 
 def check_fit(policy: Policy, spec: AgentSpec, who: str, where: str) -> None:
-    """Refuses a policy that sees or does something else than the agents of `where`."""
+    """Refuses a policy whose observations or actions differ from those of the agents of `where`."""
     own, wanted = _plain(policy.spec), _plain(spec)
     if own != wanted:
         raise UserError(

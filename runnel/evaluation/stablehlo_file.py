@@ -1,4 +1,4 @@
-"""A policy as StableHLO: a file that `jax.export` reads, with JAX and nothing else."""
+"""Writes a policy as StableHLO: a file that `jax.export` reads, with JAX and nothing else."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ MOST_MOVES: Final = 10_000
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that play."""
+    """One of the two sides."""
 
     name: str  # as the user gave it
     policies: Mapping[str, Policy]  # by group
@@ -144,7 +144,7 @@ def _check(episodes: int, openings: int, opening_moves: int) -> None:
 
 
 def _environment(a: Any, given: Any, settings: dict[str, Any], trust: Collection[str]) -> tuple[Environment, str]:
-    """The game, with all its seats, and what it is called."""
+    """The game, with all its seats, and its name in messages."""
     if given is None:
         given, recorded = _trained_on(a, settings, trust)
         settings = {**recorded, **settings}
@@ -158,7 +158,7 @@ def _environment(a: Any, given: Any, settings: dict[str, Any], trust: Collection
 
 
 def _with_all_seats(made: Environment) -> Environment:
-    """Line-ups and learning seats are those of a run; here, A and B have all of them."""
+    """Removes a run's line-ups and learning seats: here, A and B have all seats."""
     from runnel.envs.lineups_jax import LinedUpJaxEnvironment
     from runnel.envs.seats_jax import SeatedJaxEnvironment
 
@@ -215,7 +215,7 @@ def _directory_config(a: Any) -> str:
 
 
 def _side(who: str, source: Any, spec: EnvSpec, trust: Collection[str], note: Callable[[str], None]) -> Side:
-    """The policies of one side, for those groups of the game that it has one for."""
+    """The policies of one side, for the groups of the game that it covers."""
     if isinstance(source, Policy | Policies):
         found = dict(source.groups) if isinstance(source, Policies) else {source.config.group: source}
         found = {group: policy for group, policy in found.items() if policy.algorithm.learns} or found

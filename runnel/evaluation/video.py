@@ -26,7 +26,7 @@ CODECS: Final = {
 
 
 class Video:
-    """A film being written."""
+    """A video that is being written."""
 
     def __init__(self, ffmpeg: str, path: Path):
         self._command = [ffmpeg, "-loglevel", "error", "-y", "-f", "rawvideo", "-pix_fmt", "rgb24"]
@@ -65,7 +65,7 @@ class Video:
 
 @contextlib.contextmanager
 def recording_video(path: Path | str | None) -> Iterator[Video | None]:
-    """A film that is at `path` once it is whole; no film where there is no path."""
+    """Writes a video to `path`, which exists once it is whole; without a path, nothing is written."""
     if path is None:
         yield None
         return

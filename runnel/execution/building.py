@@ -156,7 +156,7 @@ MATCHMAKERS: Final = {
 def matchmaker(
     given: Matchmaker | type[Matchmaker] | str | None, settings: Mapping[str, Any] | None = None
 ) -> Matchmaker | None:
-    """A matchmaker, or that of a name: one that Runnel has, or the user's own at `package.module:Name`."""
+    """A matchmaker, by instance or by name: one of Runnel's, or the user's own at `package.module:Name`."""
     if isinstance(given, type) and issubclass(given, Matchmaker):
         return given(**(settings or {}))
     if given is not None and not isinstance(given, str | Matchmaker):
@@ -187,12 +187,12 @@ def planned(
 
 
 def fixed_envs(environment: Environment) -> int | None:
-    """How many environments each vector of a host environment has, where that cannot be chosen."""
+    """The number of environments of each vector of a host environment, if it is fixed."""
     return getattr(environment, "fixed_envs", None)
 
 
 def _check_vectors(plan: Plan, environment: Environment) -> None:
-    """Refuses a plan whose workers would need vectors of another number of environments than they have."""
+    """Refuses a plan whose workers would need vectors of another size than the environment's fixed one."""
     fixed, players = fixed_envs(environment), plan.home("environment")
     if fixed is None:
         return
@@ -213,7 +213,7 @@ def _check_vectors(plan: Plan, environment: Environment) -> None:
 
 
 def _check_lineups(plan: Plan, graph: Graph) -> None:
-    """Refuses a plan whose workers would step a part of the line-ups: trajectories are taken apart by their pattern."""
+    """Refuses a plan whose workers would step only part of the line-ups: their pattern divides trajectories."""
     patterns = math.lcm(*(len(agents.plays) or 1 for agents in graph.spec.groups.values()))
     players = plan.home("environment")
     blocks = len(players.environments) * players.env_splits
@@ -278,7 +278,7 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
 
 
 def check_scripts(path: Path, config: dict[str, Any], run_dir: str | Path | None) -> None:
-    """Refuses a configuration whose scripts are not those of a run: anywhere but in its directory, by whole paths."""
+    """Refuses scripts in a configuration that are not named by absolute paths outside of the run's directory."""
     for name in _names(config):
         file, colon, _ = name.rpartition(":")
         if not colon or not file.endswith(".py"):

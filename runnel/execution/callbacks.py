@@ -59,7 +59,7 @@ def read_only(value: Any) -> Any:
 
 @dataclass
 class Callbacks:
-    """The functions, and how often they are called."""
+    """The functions, and the interval between calls."""
 
     on_update: Callback | None = None
     on_evaluation: Callback | None = None
@@ -99,7 +99,7 @@ class Callbacks:
         return self.on_update is not None and time.monotonic() >= self._called_at + self.every_s
 
     def call(self, name: str, progress: Progress) -> None:
-        """Calls one of them, if there is one. What it raises ends the run, after a checkpoint."""
+        """Calls one of them, if it is given. An exception ends the run, after a checkpoint."""
         function = getattr(self, name)
         if function is None or self.stopped:
             return

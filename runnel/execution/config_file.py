@@ -123,7 +123,7 @@ def _read(path: Path, real: Path) -> dict[str, Any]:
 
 
 def _check(file: ConfigFile) -> None:
-    """Refuses what no configuration has: a newer format, unknown keys, values of another type."""
+    """Refuses invalid configurations: a newer format, unknown keys, values of another type."""
     run_config.check_format(file.path, file.config)
     for key, value in list(file.config.items()):
         if key not in run_config.KEYS:
@@ -170,7 +170,7 @@ def _check_part(path: Path, part: str, value: Any) -> None:
 
 
 def _is_taken(part: Any, what: str, named: str | None) -> bool:
-    """Whether a part of the file is used: it is there, and nothing else was named in its place."""
+    """Whether a part of the file is used: it exists, and no argument replaces it."""
     return part is not None and (named is None or deprecated.current_path(str(_name_of(part, what))) == named)
 
 

@@ -1,4 +1,4 @@
-"""Members that train in programs of this process: which share one, and the session of each."""
+"""Members that train in programs of this process: assigns them to shared programs, with a session for each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEMORY_SHARE: Final = 0.9
 """The share of a device's free memory that members may fill."""
 
 MOST_BUILT: Final = 256
-"""How many runs are kept as they were built; there are more where settings change all the time."""
+"""The number of built runs that are cached; there are more if settings change all the time."""
 
 
 def is_fused(built: BuiltRun) -> bool:
@@ -74,7 +74,7 @@ class SharedPrograms:
         return self._made[key]
 
     def built(self, member: WaitingMember, trust: Collection[str], objects: Mapping[str, Any]) -> BuiltRun:
-        """A member's run; what has been built is not built again."""
+        """A member's run; cached if it was built before."""
         parts = ("algorithm", "environment", "distribution", "envs", "frozen")
         key = json.dumps([member.config.get(part) for part in parts], sort_keys=True)
         if key not in self._built:
@@ -84,7 +84,8 @@ class SharedPrograms:
         return self._built[key]
 
     def separation(self, built: Sequence[BuiltRun]) -> Separation:
-        """Which members share a program. It is found by tracing, once for members that differ in traced settings."""
+        """The settings that members of one program may differ in. Found by tracing, once for algorithms that differ in
+        traced settings."""
         algorithms = [each.algorithm for each in built]
         if self._separated is not None:
             first, known = self._separated
@@ -143,7 +144,7 @@ def divide(
     waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any], programs: SharedPrograms,
     ended: Sequence[WaitingMember] = (),
 ) -> Divided | None:  # fmt: skip
-    """Which members share a program; None where their distribution makes no single program of a run.
+    """Divides members by the programs that they can share; None if their distribution is not a single program.
 
     `ended`: members of the same training that have nothing left to train. Programs have places for them.
     """
@@ -171,7 +172,7 @@ def divide(
 
 
 class FusedMembers:
-    """Members that share programs, each with a session in a thread of its own."""
+    """Members that share programs, each with a session in its own thread."""
 
     def __init__(
         self, members: Sequence[Sequence[tuple[WaitingMember, BuiltRun]]], traced: Sequence[str],

@@ -34,7 +34,7 @@ from runnel.system import startup
 from runnel.system.signals import Interrupted, StopRequest
 
 SHOW_S: Final = 0.25
-"""How often members are looked at."""
+"""The interval in seconds at which members are checked."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class MemberGroup:
         metrics_server.report({k: v for k, v in record.items() if k != "return_quartiles"}, members=standings)
 
     def _ended(self, member: Member) -> Standing:
-        """A member that does not train now."""
+        """The progress of a member that does not train now."""
         path = self.directory / member.directory
         try:
             found = os.stat(path / "result.json", follow_symlinks=False)
@@ -218,7 +218,7 @@ class MemberGroup:
 
 
 def _say(view: LiveView, notes: Sequence[str], said: int) -> int:
-    """Shows the notes that are new; how many there are now."""
+    """Shows new notes; returns the number of notes so far."""
     for note in notes[said:]:
         view.note(note)
     return len(notes)

@@ -1,7 +1,7 @@
-"""One member of several runs, begun or continued from its own directory.
+"""Begins or continues one member of several runs, from its own directory.
 
-A member's directory has its config.json from the beginning. Whether it is in a program with others, in a process of its
-own or continued later, it is run by `run_member`.
+A member's directory has its config.json from the beginning. `run_member` runs it in a program with others, in a
+separate process, or alone later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runnel.system.exits import contained
 
 
 def member_config(directory: Path, steps: int | None = None) -> tuple[dict[str, Any], RunConfig]:
-    """A member's configuration, and what it is asked for now."""
+    """A member's configuration, and the arguments of this call."""
     config = read_config(directory)
     run_config.check_complete(directory / "config.json", config)
     return config, changed(run_config.from_json(config), steps, None, read_result(directory))

@@ -1,4 +1,4 @@
-"""Members that each have a process of their own, on this machine or on those of a cluster."""
+"""Members in separate processes, on this machine or on those of a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runnel.system import startup
 
 
 class MemberProcesses:
-    """Members that each have a process, and the workers that this starts."""
+    """Trains each member in a process, which starts the member's workers."""
 
     def __init__(
         self, waiting: Sequence[WaitingMember], at_a_time: int, steps: int | None, trust: Collection[str],
@@ -149,7 +149,7 @@ def _log(member: WaitingMember) -> Path:
 
 
 def side_by_side(built: BuiltRun, machine: Machine, members: int) -> int:
-    """How many runs of a plan this machine holds: by its cores, and one where a run uses a GPU."""
+    """The number of runs of a plan that this machine can hold: by its cores, and one if a run uses a GPU."""
     plan = built.plan
     if not plan.on_cpus:
         return 1
