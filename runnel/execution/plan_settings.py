@@ -58,7 +58,7 @@ def decide(
 
 
 def undecided(algorithm: AlgorithmT, asked: Mapping[str, Any]) -> AlgorithmT:
-    """The algorithm as it was asked for, before a plan decided."""
+    """The algorithm with the settings that the user gave, before a plan decided."""
     if not asked:
         return algorithm
     if isinstance(algorithm, PerGroup):
@@ -92,7 +92,7 @@ def asked_in(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_json(algorithm: Algorithm, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """An algorithm as config.json has it, with what was asked for where the plan decided."""
+    """An algorithm's part of config.json, with the given values of settings that the plan decided."""
     return {**serialization.to_json(algorithm), **({ASKED: dict(asked)} if asked else {})}
 
 
@@ -126,7 +126,7 @@ def _groups(algorithm: Algorithm) -> list[str]:
 
 
 def _changes(asked: Algorithm, chosen: Algorithm) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """The settings that differ, which are plain values: what was asked for, and what it is now."""
+    """The settings that the plan changed, which are plain values: as given, and as decided."""
     if asked is chosen:
         return
     if isinstance(asked, PerGroup):
@@ -141,7 +141,7 @@ def _changes(asked: Algorithm, chosen: Algorithm) -> Iterator[tuple[str, tuple[A
 
 
 def _note(name: str, was: Any, now: Any, before: tuple[Any, Any] | None, staleness: int) -> str:
-    """`before`: what was asked for and decided when the run began; None of a run that begins."""
+    """A note on the decision. `before`: the given and decided values when the run began; None if it begins now."""
     updates = "an update" if staleness == 1 else f"{staleness} updates"
     old = f"samples may be {updates} old" if staleness else "no sample is old"
     shown, asked = fields.default_text(now), f"{name}={fields.default_text(was)}"

@@ -1,4 +1,4 @@
-"""A run that has ended: what `train` and `resume` return, also for a run directory whose run is finished."""
+"""A finished run: the return value of `train` and `resume`, also for a run directory whose run is finished."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ COUNTED: dict[str, Callable[[Any], bool]] = {
     "dict[str, float]": lambda x: isinstance(x, dict) and all(v is None or _is_number(v) for v in x.values()),
     "dict[str, int]": lambda x: isinstance(x, dict) and all(_is_count(v) for v in x.values()),
 }
-"""Which values a counter of a type can have."""
+"""The valid values of a counter, by type."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class RunCounters:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> RunCounters:
-        """As they were kept with a checkpoint."""
+        """The counters stored with a checkpoint."""
         return cls(**kept)
 
     def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
@@ -81,7 +81,7 @@ class RunCounters:
 
 @dataclass
 class Rate:
-    """Environment steps per second since the first update, and lately."""
+    """Environment steps per second since the first update, and over the last seconds."""
 
     started: tuple[float, int] | None = None
     stopped: tuple[float, int] | None = None
@@ -92,7 +92,7 @@ class Rate:
         self.window = [self.started]
 
     def now(self, steps: int) -> float | None:
-        """Over the last five seconds or so."""
+        """The rate over the last five seconds or so."""
         if self.started is None:
             return None
         self.window.append((time.monotonic(), steps))
@@ -132,7 +132,7 @@ class RunStats:
         self.learnt.update(progress.out)
 
     def first_update(self) -> None:
-        """Until then there was compiling to do; what follows is what the rate is of."""
+        """Begins the measurement of the rate after the compilation."""
         self.startup_s = time.monotonic() - self.began
         self.rate.start(self.counters.env_steps)
 

@@ -308,7 +308,7 @@ def changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result: 
 
 
 def with_signature(config: dict[str, Any], built: BuiltRun, run_dir: str | Path | None) -> BuiltRun:
-    """Signs the user's own code that a run is made of, so that its directory can be used again without a question."""
+    """Signs the user's own code that a run uses, so that its directory can be used again without `--trust`."""
     signed = sign(config, run_dir)
     config.pop("code", None)
     if signed.code is not None:
@@ -319,7 +319,7 @@ def with_signature(config: dict[str, Any], built: BuiltRun, run_dir: str | Path 
 def _finished(
     directory: Path, config: dict[str, Any], asked: RunConfig, given: dict[str, Any], quiet: bool
 ) -> Run | None:
-    """A run that has nothing left to train, as it ended."""
+    """A run that has nothing left to train, in its final state."""
     if not may_be_done(read_result(directory), asked):
         return None
     ended = finished(directory, asked, rebuild(directory, config, distributions.default_for("host"), **given))
@@ -362,7 +362,7 @@ def _check_keywords(called: Callable[..., Any], given: dict[str, Any], algorithm
 
 
 def check_portable(config: dict[str, Any], built: BuiltRun) -> None:
-    """Workers are other processes: what they cannot import they cannot run."""
+    """Refuses objects that worker processes cannot import."""
     for part in ("algorithm", "distribution", "environment"):
         why = serialization.reason(config[part])
         if why is not None and part == "environment":
@@ -384,9 +384,9 @@ def settle(
     stack: contextlib.ExitStack, launcher: str | HostLauncher, address: str | None, transport: Transport | str | None,
     distribution: Any, environment: Any, make: Callable[[], BuiltRun], cpus_per_host: int | None = None,
 ) -> tuple[BuiltRun, MachinePool]:  # fmt: skip
-    """Builds a run, for this machine or for those that a launcher finds, and has them made ready meanwhile.
+    """Builds a run, for this machine or for those that a launcher finds, which start meanwhile.
 
-    `cpus_per_host`: what it takes of each machine of a Ray cluster. None: all that is free.
+    `cpus_per_host`: the CPUs that it takes of each machine of a Ray cluster. None: all that are free.
     """
     if isinstance(launcher, str) and launcher not in ("local", "ray") and ":" not in launcher:
         raise UserError(
@@ -446,7 +446,7 @@ def _own_launcher(path: str) -> HostLauncher:
 
 
 def _here(launcher: str | HostLauncher, transport: str, distribution: Any, environment: Any) -> SingleMachine:
-    """This machine; where workers will be needed, with servers that import for them while this process does."""
+    """This machine. If workers will be needed, fork servers import their libraries meanwhile."""
     if launcher != "local" or not distributions.needs_workers(distribution) or not has_worker_processes():
         return SingleMachine(transport=transport)
     from runnel.launch import LocalLauncher

@@ -1,6 +1,6 @@
-"""Decides which code named by a stored configuration may be imported and called, before any of it is.
+"""Decides which code named by a stored configuration may be imported and called.
 
-What Runnel ships and what the installed environment libraries register needs no signature. Any other code is imported
+Code that Runnel ships and environments that installed libraries register need no signature. Any other code is imported
 only if the user has signed the configuration, names the code (`--trust`), or has imported it in the same process
 already. `sign` writes the signature when a run is trained or resumed.
 """
@@ -39,13 +39,13 @@ OWN_RULE: Final = "runnel.population:PBT"
 OF_GROUPS: Final = (
     "runnel.algorithm:PerGroup", "runnel.algorithms.opponent_pool:OpponentPool", "runnel.algorithms.scripted:Scripted",
 )  # fmt: skip
-"""Algorithms of groups, which have other algorithms, or functions, as settings: these are names of their own."""
+"""Classes whose settings are algorithms of groups, or functions: these are separate names."""
 
 RULE: Final = "rule"
 """The part of a population's configuration that names code."""
 
 EVALUATION: Final = "eval_env_settings"
-"""Settings of the environment in evaluation: they count, and are signed, with those in training."""
+"""Settings of the environment in evaluation, which are signed like those in training."""
 
 WANDB: Final = "wandb"
 """The part that publishes a run at Weights & Biases, with the user's account."""
@@ -64,7 +64,7 @@ ACTIVATION_MODULES: Final = ("jax.nn", "jax._src.nn.functions", "jax.numpy", "fl
 
 SHOWN: Final = 5
 LONGEST: Final = 400
-"""How many names an error lists, and how much of each."""
+"""The number of names that an error lists, and the longest part of each."""
 
 
 class Name(NamedTuple):

@@ -25,7 +25,7 @@ from runnel.execution.policies.stored_policies import StoredPolicy, find, learnt
 from runnel.matchmaking import Fixed
 
 GROUP: Final = re.compile(r"[^=,/\\:@]+=.+")
-"""How the text begins that names an algorithm for each group."""
+"""The beginning of a text that names an algorithm for each group."""
 
 
 def is_per_group(algorithm: Any) -> bool:
@@ -33,7 +33,7 @@ def is_per_group(algorithm: Any) -> bool:
 
 
 def by_group(algorithm: Mapping[str, Any] | str) -> dict[str, Any]:
-    """By group: what a user has written for it."""
+    """The text or object that a user has given for each group."""
     if isinstance(algorithm, Mapping):
         return dict(algorithm)
     found: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _scripted(value: Any) -> Scripted:
 
 
 def _stored(group: str, source: Any) -> OpponentPool:
-    """A group that a stored policy plays."""
+    """The algorithm of a group for which a stored policy acts."""
     directory, tag = split_name(source, "latest")
     key = f"{Path(directory).absolute()}@{tag}"
     stored = policy_of(key, group)

@@ -1,4 +1,4 @@
-"""Finding stored policies by name: `RUN_DIR@TAG`, a run, a snapshot, or a directory that `Policy.save` wrote."""
+"""Finds stored policies by name: `RUN_DIR@TAG`, a run, a snapshot, or a directory that `Policy.save` wrote."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Source = str | Path | Run | Snapshot | PolicyStore | Policy
 
 @dataclass(frozen=True)
 class StoredPolicy:
-    """A policy on disk: what it is, and how to read its parameters."""
+    """A policy on disk: its description, and a function that reads its parameters."""
 
     config: PolicyConfig
     arrays: Callable[[], Mapping[str, np.ndarray]]
@@ -99,11 +99,11 @@ def find(
 
 
 NOT_LEARNT = (":OpponentPool", ":Scripted")
-"""How the classes end of what acts for groups that do not learn."""
+"""The names of classes that act for groups that do not learn."""
 
 
 def learnt(found: Mapping[str, StoredPolicy]) -> dict[str, StoredPolicy]:
-    """Those of several policies that were trained; all, where none was."""
+    """The trained ones among several policies; all if none was trained."""
     own = {g: each for g, each in found.items() if not str(each.config.algorithm.get("class")).endswith(NOT_LEARNT)}
     return own or dict(found)
 

@@ -79,7 +79,7 @@ def score(directory: Path, objective: str) -> float:
 
 
 def with_settings(directory: Path, settings: Mapping[str, float], trust: Collection[str]) -> dict[str, Any]:
-    """A member's configuration with other settings, signed; refused in words where its algorithm cannot have them."""
+    """A member's configuration with other settings, signed; raises UserError if its algorithm cannot have them."""
     config = read_config(directory)
     admit(directory, config, trust)
     algorithm = serialization.from_json(config["algorithm"], Algorithm)

@@ -44,7 +44,7 @@ class PopulationRounds:
         self, directory: Path, rule: PopulationRule, quiet: bool, began: float, launcher: str, address: str | None,
         config: PopulationConfig | None = None, trust: Collection[str] = (), objects: Mapping[str, Any] | None = None,
     ):  # fmt: skip
-        """`config`: where it is not that of population.json any more."""
+        """`config`: if it differs from population.json."""
         self.directory, self.rule, self.quiet = directory, rule, quiet
         self._members = members_file.read(directory)
         self._paths = [directory / member.directory for member in self._members]
@@ -104,7 +104,7 @@ class PopulationRounds:
         return Members(result, self.directory, tuple(self._paths))
 
     def _advance(self, view: LiveView) -> bool:
-        """One round after another; whether the last one is over."""
+        """Runs round after round; returns whether the last one is over."""
         while not self._asked:
             self.follow()
             self._train(view)
@@ -119,7 +119,7 @@ class PopulationRounds:
         self._asked = signal.Signals(number).name
 
     def _target(self) -> int:
-        """Up to which step members train in this round."""
+        """The step up to which members train in this round."""
         return min((len(self._rounds) + 1) * self.rule.every, self._config.steps)
 
     # Training
@@ -158,7 +158,7 @@ class PopulationRounds:
     # Deciding
 
     def decide(self, view: LiveView) -> None:
-        """Writes down the decision after this round: from here on it counts."""
+        """Records the decision after this round, which is final from here on."""
         number, now = len(self._rounds) + 1, population_file.settings_now(self._config, self._rounds)
         scores = np.array([member_copy.score(path, self.rule.objective) for path in self._paths])
         failed = [k for k, path in enumerate(self._paths) if member_copy.has_failed(path)]
@@ -179,7 +179,7 @@ class PopulationRounds:
             view.note(f"{self._paths[member].name} is a copy of {self._paths[parent].name}")
 
     def _check(self, decisions: Any) -> None:
-        """Refuses what no population could follow: a decision may be applied twice, so parents must not change."""
+        """Refuses invalid decisions. Parents must keep their states, because a decision may be applied twice."""
         name, members = type(self.rule).__name__, len(self._paths)
         if not isinstance(decisions, list | tuple) or len(decisions) != members:
             raise UserError(f"{name}.decide: expected a list of {members} decisions, one for each member")
@@ -195,7 +195,7 @@ class PopulationRounds:
                 )
 
     def follow(self) -> None:
-        """Lets all members follow the newest decision, if they do not yet."""
+        """Applies the newest decision to all members that have not applied it yet."""
         if len(self._rounds) == self._config.applied:
             return
         decided = self._rounds[-1]

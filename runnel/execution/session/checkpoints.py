@@ -21,7 +21,7 @@ from runnel.system import startup
 from runnel.types import PyTree
 
 NOT_SAVED: Final = "the last checkpoint could not be written"
-"""How the reason begins of a run that failed because its disk is full: what it has trained is lost, and not wrong."""
+"""The beginning of the reason of a run that failed because its disk is full: it can be resumed."""
 
 
 class SessionCheckpoints:
@@ -31,7 +31,7 @@ class SessionCheckpoints:
         self, state: SessionState, evaluation: SessionEvaluation,
         held: Callable[[int], dict[str, PyTree] | None] | None = None,
     ):  # fmt: skip
-        """`held`: what the program has saved at an iteration, where it has it still."""
+        """`held`: maps an iteration to the state that the program saved there, if it still holds it."""
         self.state, self.evaluation, self._held = state, evaluation, held
         self.saved_at_iteration = -1
 
@@ -125,7 +125,7 @@ class SessionCheckpoints:
     def roll_back(self, program: Program, log: MetricsLog, view: LiveView, reason: str, other_numbers: int = 0) -> None:
         """Continues from the newest whole checkpoint, or from the beginning if there is none yet.
 
-        `other_numbers`: changes the random numbers, if not 0; with the same ones the same would happen again.
+        `other_numbers`: changes the random numbers, if not 0; with the same ones, the run would repeat itself.
         """
         state = self.state
         before, saved = state.counters, None

@@ -30,7 +30,7 @@ REQUEST: Final = "a request to stop"
 
 
 def out_of_memory(problem: BaseException) -> RunFailed | None:
-    """The error of a run whose device has no memory left for what it computes, if that is the problem."""
+    """The error of a run whose device has run out of memory, if that is the problem."""
     own = isinstance(problem, jax.errors.JaxRuntimeError)
     error = problem if own else problem.__cause__ or problem  # the cause is that of a program which several runs share
     if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
@@ -43,7 +43,7 @@ def out_of_memory(problem: BaseException) -> RunFailed | None:
 
 
 class SessionEnd:
-    """Sees to signals and hangs, and writes how the run ended."""
+    """Handles signals and hangs, and writes the result of the run."""
 
     def __init__(self, state: SessionState):
         self.state = state
@@ -73,7 +73,7 @@ class SessionEnd:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """The second signal: workers are killed, not asked."""
+        """Kills workers at the second signal."""
         try:
             yield
         except Interrupted:
@@ -115,7 +115,7 @@ class SessionEnd:
         return "making environments and compiling" if held is None else f"waits for {held}"
 
     def _last_word(self, reason: str) -> None:
-        """This process hangs and is about to be ended: writes the result."""
+        """Writes the result of this process, which hangs and is about to be ended."""
         self.state.reason = self.state.reason or reason
         if self.state.begun or not self.state.resumed:
             self._write_bad_result("interrupted" if self.stopping.asked else "failed", None)

@@ -1,4 +1,4 @@
-"""How the workers of a run fared, for its result, and what held it up."""
+"""The load of a run's workers and streams, and its bottleneck, for the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def outcome(
     program: Program | None, built: BuiltRun, machines: Sequence[Machine], counters: RunCounters, worked: bool,
     traffic: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """Workers, streams, the network and the bottleneck. `worked`: before the first update there was only starting."""
+    """Workers, streams, the network and the bottleneck. `worked`: whether there was an update; before it the run was
+    starting."""
     report = program.report() if program is not None else UsageReport()
     if built.plan.workers == 1 and program is not None:
         (worker,) = report.workers

@@ -1,9 +1,9 @@
 """One stretch of a run, from its start or resumption to its end.
 
 A session runs a program in slices of a fraction of a second. Between two slices it writes metrics and checkpoints,
-handles lost state and machines that join or leave, and looks whether the run should end. Its parts have modules of
-their own and share one `SessionState`: checkpoints, evaluations with callbacks, refused updates, and the end, which is
-one of the same three (finished, interrupted, failed) whatever brings it about.
+handles lost state and machines that join or leave, and checks whether the run should end. Its parts have separate
+modules and share one `SessionState`: checkpoints, evaluations with callbacks, refused updates, and the end, which is
+always one of three (finished, interrupted, failed).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Session:
         initial: Mapping[str, PyTree] = MappingProxyType({}),
         shared: SharedParts | None = None,
     ):
-        """`sinks`: receivers of metrics, or their names. `initial`: by group, the states to begin with. `shared`: what
-        the run has in common with others."""
+        """`sinks`: receivers of metrics, or their names. `initial`: initial states by group. `shared`: parts that the
+        run shares with others."""
         self._initial, self.sinks = initial, sinks
         self._first_opponents: Mapping[str, PyTree] | None = None
         self._shared = None if shared is None else shared.program
@@ -139,7 +139,7 @@ class Session:
         return Run(result, state.run_dir, carry.states if carry is not None else {}, state.built)
 
     def _report(self) -> None:
-        """Last of all: metrics and events are complete by now."""
+        """Writes the report, once metrics and events are complete."""
         if self.state.ended and self._shared is None:  # of members of one program, their group writes them
             report.write(self.state.run_dir)
 
@@ -187,7 +187,7 @@ class Session:
         return f"{algorithm} on {self.state.built.graph.spec.name}, {self.state.built.plan.distribution}"
 
     def _begin(self) -> MetricsLog:
-        """From here on the run directory describes this session. A session that is refused before changes nothing."""
+        """Writes this session's files into the run directory. A session that is refused before changes nothing."""
         state = self.state
         state.begun = True
         write_json_atomically(state.run_dir / "config.json", state.config)
@@ -276,7 +276,7 @@ class Session:
         self._move()
 
     def _move(self) -> None:
-        """Plans and starts the program again, on the machines there are now."""
+        """Plans and starts the program again, on the present machines."""
         self._close()
         self.state.program = None
         self.state.built = replanned(self._requested, self._first_cpus, self.state.pool.machines)
@@ -285,7 +285,7 @@ class Session:
         self.state.program = self._program()
 
     def _grow(self, log: MetricsLog, view: LiveView) -> None:
-        """Machines have joined: the run continues on them too, from the checkpoint just written."""
+        """Continues on machines that have joined too, from the checkpoint just written."""
         names, failed = self.state.pool.grow()
         for name, why in failed.items():
             self.state.report_event("join_failed", worker=name, reason=why, action="the run continues without it")

@@ -11,7 +11,7 @@ from runnel.config.json_messages import JsonMessage
 from runnel.runtime.control_messages import Failed
 
 BETWEEN = ":"
-"""Stands between the group and the name of an array."""
+"""Separates the group from the name of an array."""
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.runtime.single_process.evaluation import PlayedEpisodes
 
 MOST_TRIES: Final = 3
-"""How often one snapshot is tried before its evaluation is given up."""
+"""The number of attempts to evaluate one snapshot."""
 
 COMPILE_S: Final = 300.0
-"""How long a worker may take to start and compile, on top of the limit for hangs."""
+"""The seconds that a worker may take to start and compile, on top of the limit for hangs."""
 
 
 class _Share:
@@ -55,7 +55,7 @@ class EvaluationWorkers:
         self, task: EvaluationTask, workers: int, logs: Path, hang_after_s: float, report_event: ReportEvent,
         launcher: Callable[[], StandaloneLauncher],
     ):  # fmt: skip
-        """`launcher` makes what starts the processes, when the first is needed."""
+        """`launcher` creates the launcher of the processes, when the first is needed."""
         self.task, self.logs, self.hang_after_s, self.report_event = task, logs, hang_after_s, report_event
         self.skipped, self.steps = 0, 0
         quota = task.quota()
@@ -161,7 +161,7 @@ class EvaluationWorkers:
             self._lost(share, process, problem)
 
     def _receive(self, share: _Share, process: StandaloneWorker) -> str:
-        """Takes all that a worker has sent; returns why it is lost, if it is."""
+        """Processes all messages of a worker; returns why it is lost, if it is."""
         try:
             while (message := process.control.receive()) is not None:
                 share.heard = time.monotonic()
@@ -178,7 +178,7 @@ class EvaluationWorkers:
         return ""
 
     def _move(self, share: _Share) -> None:
-        """Its machine is lost: it plays again elsewhere, which is no attempt of its own that failed."""
+        """Repeats a share elsewhere after its machine was lost, which does not count as a failed attempt."""
         lost = share.host
         share.process, share.warm = None, False
         self._send(share)

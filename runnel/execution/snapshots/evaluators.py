@@ -24,11 +24,11 @@ from runnel.system import startup
 from runnel.system.exits import Exited
 
 LONG_S: Final = 30.0
-"""After so long without the end of an episode, or of an evaluation that is waited for, the run reports it."""
+"""The seconds without the end of an episode, or of an evaluation, after which the run reports it."""
 
 
 class Evaluated(NamedTuple):
-    """A snapshot that was played, or could not be."""
+    """The result of a snapshot's evaluation, or its failure."""
 
     snapshot: TakenSnapshot
     played: PlayedEpisodes | None
@@ -47,15 +47,15 @@ class Evaluators(Protocol):
 
     @property
     def hosts(self) -> Mapping[str, str]:
-        """By worker that evaluates: its machine. Empty where there is only the driver's."""
+        """The machine of each evaluation worker. Empty if there is only the driver's."""
         ...
 
     def submit(self, snapshot: TakenSnapshot, must: bool = False) -> None:
-        """Asks for an evaluation. `must`: it is played even where newer ones wait."""
+        """Requests an evaluation. `must`: it is played even if newer ones wait."""
         ...
 
     def poll(self) -> list[Evaluated]:
-        """Those that are done since the last call, oldest first."""
+        """The evaluations that were finished since the last call, oldest first."""
         ...
 
     def busy(self) -> bool: ...
@@ -144,7 +144,7 @@ class InProcessEvaluators:
         return evaluator.play(params, beat)
 
     def _forget(self) -> None:
-        """The environments failed: what their `close` raises is of no interest."""
+        """Closes environments that failed; exceptions of their `close` are ignored."""
         made, self._made = self._made, None
         if made is not None:
             with contextlib.suppress(Exception, SystemExit, Exited):
@@ -167,7 +167,8 @@ class InProcessEvaluators:
 
 @contextlib.contextmanager
 def _random_numbers_kept() -> Iterator[None]:
-    """Environments may draw from the global generators, and training must not notice an evaluation."""
+    """Restores the global random generators afterwards, because environments may use them and evaluation must not
+    change training."""
     own, numpys = random.getstate(), np.random.get_state()
     try:
         yield

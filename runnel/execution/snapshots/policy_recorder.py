@@ -33,27 +33,27 @@ from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.system.platform import check_worker_processes
 
 SEED_OFFSET: Final = 10_000
-"""Added to a run's seed where none is given for evaluation: a run's own episodes are those it was trained on."""
+"""Added to a run's seed if no evaluation seed is given, because the run was trained on its own episodes."""
 
 DETAIL: Final = 2000
 """The number of characters of an error that are kept with its event."""
 
 LOWEST: Final = "min:"
-"""Before the name of a metric of which less is better."""
+"""The prefix of the name of a metric for which lower is better."""
 
 
 class RecordedEvaluation(NamedTuple):
-    """An evaluation as evaluations.jsonl has it, and what was evaluated."""
+    """An evaluation as in evaluations.jsonl, and the evaluated snapshot."""
 
     found: dict[str, Any]
     snapshot: TakenSnapshot
 
 
 class PolicyRecorder:
-    """The policies of one run, and what evaluations found of them.
+    """The policies of one run and their evaluations.
 
     It is one class because storing and evaluating depend on each other: a snapshot may be pruned only once its score is
-    known, and a run that goes back to a checkpoint takes back both.
+    known, and a rollback to a checkpoint reverts both.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class PolicyRecorder:
         stop: Callable[[], bool], launcher: Callable[[], StandaloneLauncher],
         make_evaluator: MakeEvaluator = make_evaluator_of,
     ):  # fmt: skip
-        """`stop`: whether the user has asked the run to end. `launcher` makes what starts evaluation workers;
-        `make_evaluator`, what plays in this process."""
+        """`stop`: whether the user has asked the run to end. `launcher` creates the launcher of evaluation workers;
+        `make_evaluator` the evaluators of this process."""
         self._make_evaluator = make_evaluator
         self.asked, self._report_event, self._stop = asked, report_event, stop
         self.store, self.log = PolicyStore(run_dir), EvaluationLog(run_dir)
@@ -125,7 +125,7 @@ class PolicyRecorder:
     # Snapshots
 
     def policies(self, snapshot: TakenSnapshot) -> Policy | Policies:
-        """The policies of a snapshot, to act with."""
+        """The policies of a snapshot, ready to act."""
         made = {
             group: Policy(
                 self._algorithm.for_group(group),
@@ -138,7 +138,7 @@ class PolicyRecorder:
         return next(iter(made.values())) if len(made) == 1 else Policies(made)
 
     def take(self, snapshot: TakenSnapshot) -> None:
-        """A snapshot that was due: keeps it, and has it evaluated."""
+        """Stores a snapshot that was due, and has it evaluated."""
         self.keep(snapshot)
         if snapshot.mark < 0:
             return
@@ -179,7 +179,7 @@ class PolicyRecorder:
             self._report_event("policy_failed", reason=reason, action="training continues")
 
     def finish(self, snapshot: TakenSnapshot) -> Iterable[RecordedEvaluation]:
-        """The run has ended with these parameters: evaluates them too, and waits for all evaluations."""
+        """Evaluates the final parameters, and waits for all evaluations."""
         if self._evaluators is None:
             return []
         if self._evaluated_at != snapshot.env_steps:
@@ -187,7 +187,7 @@ class PolicyRecorder:
         return self.wait()
 
     def rewind(self, env_steps: int) -> None:
-        """Training returns to an earlier point: what was made later will be made again."""
+        """Training returns to an earlier point: drops later snapshots and evaluations, which will be repeated."""
         # Pools of opponents keep the decision that they began with, and with it the policies of step 0.
         self.store.rewind(max(env_steps, 0) if self._pinned else env_steps)
         self.log.rewind(env_steps)
@@ -258,7 +258,7 @@ class PolicyRecorder:
         self._report_event("evaluation", reason=text, action="training waits for it")
 
     def _failed(self, snapshot: TakenSnapshot, problem: str, detail: str = "") -> None:
-        """An evaluation that has found nothing ends a run that waits for it, and no other."""
+        """Ends a run whose training waits for an evaluation that failed; other runs only record it."""
         if self.asked.eval_wait:
             raise RunFailed(f"the evaluation at {snapshot.env_steps:,} steps failed: {problem}")
         reason = f"the evaluation at {snapshot.env_steps:,} steps failed: {problem}"
@@ -266,7 +266,7 @@ class PolicyRecorder:
         self._report_event("evaluation_failed", reason=reason, action=action, detail=detail[-DETAIL:])
 
     def _score(self, found: dict[str, Any]) -> float | None:
-        """The number by which policies are compared; None where an evaluation has not found it."""
+        """The score of an evaluation; None if it has no such metric."""
         try:
             return score_of(flat(found, ""), self.asked.eval_metric)
         except RunFailed as missing:
@@ -313,7 +313,7 @@ class PolicyRecorder:
 
 
 def check_metric(metric: str | None, graph: Graph) -> None:
-    """Refuses a metric that no evaluation can find, and none where it must be chosen."""
+    """Refuses a metric that no evaluation reports, and a missing choice where there are several groups."""
     groups, learning = list(graph.spec.groups), graph.learning_groups
     known = ["return", "length", *(f"return/{group}" for group in groups if len(groups) > 1)]
     if metric is None:
@@ -335,7 +335,7 @@ def check_metric(metric: str | None, graph: Graph) -> None:
 
 
 def score_of(numbers: Mapping[str, float], metric: str | None) -> float:
-    """The number by which policies are compared: higher is better."""
+    """The score of an evaluation: higher is better."""
     name = (metric or "return").removeprefix(LOWEST)
     if name not in numbers:
         raise RunFailed(f"eval_metric={metric}: the evaluation found no {name}{nearest(name, numbers)}")

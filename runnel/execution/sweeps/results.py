@@ -20,14 +20,14 @@ SURROUNDINGS: Final = tuple(
     os.strerror(number).lower()
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.EROFS)
 )
-"""Reasons to fail that are not those of a trial's settings: the same trial may succeed once they are gone."""
+"""Failures that a trial's settings do not cause: the same trial may succeed later."""
 
 MEMORY: Final = (os.strerror(errno.ENOMEM).lower(), "resource_exhausted", "out of memory")
-"""Reasons that may be those of a trial's settings, or of what ran beside it: the trial is tried once more."""
+"""Failures that a trial's settings may cause, or other processes: the trial is repeated once."""
 
 
 class MemberOutcomes(NamedTuple):
-    """How the members of a trial have ended."""
+    """The outcomes of a trial's members."""
 
     scores: list[float | None]  # of those that were trained to the end
     failed: list[str]  # why others failed, for a reason of their own
@@ -56,7 +56,7 @@ def member_outcomes(members: Sequence[Path], steps: int) -> MemberOutcomes:
 
 
 def _is_evaluated(result: Mapping[str, Any]) -> bool:
-    """Whether a member's newest evaluation, if it is evaluated at all, is that of its end."""
+    """Whether a member's newest evaluation, if it has any, is the one at its end."""
     evaluated = result.get("evaluation")
     return evaluated is None or evaluated.get("env_steps") == result.get("env_steps")
 
@@ -83,7 +83,7 @@ def sweep_result(
     directory: Path, spec: SweepSpec, trials: Sequence[Trial], best: int | None, winner: Members | None, asked: str,
     reason: str, wall_seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """result.json of a sweep: that of its members, and its trials."""
+    """The result.json of a sweep: that of its members, and its trials."""
     members = members_file.read(directory) if members_file.holds_members(directory) else []
     status = "interrupted" if asked else "failed" if reason else "finished"
     rows = [_row(spec, number, trial, [member.directory for member in members]) for number, trial in enumerate(trials)]

@@ -1,4 +1,4 @@
-"""Sweeps: the settings of an algorithm that train best, searched for in a space.
+"""Searches a space for the settings with which an algorithm trains best.
 
     found = runnel.sweep("ppo", "gymnax:CartPole-v1", over={"learning_rate": runnel.LogUniform(1e-4, 1e-2)}, trials=64)
     found.best, found.winner.result["iqm_return"]

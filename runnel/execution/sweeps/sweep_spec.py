@@ -73,8 +73,7 @@ def _rungs(steps: int, trials: int, batch: int, eta: int, asked: int | None) -> 
 
 
 def in_iterations(spec: SweepSpec, steps_per_iteration: set[int]) -> SweepSpec:
-    """The same with rungs of whole iterations, which is what is trained; with those that were asked for, where trials
-    differ in the length of an iteration."""
+    """The specification with rungs of whole iterations, or as given if trials differ in the length of an iteration."""
     if len(steps_per_iteration) != 1:
         return spec
     (per,) = steps_per_iteration

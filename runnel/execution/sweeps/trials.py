@@ -34,7 +34,7 @@ STUDY: Final = "sweep"
 
 
 class Trial(NamedTuple):
-    """A trial that was begun."""
+    """A trial that has begun."""
 
     settings: dict[str, Any]
     record: TrialRecord
@@ -80,7 +80,7 @@ class TrialStore:
             raise UserError(f"{self._path} is not the record of the sweep in sweep.json; was one of them edited?")
 
     def trials(self) -> list[Trial]:
-        """All that were begun, by number."""
+        """All trials that have begun, by number."""
         try:
             return [self._trial(each) for each in self._stored()]
         except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -100,7 +100,7 @@ class TrialStore:
             self._storage.set_trial_intermediate_value(self._id(trial), self._spec.rungs[rung], value)
 
     def retry(self, trial: int) -> None:
-        """Records that a trial is tried again, because it has found too little memory."""
+        """Records that a trial is repeated, because it ran out of memory."""
         with _quietly(self._optuna):
             self._storage.set_trial_user_attr(self._id(trial), "retried", True)
 
@@ -193,7 +193,7 @@ class TrialStore:
 
 @contextlib.contextmanager
 def _quietly(optuna: Any) -> Iterator[None]:
-    """Optuna logs every step, and warns of what it may change one day."""
+    """Silences Optuna's log lines, and its warnings about experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -205,7 +205,7 @@ def _quietly(optuna: Any) -> Iterator[None]:
 
 
 def _labels(values: search_space.Range) -> tuple[Any, Any]:
-    """How Optuna names a setting's value, and back: its choices are numbers and text alone."""
+    """Maps values of a setting to Optuna's labels, and back: its choices are numbers and text only."""
     if not isinstance(values, Choice) or not any(isinstance(value, tuple) for value in values.values):
         return (lambda value: value), (lambda label: label)
     by_label = {repr(value): value for value in values.values}
