@@ -25,7 +25,7 @@ PARTS = ("action_mask", "active", "state")
 
 
 class View(NamedTuple):
-    """The parts of an observation, or of its space; None where it has no such part."""
+    """The parts of an observation, or of its space; None for a missing part."""
 
     seen: Any
     action_mask: Any = None
@@ -41,7 +41,7 @@ def view(observation: Any) -> View:
 
 
 def is_parted(observation: Any) -> bool:
-    """Whether an observation carries more than what is seen."""
+    """Whether an observation carries more than what the agent sees."""
     return (
         isinstance(observation, dict)
         and "observation" in observation
@@ -51,7 +51,7 @@ def is_parted(observation: Any) -> bool:
 
 
 def parted(seen: Any, action_mask: Any = None, active: Any = None, state: Any = None) -> Any:
-    """The observation (or space) of these parts: what `view` takes apart."""
+    """The observation (or space) with these parts: the inverse of `view`."""
     parts = {"action_mask": action_mask, "active": active, "state": state}
     given = {name: part for name, part in parts.items() if part is not None}
     return {"observation": seen, **given} if given else seen

@@ -51,9 +51,9 @@ class ActionHead(linen.Module):
 class ActionValues(struct.PyTreeNode):
     """Parameters of a network and of an `ActionHead`.
 
-    Where an agent has no turn (`runnel.observations`), what it does makes no difference: each action is worth the
-    mean of all. So it learns what such a moment is worth, on which the moments before it depend, and nothing about
-    what to do in it.
+    Where an agent has no turn (`runnel.observations`), its action has no effect: each action has the mean of all
+    values. So the network learns the value of such a step, which earlier steps bootstrap from, and no preference among
+    actions.
     """
 
     torso: PyTree
@@ -74,7 +74,7 @@ class ActionValues(struct.PyTreeNode):
 
     @property
     def actions(self) -> int:
-        """How many there are."""
+        """The number of actions."""
         return self.head.actions
 
     def __call__(self, observation: PyTree, key: Array | None = None) -> Array:

@@ -1,13 +1,13 @@
-"""A policy and the value of following it, with or without memory.
+"""A policy and its value function, with or without memory.
 
-An `ActorCritic` is a pytree: its parameters are the leaves, and how they are applied is part of its
-structure, so that `act` and `learn` use it without the spaces.
+An `ActorCritic` is a pytree: its parameters are the leaves, and the networks that apply them are part of its structure,
+so that `act` and `learn` use it without the spaces.
 
     actor_critic = ActorCritic.create(key, network, head_for(spec.action), zeros(spec.observation))
     distribution, value, memory = actor_critic.step(observation, memory)
 
-An observation may be parted (`runnel.observations`): the networks are given what is seen, and actions that its mask
-forbids are never drawn.
+An observation may be parted (`runnel.observations`): the networks receive the part that the agent sees, and actions
+that its mask forbids are never drawn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Prediction(NamedTuple):
 
 
 class Trunk(NamedTuple):
-    """Parameters of what lies between an observation and the two heads."""
+    """Parameters between an observation and the two heads."""
 
     network: PyTree
     core: Any  # of its `Core`; () where there is no memory
@@ -117,7 +117,7 @@ class ActorCritic(struct.PyTreeNode):
         return Prediction(_masked(distribution, legal), value, memory)
 
     def batch(self, observation: PyTree) -> Prediction:
-        """[N] of any N observations, where there is no memory."""
+        """[N] evaluates any N observations; without memory."""
         return self.unroll(observation, (), ())
 
     def _each(
@@ -138,7 +138,7 @@ class ActorCritic(struct.PyTreeNode):
         return (one, other), jax.tree.map(lambda *x: jnp.stack(x, axis), one_memory, other_memory)
 
     def _read(self, features: Any, joint: bool) -> tuple[ActionDistribution, Array]:
-        """From the features of the policy and of the value."""
+        """Distribution and value, from the features of the policy and of the value."""
         if joint:
             distribution, value = self._read_jointly(features[:, None])
             return jax.tree.map(itemgetter(0), distribution), value[0]

@@ -1,4 +1,4 @@
-"""The actor-critic that an algorithm's settings ask for, for one agent's spaces."""
+"""Builds the actor-critic that an algorithm's settings describe, for one agent's spaces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ActorCriticSettings(Protocol):
 
 
 def actor_critic_for(settings: ActorCriticSettings, key: Array, spec: AgentSpec) -> ActorCritic:
-    """For what its agents see; actions that a mask in their observations forbids are never drawn."""
+    """The actor-critic for an agent's spaces; actions that a mask in its observations forbids are never drawn."""
     check_mask(spec)
     network = networks.resolve(settings.network, view(spec.observation).seen, settings.hidden, settings.activation)
     return ActorCritic.create(

@@ -1,11 +1,11 @@
-"""Agents that act on what each of them sees, and are judged by what is known of all.
+"""Decentralised policies with a centralised value.
 
-Acting needs the policy alone; the value, which looks at the state of the whole environment, is for learning.
+Acting needs only the policy; the value, which sees the state of the whole environment, is for learning.
 
     distribution, memory = policy.step(observation, memory, agent)
     value = critic(observation, agent)
 
-An `agent` is identified by its number in the group, for which a column's index will do.
+An `agent` is identified by its number in the group, or by a column's index.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ class AgentPolicy(struct.PyTreeNode):
 
 
 class StateValue(struct.PyTreeNode):
-    """Parameters of a value of the state, of what an agent sees in it and of which one it is, and how to apply them.
+    """Parameters of a value function and how to apply them. Its inputs are the state, the agent's observation and its
+    number.
 
-    An environment of one agent may have no state: then what the agent sees is the state.
+    An environment of one agent may have no state: then the agent's observation is the state.
     """
 
     torso: PyTree
@@ -104,7 +105,7 @@ class StateValue(struct.PyTreeNode):
         return cls(torso, dense(1, 1.0).init(last_key, network.apply(torso, known)), network, spec.agents, whole)
 
     def __call__(self, observation: PyTree, agent: Array | int) -> Array:
-        """[] of one observation that has been through `with_state`."""
+        """[] the value for one observation that has been through `with_state`."""
         known = beside(view(observation).seen, _besides(observation, agent, self.agents))
         value: Any = dense(1).apply(self.critic, self.network.apply(self.torso, known))
         return jnp.squeeze(value, -1)

@@ -16,7 +16,7 @@ from runnel.nn.networks import default_float
 from runnel.types import Array, PyTree
 
 Memory = Literal["none", "gru", "lstm"]
-"""The kinds of memory that an algorithm's settings can ask for."""
+"""The kinds of memory that an algorithm's settings can select."""
 
 
 class Core(Protocol):
@@ -30,7 +30,7 @@ class Core(Protocol):
     def init(self, key: Array, features: Array) -> Any: ...
 
     def initial_memory(self) -> PyTree:
-        """That of an episode's beginning: zeros."""
+        """The memory at the beginning of an episode: zeros."""
         ...
 
     def step(self, params: Any, memory: PyTree, features: Array) -> PyTree:
@@ -42,7 +42,7 @@ class Core(Protocol):
         ...
 
     def output(self, memory: PyTree) -> Array:
-        """[..., size] what later layers are given of it."""
+        """[..., size] the output for later layers."""
         ...
 
 

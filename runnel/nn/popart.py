@@ -21,10 +21,10 @@ import jax.numpy as jnp
 from runnel.types import Array
 
 STEP = 1e-2
-"""How far the statistics move to those of one more batch; of the first hundred batches they are the mean."""
+"""The step of the statistics towards those of one more batch; over the first hundred batches they are the mean."""
 
 LEAST, MOST = 1e-4, 1e6
-"""Bounds of the deviation: targets that are all alike have none."""
+"""Bounds of the deviation, which is 0 for constant targets."""
 
 
 class Moments(NamedTuple):
@@ -64,7 +64,7 @@ def normalised(statistics: PopArt | None, target: Array) -> Array:
 
 
 def relative(statistics: PopArt | None, advantage: Array) -> Array:
-    """A difference of values, in deviations: so the policy's loss keeps its scale too (Hessel et al., 2019)."""
+    """Normalises a difference of values, so that the policy's loss keeps its scale too (Hessel et al., 2019)."""
     return advantage if statistics is None else advantage / statistics.deviation
 
 

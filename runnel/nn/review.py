@@ -27,9 +27,9 @@ def predict(actor_critic: ActorCritic, observation: PyTree, first: Array, memory
 
 
 def review(actor_critic: ActorCritic, trajectory: Trajectory) -> Review:
-    """Policy and values of every step, the network gone through once.
+    """Policy and values of every step, with one pass through the network.
 
-    With memory, each column is gone through from the memory its first step was acted on with.
+    With memory, each column is unrolled from the memory with which its first step was acted on.
     """
     prediction = predict(actor_critic, trajectory.observation, trajectory.first, trajectory.memory)
     # A bootstrap is a target, and nothing is learnt through a target.

@@ -22,7 +22,7 @@ def named(metrics: PyTree) -> dict[str, Array]:
 
 
 def summed(metrics: dict[str, Array], ended: Array) -> dict[str, Array]:
-    """By name: [2] the sum of a metric [T, E] where episodes `ended` [T, E], and of how many; of finite values."""
+    """By name: [2] the sum of a metric [T, E] where episodes `ended` [T, E], and their number; finite values only."""
     if not metrics:
         return {}
     values = jnp.stack([jnp.asarray(value, jnp.float32) for value in metrics.values()])  # [M, T, E]

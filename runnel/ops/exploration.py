@@ -1,4 +1,4 @@
-"""Exploration: among discrete actions, and with actions within bounds, in units in which these reach from -1 to 1."""
+"""Exploration for discrete actions, and for bounded actions in units (from -1 to 1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import optax
 from runnel.types import Array
 
 GOLDEN = round(2**32 * (5**0.5 - 1) / 2)
-"""The golden ratio less 1 as a share of 2 ** 32: a product of 32 bits loses its whole part by itself."""
+"""The golden ratio less 1, times 2 ** 32: products wrap around at 32 bits, which leaves the fractional part."""
 
 # Among discrete actions
 
@@ -20,7 +20,7 @@ def legal_only(q: Array, action_mask: Array | None) -> Array:
 
 
 def epsilon_greedy(key: Array, q: Array, epsilon: Array | float, action_mask: Array | None = None) -> Array:
-    """[] the best of the legal actions, or with probability `epsilon` any of them."""
+    """[] the best of the legal actions, or with probability `epsilon` a random one."""
     explore_key, action_key = jax.random.split(key)
     anything = jax.random.categorical(action_key, legal_only(jnp.zeros_like(q), action_mask))
     explores = jax.random.bernoulli(explore_key, epsilon)
@@ -57,7 +57,7 @@ def with_noise(key: Array, action: Array, deviation: float) -> Array:
 
 
 def warmed_up(key: Array, action: Array, updates: Array) -> Array:
-    """The action, or any other with equal probability while the policy has learnt nothing: before its first update.
+    """The action, or a uniformly random one before the policy's first update.
 
     The replay's `min_size` determines how long that is. Steps need not be counted: the number of updates is part of the
     parameters, which every worker that acts has, and `key` is that of the step and the column.

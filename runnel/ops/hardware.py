@@ -19,7 +19,7 @@ def launch_bound() -> bool:
 
 
 def plain() -> bool:
-    """Whether to use the form that any device and any other program can run."""
+    """Whether to use the form that runs on any device and in any other program."""
     return _PLAIN.get()
 
 

@@ -42,7 +42,7 @@ def policy_terms(
 
 
 def clipped_value_loss(value: Array, target: Array, v_acted: Array, clip: float | None) -> Array:
-    """[...] half the squared error, or where that is more, that of the value held within `clip` of what it was."""
+    """[...] half the squared error, or that of the value clipped to within `clip` of the old one if it is larger."""
     loss = optax.l2_loss(value, target)
     if clip is None:
         return loss

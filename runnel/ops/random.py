@@ -1,7 +1,7 @@
-"""Every random number of a run, named by (seed, purpose, step, index) and never by a worker's rank.
+"""Random keys of a run, determined by (seed, purpose, step, index) and never by a worker's rank.
 
-That is what makes distributions compute the same training: any worker that steps column 17 at step 4096, in
-any batch, draws the same number.
+So all distributions compute the same training: any worker that steps column 17 at step 4096, in any batch, draws the
+same number.
 """
 
 from typing import Final

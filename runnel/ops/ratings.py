@@ -24,15 +24,15 @@ from runnel.payoffs import PayoffTable
 SCALE: Final = 400 / math.log(10)
 """Rating points of one unit of log-odds."""
 PRIOR_GAMES: Final = 0.5
-"""Against the anchor, drawn."""
+"""The number of drawn prior games against the anchor."""
 QUANTILE: Final = 1.959963984540054
 """The quantile of the normal distribution for 95% intervals, in standard deviations."""
 MOST_STEPS: Final = 200
-"""Newton's method takes about ten."""
+"""The largest number of Newton's iterations; it takes about ten."""
 
 
 class Rating(NamedTuple):
-    """A player's rating with its 95% confidence interval; NaN where no games join it to the anchor."""
+    """A player's rating with its 95% confidence interval; NaN if no games connect it to the anchor."""
 
     rating: float
     low: float
@@ -104,7 +104,7 @@ def bradley_terry(wins: np.ndarray, anchor: int) -> BradleyTerry:
 
 
 def _joined(played: np.ndarray, start: int) -> list[int]:
-    """Players whom a chain of games joins to `start`, and `start` itself."""
+    """Players whom a chain of games connects to `start`, and `start` itself."""
     reached = np.zeros(len(played), bool)
     reached[start] = True
     while True:

@@ -66,12 +66,12 @@ def advantages(
 
 
 def lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
-    """[T, B] the lambda-returns of every column."""
+    """[T, B] the lambda-returns of every column, by the form that is faster on this device."""
     return (parallel_lambda_returns if launch_bound() else serial_lambda_returns)(r_t, discount_t, v_t, lambda_t)
 
 
 def serial_lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
-    """Step by step, from the last one back."""
+    """The lambda-returns by a backward loop over the steps."""
 
     def body(g_t: Array, step: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
         r, discount, v, lambda_ = step
@@ -82,9 +82,9 @@ def serial_lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: A
 
 
 def parallel_lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
-    """The same in log T steps: on an accelerator, the others take a kernel or more for each.
+    """The lambda-returns in log T steps: on an accelerator, the loop takes a kernel or more for each step.
 
-    `g_tm1 = bootstrapped + decay * g_t` is a linear recurrence, and those can be joined in any order.
+    `g_tm1 = bootstrapped + decay * g_t` is a linear recurrence, which is associative.
     """
 
     def join(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:

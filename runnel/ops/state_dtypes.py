@@ -1,7 +1,7 @@
-"""Types that a scan can carry: what the `reset` and the `step` of somebody else's JAX environment can share.
+"""Finds dtypes of a JAX environment's state that `reset` and `step` can share, so that a scan can carry it.
 
-Environments are written without a thought for types: a reset makes a Python 0 of what a step makes an array, or adds
-booleans to integers. A step that runs alone never notices; a scan refuses a state that changes its type.
+Environments often ignore dtypes: a reset makes a Python 0 where a step makes an array, or adds booleans to integers. A
+single step works, but a scan refuses a state that changes its type.
 """
 
 from __future__ import annotations
