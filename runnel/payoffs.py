@@ -22,7 +22,7 @@ FORMAT: Final = 1
 MOST_RESULTS: Final = 1_000_000
 """How many results a table may have, one for each pair and role."""
 MOST_CHARACTERS: Final = 4096
-"""Of a key or a role."""
+"""The longest key or role."""
 MOST_GAMES: Final = 2.0**53
 """Whole numbers up to here are exact as floats; also the limit of a sum of returns."""
 
@@ -138,7 +138,7 @@ class PayoffTable:
         self, points: Callable[[GameResult], tuple[float, float]], players: Sequence[str], role: str | None,
         opponents: Sequence[str] | None,
     ) -> np.ndarray:  # fmt: skip
-        """[N, M] of the points that a result gives to its player and to the opponent, the mean of a game."""
+        """[N, M] the mean, per game, of the points that `points(result)` assigns to the player and the opponent."""
         others = players if opponents is None else opponents
         rows, columns = ({key: i for i, key in enumerate(dict.fromkeys(keys))} for keys in (players, others))
         sums, games = np.zeros((2, len(rows), len(columns)))
@@ -170,7 +170,7 @@ class PayoffTable:
         return tuple(sorted({result.role for result in self.results}))
 
     def to_json(self) -> dict[str, Any]:
-        """The table as JSON. The same results give the same text, in whatever order they were added."""
+        """The table as JSON. It depends on the results alone, not on the order in which they were added."""
         return {"format": FORMAT, "fields": list(GameResult._fields), "results": [list(each) for each in self.results]}
 
     @classmethod
@@ -201,7 +201,7 @@ class PayoffTable:
         return self.roles()
 
     def _recorded(self, player: str, opponent: str, role: str | None) -> GameResult:
-        """What was recorded from the side of `player`."""
+        """The recorded results of `player` against `opponent`, added up over roles if `role` is None."""
         roles = self._roles if role is None else (role,)
         found = [self._by_pair[pair] for name in roles if (pair := (name, player, opponent)) in self._by_pair]
         return functools.reduce(_sum, found, GameResult(player, opponent))
@@ -224,7 +224,7 @@ def _result(row: Any, number: int) -> GameResult:
 
 
 def _checked(result: GameResult, where: str) -> GameResult:
-    """The result with its numbers as floats; an error says where it was found."""
+    """The result with its numbers as floats. Raises UserError, which begins with `where`, if it is invalid."""
     problem = _problem(result)
     if problem:
         raise UserError(f"{where}: {problem}")
@@ -233,7 +233,7 @@ def _checked(result: GameResult, where: str) -> GameResult:
 
 
 def _problem(result: GameResult) -> str:
-    """What is wrong with a result; empty if nothing is."""
+    """The reason why a result is invalid; empty if it is valid."""
     for name in ("player", "opponent", "role"):
         text = getattr(result, name)
         least = 0 if name == "role" else 1

@@ -25,7 +25,7 @@ Settings = Mapping[str, float]
 
 
 class Decision(NamedTuple):
-    """What a member goes on with."""
+    """The learner state and settings with which a member continues."""
 
     parent: int  # the member whose learner state it gets; its own number where it keeps its own
     settings: Settings = {}  # noqa: RUF012  (never changed) that change, from now on
@@ -41,12 +41,12 @@ class PopulationRule:
     every: int
 
     objective: str = "return"
-    """What members are compared by: `return`, `length`, `return/GROUP` or `env/NAME`, of the newest evaluation or,
-    without evaluations, of the newest episodes; `min:NAME` where less is better."""
+    """The score of a member: `return`, `length`, `return/GROUP` or `env/NAME` of the newest evaluation or, without
+    evaluations, of the newest episodes; `min:NAME` if lower is better."""
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """Settings that may come to differ between members: arguments of the compiled program from the beginning."""
+        """The settings that may differ between members: arguments of the compiled program from the beginning."""
         return ()
 
     def initial(self, rng: np.random.Generator, members: int) -> list[Settings]:
@@ -60,7 +60,7 @@ class PopulationRule:
         """A decision for each member.
 
         `rng` is the same for the same seed and round. `round`: 1, 2 and so on. `scores`: [M], higher is better; minus
-        infinity for a member that has failed, or has no score yet. `settings`: [M], the values of `varying` now.
+        infinity for a member that has failed, or has no score yet. `settings`: [M], the current values of `varying`.
 
         A member whose state is copied keeps its own state: its `parent` is itself.
         """
@@ -95,11 +95,11 @@ class PBT(PopulationRule):
     perturb: dict[str, FloatRange] = field(default_factory=dict)
     """Settings that are multiplied."""
     resample: dict[str, FloatRange] = field(default_factory=dict)
-    """Settings that are drawn anew."""
+    """Settings that are sampled independently of their old values."""
     factors: tuple[float, ...] = (0.8, 1.25)
     """One of these is drawn for each setting in `perturb`."""
     objective: str = "return"
-    """What members are compared by."""
+    """The score of a member, see `PopulationRule.objective`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile <= 0.5:

@@ -79,7 +79,7 @@ SMALLEST_IMAGE: Final = 36
 
 
 def channel_axis(leaf: Leaf) -> int | None:
-    """Where an image has its channels: -1 of `[H, W, C]` and `[H, W]`, 0 of `[C, H, W]`; None of what is no image."""
+    """The channel axis of an image: -1 for `[H, W, C]` and `[H, W]`, 0 for `[C, H, W]`; None for other leaves."""
     if len(leaf.shape) not in (2, 3):
         return None
     if min(leaf.shape[:2]) >= SMALLEST_IMAGE:
@@ -103,16 +103,16 @@ class NativeFormat:
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """What one group of agents sees and does: the `spec` that `Algorithm.init` is given.
+    """The observation and action spaces of one group of agents: the `spec` that `Algorithm.init` receives.
 
-    `observation` is a tree of spaces; `action` a single `Discrete`, `MultiDiscrete` or `Box`. With
-    `agents > 1`, the group has that many agents in each environment, all sharing one policy, and the
-    environment's arrays for the group have a leading axis of that size. `names` are what the environment calls these
-    agents, in the order of that axis, if it names them.
+    `observation` is a tree of spaces; `action` a single `Discrete`, `MultiDiscrete` or `Box`. With `agents > 1`, the
+    group has that many agents in each environment, all sharing one policy, and the environment's arrays for the group
+    have a leading axis of that size. `names` are the environment's names for these agents, in the order of that axis,
+    if it has any.
 
-    A group need not play in every environment: with `plays`, that of index i is one of its own where
-    `plays[i % len(plays)]`. In the others it is shown what goes on there, but what it does has no effect, and
-    neither trajectories nor returns have it.
+    A group need not play in every environment: with `plays`, it plays in environment i where `plays[i % len(plays)]` is
+    true. In the others it receives observations, but its actions have no effect, and its columns are left out of
+    trajectories and returns.
     """
 
     observation: Space
@@ -129,7 +129,7 @@ class AgentSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment is, known before any step of it runs."""
+    """The name, groups and episode limit of an environment, known before it is stepped."""
 
     name: str
     groups: Mapping[str, AgentSpec]
@@ -145,7 +145,7 @@ class EnvSpec:
 
 
 class Act(NamedTuple):
-    """What `Algorithm.act` gives for one observation."""
+    """The result of `Algorithm.act` for one observation."""
 
     action: Array
     memory: PyTree = ()  # carried to the agent's next step

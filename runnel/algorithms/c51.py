@@ -1,7 +1,7 @@
-"""Categorical Q-learning, C51 (Bellemare et al., 2017): learns how returns are distributed, not only their mean.
+"""Categorical DQN, C51 (Bellemare et al., 2017): learns the distribution of each action's return.
 
-A return is one of `atoms` numbers from `v_min` to `v_max`, and what is learnt of an action is how probable each of them
-is. With the settings that DQN has too, all of them on, it is what Hessel et al. (2018) call Rainbow.
+The distribution has `atoms` support points from `v_min` to `v_max`. With all of DQN's extensions switched on it is
+Rainbow (Hessel et al., 2018).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, ze
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: Any  # ActionValues, of logits; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] what epsilon falls by
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     target: Any  # ActionValues
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     loss: Array
     mean_value: Array
@@ -118,15 +118,15 @@ class C51(Algorithm):
         return Act(exploration.epsilon_greedy(action_key, q, epsilon, view(observation).action_mask))
 
     def support(self) -> Array:
-        """[atoms] the support: the returns that have a probability each."""
+        """[atoms] the support of the return distribution."""
         return jnp.linspace(self.v_min, self.v_max, self.atoms)
 
     def mean(self, logits: Array) -> Array:
-        """[...] of the distributions `[..., atoms]`."""
+        """[...] the means of the distributions `[..., atoms]`."""
         return jax.nn.softmax(logits) @ self.support()
 
     def epsilon(self, params: Params) -> Array:
-        """The probability of a random action, the highest of all environments'."""
+        """The probability of a random action in the environment that explores most."""
         steps = params.updates * (self.batch / self.samples_per_insert)
         return exploration.annealed(steps, self.epsilon_start, self.epsilon_end, self.epsilon_steps, self.noisy)
 

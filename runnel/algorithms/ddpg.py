@@ -1,4 +1,4 @@
-"""Deep deterministic policy gradient (Lillicrap et al., 2016): follows the slope of a critic's values of actions."""
+"""Deep deterministic policy gradient (Lillicrap et al., 2016): a critic from replay, and a policy by its gradient."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: Any  # DeterministicPolicy; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] actions are random before the first
 
 
 class Networks(NamedTuple):
-    """What is learnt, and how it is to change."""
+    """The learnt networks, or their gradients."""
 
     policy: Any  # DeterministicPolicy
     critics: Any  # Critics
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critics: Any  # Critics
@@ -44,7 +44,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     critic_loss: Array
     policy_loss: Array
@@ -54,7 +54,7 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class DDPG(Algorithm):
-    """Learns from replayed transitions the value of actions, and the action whose value is highest."""
+    """Learns the value of actions from replayed transitions, and the action with the highest value."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99

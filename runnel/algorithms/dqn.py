@@ -1,8 +1,8 @@
-"""Deep Q-learning (Mnih et al., 2015) with what was found to help it.
+"""Deep Q-learning (Mnih et al., 2015): double, dueling, noisy, n-step, prioritised replay, Ape-X.
 
-Double estimates (van Hasselt et al., 2016), dueling streams (Wang et al., 2016), noisy layers (Fortunato et al., 2018),
-n-step returns, prioritised replay (Schaul et al., 2016) and, for many actors, an epsilon for each environment: under
-`async` that is Ape-X (Horgan et al., 2018).
+The settings switch on double Q-learning (van Hasselt et al., 2016), dueling streams (Wang et al., 2016), noisy layers
+(Fortunato et al., 2018), n-step returns and prioritised replay (Schaul et al., 2016). With an epsilon per environment
+and `async`, it is Ape-X (Horgan et al., 2018).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, ze
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: Any  # ActionValues; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] what epsilon falls by
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     target: Any  # ActionValues
@@ -42,7 +42,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     loss: Array
     mean_value: Array
@@ -114,7 +114,7 @@ class DQN(Algorithm):
         return Act(exploration.epsilon_greedy(action_key, q, epsilon, view(observation).action_mask))
 
     def epsilon(self, params: Params) -> Array:
-        """The probability of a random action, the highest of all environments'."""
+        """The probability of a random action in the environment that explores most."""
         steps = params.updates * (self.batch / self.samples_per_insert)
         return exploration.annealed(steps, self.epsilon_start, self.epsilon_end, self.epsilon_steps, self.noisy)
 

@@ -1,6 +1,6 @@
-"""Multi-agent PPO (Yu et al., 2022): policies that act on what each agent sees, and a value that knows the whole state.
+"""Multi-agent PPO (Yu et al., 2022): policies that act on each agent's observation, and a centralised value.
 
-The value is for learning alone: agents that act need nobody to tell them what others see. For actors that lag under an
+Only learning uses the value, which sees the whole state, so agents act without it. For stale actors under an
 asynchronous distribution, advantages are V-trace's, as in PPO.
 """
 
@@ -27,21 +27,21 @@ from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: AgentPolicy
     observations: list[statistics.Statistics | None]  # empty where observations are taken as they are
 
 
 class Networks(NamedTuple):
-    """What gradients change."""
+    """The networks that gradients update."""
 
     policy: Any  # AgentPolicy; `Any`, for optax knows no such tree of arrays
     critic: Any  # StateValue
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critic: StateValue
@@ -51,14 +51,14 @@ class State(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting hands to learning."""
+    """Outputs of `act` that `learn` uses."""
 
     sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
     log_prob: Array  # []
 
 
 class Batch(NamedTuple):
-    """What is learnt from: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
+    """The input of the loss: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
 
     observation: PyTree  # [T, B, ...] with the state
     agent: Array  # [T, B] its column
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     policy_loss: Array
     value_loss: Array
@@ -128,7 +128,7 @@ class MAPPO(Algorithm):
 
     @property
     def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
-        """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
+        """Low, because a version is several epochs of steps, whereas in A2C and IMPALA it is a single step."""
         return 0 if self.advantages == "gae" else self.staleness
 
     def for_staleness(self, staleness: int) -> MAPPO:
@@ -233,7 +233,7 @@ class MAPPO(Algorithm):
         )
 
     def loss(self, networks: Networks, batch: Batch) -> tuple[Array, Metrics]:
-        """Of a batch or a minibatch, and what is reported of it."""
+        """The loss of a batch or a minibatch, and its metrics."""
         policy: AgentPolicy = networks.policy
         if self.memory == "none":
             distribution, _ = jax.vmap(policy.step, (0, None, 0))(batch.observation, (), batch.agent)
@@ -253,13 +253,13 @@ class MAPPO(Algorithm):
         return loss, Metrics(terms.loss, value_loss, *terms[1:], zero, zero)
 
     def _policies(self, policy: AgentPolicy, observation: PyTree, first: Array, memory: PyTree, agent: Array) -> Any:
-        """[T, B] what each agent may do at every step of its column."""
+        """[T, B] each agent's action distribution at every step of its column."""
         if self.memory == "none":
             return jax.vmap(jax.vmap(policy.step, (0, None, 0)), (0, None, 0))(observation, (), agent)[0]
         return jax.vmap(policy.unroll, (1, 1, 0, 1), 1)(observation, first, memory, agent)
 
     def _seen(self, params: Params, observation: PyTree) -> PyTree:
-        """An observation as the networks see it."""
+        """The normalised observation."""
         return statistics.normalise(params.observations, observation) if self.normalise_observations else observation
 
     def _optimiser(self) -> optax.GradientTransformation:

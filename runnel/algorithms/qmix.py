@@ -1,7 +1,7 @@
-"""QMIX (Rashid et al., 2018): a team's value is a mixture of its agents', which rises wherever one of theirs does.
+"""QMIX (Rashid et al., 2018): a team's value is a monotonic mixture of its agents' values.
 
-As in VDN, the team learns as one and each agent acts alone on values of its own. Here a mixing network computes the
-team's value from these; its weights are computed from the state. Only learning sees the state.
+As in VDN, the team learns from its shared reward and each agent acts on its own values. A mixing network computes the
+team's value from these; its weights are computed from the state, which only learning sees.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: TeamValues
     updates: Array  # [] what epsilon falls by
 
 
 class MixedValues(NamedTuple):
-    """What is learnt: the values of the agents, and how they mix."""
+    """The learnt networks: the agents' values and the mixer."""
 
     values: TeamValues
     mixer: Mixer
 
     def __call__(self, observation: PyTree, action: Array) -> Array:
-        """[] the value of what a team does."""
+        """[] the value of a team's joint action."""
         return self.mixer(self.values.of(observation, action), observation)
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     mixer: Mixer
@@ -54,7 +54,7 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     loss: Array
     mean_value: Array
@@ -63,7 +63,7 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class QMIX(Algorithm):
-    """Learns values of each agent's actions, and how states mix them, from replayed steps of whole teams."""
+    """Learns values of each agent's actions, and their mixture by the state, from replayed steps of whole teams."""
 
     learning_rate: float = 5e-4
     discount: float = 0.99
@@ -126,7 +126,7 @@ class QMIX(Algorithm):
         return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)(steps)
 
     def transitions(self, trajectory: Trajectory, agents: int) -> Transition:
-        """[T * E] of whole teams: what they see and do is `[agents, ...]`."""
+        """[T * E] transitions of whole teams: observations and actions are `[agents, ...]`."""
         return n_step_transitions(teams.together(trajectory, agents), self.n_step, self.discount)
 
     def gradient(self, state: State, batch: Transition, key: Array) -> tuple[MixedValues, Metrics]:

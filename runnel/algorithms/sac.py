@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al., 2018) with a temperature that is learnt: acts well, and as randomly as asked."""
+"""Soft actor-critic (Haarnoja et al., 2018), learnt temperature: maximises return and policy entropy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: Any  # StochasticPolicy; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] actions are random before the first
 
 
 class Learnt(NamedTuple):
-    """What is learnt, and how it is to change."""
+    """The learnt networks, or their gradients."""
 
     policy: Any  # StochasticPolicy
     critics: Any  # Critics, two
@@ -37,7 +37,7 @@ class Learnt(NamedTuple):
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critics: Any  # Critics
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     critic_loss: Array
     policy_loss: Array
@@ -59,7 +59,7 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class SAC(Algorithm):
-    """Learns from replayed transitions what two critics agree on, and a policy as random as the task allows."""
+    """Learns from replayed transitions: the smaller value of two critics, and a policy of high value and entropy."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99

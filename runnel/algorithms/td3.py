@@ -1,4 +1,4 @@
-"""Twin delayed DDPG (Fujimoto et al., 2018): doubts its critics, and changes its policy less often than them."""
+"""Twin delayed DDPG (Fujimoto et al., 2018): two critics against overestimation, delayed policy updates."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: Any  # DeterministicPolicy; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] actions are random before the first, and the policy changes every few
 
 
 class Networks(NamedTuple):
-    """What is learnt, and how it is to change."""
+    """The learnt networks, or their gradients."""
 
     policy: Any  # DeterministicPolicy
     critics: Any  # Critics, two
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critics: Any  # Critics
@@ -46,7 +46,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     critic_loss: Array
     policy_loss: Array
@@ -56,7 +56,7 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class TD3(Algorithm):
-    """Learns from replayed transitions what two critics agree on, and the action that one of them values most."""
+    """Learns from replayed transitions: the smaller value of two critics, and a deterministic policy."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99
@@ -139,7 +139,7 @@ class TD3(Algorithm):
         return State(Params(policy, updates), critics, target, policy_optimiser, critic_optimiser)
 
     def smoothed(self, action: Array, key: Array) -> Array:
-        """Target actions `[batch, n]` with a little noise, within bounds."""
+        """Target actions `[batch, n]` with noise, clipped to the bounds."""
         limit = self.target_noise_clip
         noise = self.target_noise * jax.random.normal(key, action.shape, action.dtype)
         return jnp.clip(action + jnp.clip(noise, -limit, limit), -1.0, 1.0)

@@ -1,8 +1,8 @@
-"""Value decomposition (Sunehag et al., 2018): a team's value is the sum of its agents'.
+"""Value decomposition (Sunehag et al., 2018): a team's value is the sum of its agents' values.
 
-The team learns as one from what it is paid together, and each agent acts alone: where a sum is greatest, so is each of
-its parts. Agents share one network, and tell themselves apart by number. Any value that is not such a sum is missed,
-however long it is learnt; QMIX misses less.
+The team learns from its shared reward, and each agent acts on its own values: the action that maximises each agent's
+value also maximises the sum. Agents share one network, which receives the agent's number. A value that is not such a
+sum cannot be represented; QMIX represents more.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: Any  # TeamValues; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] what epsilon falls by
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     target: Any  # TeamValues
@@ -43,7 +43,7 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     loss: Array
     mean_value: Array
@@ -108,7 +108,7 @@ class VDN(Algorithm):
         return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)(steps)
 
     def transitions(self, trajectory: Trajectory, agents: int) -> Transition:
-        """[T * E] of whole teams: what they see and do is `[agents, ...]`."""
+        """[T * E] transitions of whole teams: observations and actions are `[agents, ...]`."""
         return n_step_transitions(teams.together(trajectory, agents), self.n_step, self.discount)
 
     def gradient(self, state: State, batch: Transition, key: Array) -> tuple[TeamValues, Metrics]:

@@ -1,4 +1,4 @@
-"""The fields of a dataclass as a help text shows them: type, default, and what its source says of each."""
+"""The fields of a dataclass as a help text shows them: type, default, and description from the source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runnel.config.settings import default_text, hints_of
 
 
 class Setting(NamedTuple):
-    """A field of a dataclass, in words."""
+    """A field of a dataclass, as text."""
 
     name: str
     type: str
@@ -27,7 +27,7 @@ class Setting(NamedTuple):
 
 
 def describe(cls: type) -> list[Setting]:
-    """A dataclass's fields, with the comment or docstring that stands beside each in the source."""
+    """A dataclass's fields, each with the comment or docstring beside it in the source."""
     hints, docs = hints_of(cls), {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -64,7 +64,7 @@ def _docs_in_source(cls: type) -> dict[str, str]:
 
 
 def field_docs(node: ast.ClassDef, source: str, module: str = "") -> dict[str, str]:
-    """What is said of each field of a class: the string under it, the comment that ends its line, or a shared text."""
+    """The description of each field of a class: the string under it, the comment that ends its line, or a shared text."""
     docs = {}
     comments, shared = _comments(source), setting_descriptions.defaults_of(module)
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):

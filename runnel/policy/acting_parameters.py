@@ -1,4 +1,4 @@
-"""What acting depends on: which of a learner's parameters, and which settings."""
+"""Finds the parameters and settings of a learner that acting depends on."""
 
 from __future__ import annotations
 

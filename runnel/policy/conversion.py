@@ -55,8 +55,8 @@ def read_traced(spec: AgentSpec, obs: PyTree) -> PyTree:
 
 
 def completed(spec: AgentSpec, obs: Any, mask: Any = None) -> Any:
-    """An observation with all its parts. Those that are not given allow all actions, say that the agent acts, and
-    have no state, at which no policy looks."""
+    """An observation with all its parts. Missing parts are filled in: all actions legal, the agent active, a state of
+    zeros (which no policy uses)."""
     space = spec.observation
     parts = view(space)
     if mask is not None and parts.action_mask is None:

@@ -1,4 +1,4 @@
-"""A trained policy to hold: it acts on observations as the environment gives them, outside of any run.
+"""A trained policy that acts on observations in the environment's own format, outside of a run.
 
     policy = runnel.load("runs/cartpole")
     observation, _ = env.reset()
@@ -45,9 +45,9 @@ class Policy:
         seed: int = 0,
         where: str = "this policy",
     ):
-        """`arrays`: the learner's parameters by name, of which acting needs those below `params`. `seed`: of exploring.
+        """`arrays`: the learner's parameters by name; acting uses those below `params`. `seed`: of exploration.
 
-        `where`: what errors call the file that it comes from.
+        `where`: the name of the policy's file in errors.
         """
         self.algorithm, self.config, self.spec, self.arrays = algorithm, config, config.spec, dict(arrays)
         self.acts_with = rollout_act(algorithm, config.group, config.spec)  # what the loop gives to a rollout
@@ -62,11 +62,11 @@ class Policy:
     # Acting
 
     def act(self, obs: Any, first: Any = None, mask: Any = None, explore: bool = False) -> Any:
-        """The action on one observation, or the actions on a batch of them, as NumPy in the environment's own format.
+        """The action for one observation, or the actions for a batch of them, as NumPy in the environment's own format.
 
-        Whether `obs` is a batch follows from the shapes of the spec. A dict from agents' names to observations gives a
-        dict of actions. `first`: whether an episode begins here, for each row; the memory of such rows starts fresh. A
-        new policy starts fresh everywhere. `mask`: the legal actions, where the policy was trained with masks.
+        Whether `obs` is a batch follows from the shapes of the spec. A dict from agents' names to observations returns
+        a dict of actions. `first`: whether an episode begins here, for each row; this resets the memory of the row. A
+        new policy begins with empty memory. `mask`: the legal actions, where the policy was trained with masks.
         """
         if self.spec.names and isinstance(obs, Mapping) and obs and obs.keys() <= set(self.spec.names):
             return self._act_by_name(obs, first, mask, explore)

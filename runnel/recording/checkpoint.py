@@ -1,8 +1,8 @@
-"""The checkpoints of a run: everything it needs to go on, written so that a cut-short one is never taken for whole.
+"""The checkpoints of a run, written so that an interrupted write is never read as a whole checkpoint.
 
 `checkpoints/NUMBER/` holds `state` (and `replay`, in the newest one only: it may be large), each a directory of named
 arrays (`array_store.py`), `counters.json`, and `manifest.json`, written last, with the size and hash of every file
-(`checkpoint_directory.py`). A directory is made under a temporary name and renamed; `latest` points to the newest.
+(`checkpoint_directory.py`). A directory is written under a temporary name and renamed; `latest` points to the newest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _removed: deque[int] = deque()
 """Descriptors of removed directories in which threads may still try to write: no other file gets their numbers yet."""
 
 Refuse = Callable[[dict[str, PyTree], dict[str, Any]], str | None]
-"""What is wrong with a checkpoint's content and counters, or None."""
+"""Returns the reason to refuse a checkpoint's content and counters, or None."""
 
 _STATES, _HOST = "['carry'].states", "['host']"
 """Names of arrays on disk are paths in what a program saves: `{"carry": Carry, "host": {...}}`."""
@@ -139,9 +139,9 @@ class Checkpoints:
         raise self.none_whole()
 
     def copy_states(self, parent: Checkpoints) -> Path:
-        """The newest checkpoint goes on with the learners' states of another run's newest one.
+        """Replaces the learners' states in the newest checkpoint by those of another run's newest one.
 
-        All else in it stays: environments, episodes, replay and counters. Done twice, it is as if done once.
+        Everything else in it stays: environments, episodes, replay and counters. Repeating it changes nothing.
         """
         own, other = self.newest(), parent.newest()
         if own is None or other is None:
@@ -150,7 +150,7 @@ class Checkpoints:
         mine, copied = ({n: a for n, a in each.items() if n.startswith(_STATES)} for each in (arrays, theirs))
         if {n: (a.shape, a.dtype) for n, a in mine.items()} != {n: (a.shape, a.dtype) for n, a in copied.items()}:
             raise UserError(
-                f"{self.run_dir} cannot go on with the state of {parent.run_dir}: their networks or optimisers differ"
+                f"{self.run_dir} cannot continue from the state of {parent.run_dir}: networks or optimisers differ"
             )
         return self._write(own, {**arrays, **copied})
 
@@ -224,7 +224,7 @@ class Checkpoints:
         return CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{path.name}")
 
     def _whole(self, note: Callable[[str], None]) -> Iterator[CheckpointDirectory]:
-        """The whole checkpoints, newest first; says which are not."""
+        """The whole checkpoints, newest first; reports the others through `note`."""
         with as_user_error(self.directory, "read"):
             found = self.all()
         for path in reversed(found):

@@ -1,4 +1,4 @@
-"""One checkpoint on disk: its files, its manifest, and whether it is whole. What the arrays say: `array_store.py`."""
+"""One checkpoint on disk: its files, its manifest, and whether it is whole. Arrays are in `array_store.py`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CheckpointDirectory(NamedTuple):
         try:
             return self._mismatch()
         except FileNotFoundError:
-            return "it was cut short while being written"
+            return "its write was interrupted"
         except OSError as error:
             return one_line(error)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -100,7 +100,7 @@ class CheckpointDirectory(NamedTuple):
         for name, (size, digest) in listed.items():
             # Only what was found below the directory is opened: a manifest may name any file of the machine.
             if found.get(name) != size:
-                return f"{name[:100]} is missing or cut short"
+                return f"{name[:100]} is missing or truncated"
             if self._digest(name) != digest:
                 return f"{name} is damaged"
         for name in found.keys() - listed.keys():

@@ -1,4 +1,4 @@
-"""`evaluations.jsonl`: every evaluation of a run, with the return of each episode."""
+"""`evaluations.jsonl`: all evaluations of a run, with the return of each episode."""
 
 from __future__ import annotations
 

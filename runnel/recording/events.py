@@ -1,10 +1,10 @@
-"""What broke during a run, when, and what was done about it: `events.jsonl`, one object a line.
+"""`events.jsonl`: failures during a run and the reactions to them, one object a line.
 
     events = EventLog(run_dir, view.note)
     events.record("restart", worker="actor-1", reason="killed by signal 9", action="restarted", seconds=0.41)
 
-It is written while things break, so it never breaks anything itself: a full disk loses lines, counts them,
-and says how many once a line can be written again.
+Recording an event never raises, because it happens while something else fails: a full disk loses lines, which are
+counted and reported once a line can be written again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runnel.recording import run_directory
 
 FILE: Final = "events.jsonl"
 OLDER: Final = "events.older.jsonl"
-"""Where a file goes that has become too long, in the place of the one before it."""
+"""The name of a file that has grown too long; it replaces the previous one of that name."""
 
 MOST_BYTES: Final = 4_000_000
 AT_ONCE: Final = 10
@@ -35,7 +35,7 @@ ALWAYS: Final = frozenset({"restart", "recovered", "rollback", "hang"})
 
 WINDOW_S: Final = 60.0
 LONGEST: Final = 8000
-"""Letters of a text; a traceback says enough in these."""
+"""The longest text, in characters; enough for a traceback."""
 
 
 ReportEvent = Callable[..., None]
@@ -157,7 +157,7 @@ class EventLog:
         self.lost = 0 if self._whole else self.lost + 1
 
     def _open(self, more_bytes: int) -> int:
-        """The file, or a new one where so many bytes more would make it too long."""
+        """The file, or a new one if `more_bytes` more would make it too long."""
         fd = run_directory.open_to_append(self._run_dir, FILE, os.O_RDWR)
         if os.fstat(fd).st_size + more_bytes <= MOST_BYTES:
             return fd

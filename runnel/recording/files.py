@@ -47,13 +47,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def read_json(root: Path | str, name: str, most_bytes: int = MOST_JSON_BYTES) -> Any:
-    """What a JSON file of a run directory says. Raises OSError, ValueError or RecursionError; see `rundir`."""
+    """Reads a JSON file of a run directory. Raises OSError, ValueError or RecursionError; see `run_directory`."""
     return json.loads(run_directory.read(root, name, most_bytes), parse_constant=_no_number, parse_int=_integer)
 
 
 def read_wanted(root: Path | str, name: str, missing: str = "") -> Any:
-    """What a JSON file says that is wanted: a `UserError` where it cannot be read. `missing`: what to say if there is
-    none."""
+    """Reads a required JSON file; raises `UserError` if that fails. `missing`: the error if it does not exist."""
     try:
         return read_json(root, name)
     except (OSError, ValueError, RecursionError) as error:
@@ -107,7 +106,7 @@ def as_user_error(path: Path, what: str = "write") -> Iterator[None]:
 
 
 OF_THE_MACHINE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOMEM)
-"""Errors that say nothing of a run: its machine is short of something."""
+"""Errors that are caused by the machine, which is short of some resource, and not by the run."""
 
 
 def one_line(error: BaseException) -> str:

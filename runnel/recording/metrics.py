@@ -1,10 +1,10 @@
-"""What a run measures: `metrics.jsonl`, TensorBoard events and other sinks.
+"""Metrics of a run: `metrics.jsonl`, TensorBoard events and other sinks.
 
     with MetricsLog(run_dir) as log:
         while training:
             log.write({"env_steps": 1024, "mean_return": 21.5, "learn/loss": 0.3})
 
-A record is flat: names to numbers, or None where there is none yet.
+A record is flat: names to numbers, or None where there is no value yet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_LINES: Final = 1_000_000
 """More than a run writes in a hundred years."""
 
 CURVE_POINTS: Final = 16
-"""A line carries so many points between the last line and itself, at most."""
+"""The largest number of points between the last line and the next that a line carries."""
 
 
 class MetricsLog:
@@ -151,7 +151,7 @@ class MetricsLog:
             do()
         except (Exception, SystemExit) as error:  # a sink may raise anything
             if what not in self._failing:
-                action = "training goes on; the next record is tried again" if verb == "write" else ""
+                action = "training continues; the next record is tried again" if verb == "write" else ""
                 details = {"reason": f"cannot {verb} {what}: {one_line(error)}", "action": action}
             self._failing.add(what)
         else:
@@ -184,7 +184,7 @@ class _Curve:
         self._points = [point for point in self._points if (point[0] or 0) <= env_steps]
 
     def take(self) -> list[list[Any]]:
-        """All points except the last, which is in the line itself; begins anew."""
+        """Returns all points except the last, which is in the line itself, and clears them."""
         points = [point for point in self._points if None not in point and point[0] != self._last]
         self._points, self._seen, self._stride = [], 0, 1
         return points
@@ -229,7 +229,7 @@ def records(run_dir: Path | str) -> Iterator[Record]:
 
 
 def _repair(path: Path, keep_until_env_steps: int | None) -> None:
-    """Drops lines cut short, and records later than where the run goes on."""
+    """Drops truncated lines, and records later than the point of resumption."""
     limit = math.inf if keep_until_env_steps is None else keep_until_env_steps
 
     def kept(line: bytes) -> bool:

@@ -29,7 +29,7 @@ _CODES: Final = {
 
 
 class DamagedParameters(Exception):
-    """A file of parameters that no run writes; its text says why."""
+    """A file of parameters is not as runs write it; the message gives the reason."""
 
 
 def parameter_leaves(state: PyTree) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def unpack(content: bytes) -> dict[str, np.ndarray]:
 
 
 def check_fit(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, Any], where: str) -> None:
-    """Refuses parameters that are not of the types of `wanted`, whose names may be some of those in `arrays`."""
+    """Refuses parameters that are not of the types of `expected`, whose names may be some of those in `arrays`."""
     for name, leaf in wanted.items():
         shape, dtype = stored_type(leaf)
         if name not in arrays:

@@ -1,4 +1,4 @@
-"""One policy on disk: `config.json` (what it is) and `model.safetensors` (its parameters).
+"""One policy on disk: `config.json` (its description) and `model.safetensors` (its parameters).
 
 The policies of several groups are one directory each, below one. All files may come from a stranger: they are opened
 without following links, and nothing in them is executed.
@@ -32,7 +32,7 @@ MOST_HEADER_BYTES: Final = 100_000_000
 
 
 def write(root: Path, name: str, config: PolicyConfig, arrays: Mapping[str, np.ndarray]) -> PolicyConfig:
-    """Writes both files into the directory `name` below `root`, which must exist; returns what config.json says."""
+    """Writes both files into the directory `name` below `root`, which must exist; returns the written configuration."""
     content = parameters.pack(arrays)
     config = replace(config, digest=_digest(content))
     run_directory.replace(root, _below(name, MODEL), content)

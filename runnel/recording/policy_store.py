@@ -41,7 +41,7 @@ SCORE: Final = "score"
 """The entry of a snapshot's metadata by which the best is found: higher is better."""
 
 ABANDONED: Final = "abandoned"
-"""The entry of a snapshot's metadata that says that the run went back to before it."""
+"""The entry of a snapshot's metadata that marks it as abandoned: the run has returned to an earlier point."""
 
 WRITING: Final = ".writing-"
 VERSION: Final = re.compile(r"[0-9]{12,18}")
@@ -113,10 +113,10 @@ class Retention:
     every_s: float | None = None
     """The first one in each such number of seconds."""
     best: int = 1
-    """So many of those with the best scores, of each group."""
+    """The number of snapshots with the best scores to keep, for each group."""
 
     def kept(self, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-        """Of one group's snapshots, oldest first, those to keep."""
+        """The snapshots to keep, among those of one group, oldest first."""
         if not snapshots:
             return []
         began = snapshots[0].config.time
@@ -130,7 +130,7 @@ class Retention:
 
 
 def newest(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Of one group's snapshots, oldest first, the newest of those that the run has not gone back behind."""
+    """The newest of one group's snapshots, given oldest first, that the run has not abandoned."""
     return next((s for s in reversed(snapshots) if not s.abandoned), snapshots[-1])
 
 

@@ -1,4 +1,4 @@
-"""`population.json` and `lineage.jsonl`: what a population is asked for, and who became a copy of whom.
+"""`population.json` and `lineage.jsonl`: the settings of a population, and its copies of members.
 
 A decision is a line of lineage.jsonl before any member is changed. `applied` in population.json counts the decisions
 that all members follow, so that one which was cut short is found and applied again.
@@ -26,7 +26,7 @@ MOST_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True)
 class PopulationConfig:
-    """What a population is asked for."""
+    """The settings of a population."""
 
     steps: int  # of each member, in the end
     seed: int  # of decisions
@@ -62,7 +62,7 @@ def write(directory: Path, config: PopulationConfig) -> None:
 
 
 def read(directory: Path | str, members: int) -> PopulationConfig:
-    """What a population is asked for, checked: the file may have been edited."""
+    """Reads and checks the settings of a population: the file may have been edited."""
     path = Path(directory) / FILE
     found = read_wanted(directory, FILE)
     check_format(path, found)

@@ -16,7 +16,7 @@ from runnel.recording.files import read_json, write_json_atomically
 
 FILE: Final = "provenance.json"
 MOST_STARTS: Final = 20
-"""The first start and so many of the newest are kept of a run that is resumed often."""
+"""The number of newest starts that are kept, besides the first, of a run that is resumed often."""
 
 LIBRARIES: Final = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "gymnax", "brax", "pgx", "ray")
 
@@ -51,7 +51,7 @@ def command() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of Runnel, and of those libraries that this process has imported."""
+    """The versions of Python, of Runnel, and of the listed libraries that this process has imported."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
     known = {name: version for name, version in found.items() if isinstance(version, str)}
     return {"runnel": __version__, "python": platform.python_version(), **known}

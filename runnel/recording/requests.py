@@ -1,12 +1,12 @@
-"""What a run in progress is asked for from outside: to write a checkpoint soon, or to end as after Ctrl-C.
+"""Requests to a run in progress from other processes: to write a checkpoint soon, or to end as after Ctrl-C.
 
     requests.ask(run_dir, requests.STOP)      # another process, such as `runnel dash`
     waiting = requests.Waiting(run_dir)       # the run
     if requests.STOP in waiting.taken(): ...
 
-A request is an empty file in the run directory, which the run removes when it takes it. So whoever may write into the
-directory may ask, no process is signalled by a number that another may have by now, and it works wherever the
-directory can be seen. A run removes what was asked before it began.
+A request is an empty file in the run directory, which the run removes when it takes it. So every user who may write
+into the directory may ask, no signal can reach another process that has taken over a number, and it works wherever the
+directory is mounted. A run removes requests from before its beginning.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Waiting:
         self._lock = threading.Lock()
 
     def taken(self) -> set[str]:
-        """What was asked since the last look, each once; nothing where that was just now."""
+        """The requests since the last call, each once; nothing if that was a moment ago."""
         with self._lock:
             if self._clock() - self._looked_at < LOOK_S:
                 return set()

@@ -1,10 +1,10 @@
-"""Files of a run directory, which may come from a stranger: opened without following links, as plain files, bounded.
+"""Files of a run directory, which may be untrusted: opened without following links, as plain files, bounded.
 
-    content = rundir.read(run_dir, "checkpoints/000000000012/manifest.json", most_bytes=1 << 26)
+    content = run_directory.read(run_dir, "checkpoints/000000000012/manifest.json", most_bytes=1 << 26)
 
 Names are relative to the run directory, with `/` between their parts. Only the run directory's own path may lead
 through links: it is the user's. Below it every part is opened in the directory before it, so that no link is followed
-even where one is put there meanwhile. What is no plain file is refused with `NotPlain` before it is opened: opening a
+even if one is created meanwhile. Anything but a plain file is refused with `NotPlain` before it is opened: opening a
 named pipe waits, and opening a device may do anything.
 """
 
@@ -66,7 +66,7 @@ def make_directory(root: Path | str, name: str, *, new: bool = False) -> None:
 
 
 def open_to_read(root: Path | str, name: str, most_bytes: int) -> BufferedReader:
-    """A plain file of at most so many bytes."""
+    """Opens a plain file of at most `most_bytes` bytes."""
     fd = _open(root, name, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
@@ -79,7 +79,7 @@ def open_to_read(root: Path | str, name: str, most_bytes: int) -> BufferedReader
 
 
 def read(root: Path | str, name: str, most_bytes: int) -> bytes:
-    """The content of a plain file of at most so many bytes."""
+    """The content of a plain file of at most `most_bytes` bytes."""
     with open_to_read(root, name, most_bytes) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
@@ -155,7 +155,7 @@ def exists(root: Path | str, name: str) -> bool:
 
 
 def names(root: Path | str, name: str) -> list[str]:
-    """What a directory holds; nothing where there is none."""
+    """The names in a directory; none if there is no directory."""
     try:
         with directory(root, name) as fd:
             return os.listdir(fd)

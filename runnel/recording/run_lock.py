@@ -27,7 +27,7 @@ from runnel.recording import run_directory
 FILE: Final = ".lock"
 
 WITHOUT: Final = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-"""How file systems say that they have no locks."""
+"""The errors of file systems without locks."""
 
 LOOKS, LOOK_S = 5, 0.02
 """How often, and after how long, a lock is tried again that somebody may only look at."""

@@ -159,9 +159,10 @@ class WandB:
 
 
 def _refuse_settings() -> None:
-    """W&B takes settings, and the server that it sends the user's key to, from the working directory.
+    """Refuses to use W&B in a run directory with W&B settings.
 
-    In a run directory, which may come from a stranger, only that stranger can have put them there.
+    W&B reads its settings, and the server that it sends the user's key to, from the working directory. Only the author
+    of a run directory can have put them there, and a run directory may be untrusted.
     """
     for found in ("wandb/settings", ".wandb"):
         run_dir = named_modules.run_directory_of(os.curdir) if os.path.lexists(found) else None

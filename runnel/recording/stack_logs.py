@@ -1,4 +1,4 @@
-"""What a stack of members keeps of each of them over time: `returns.jsonl` and `evaluations.jsonl`, a list in a line.
+"""`returns.jsonl` and `evaluations.jsonl` of a stack: the curves of all its members, a list per line.
 
 {"env_steps": 4096, "members": [0, 1, 2], "returns": [21.5, 19.0, null]}
 """
@@ -114,7 +114,7 @@ def _lines(directory: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _mean(value: Any) -> float | None:
-    """Of one number, or of the episodes of an evaluation."""
+    """A number, or the mean of an evaluation's episodes."""
     values = [x for x in (value if isinstance(value, list) else [value]) if _is_number(x)]
     return float(np.mean(values)) if values else None
 

@@ -46,7 +46,7 @@ def read(directory: Path | str, members: int) -> list[list[int]]:
 
 
 class StackCounters(NamedTuple):
-    """What a stack's checkpoint says of its members."""
+    """The members and counters in a stack's checkpoint."""
 
     members: list[int]  # the number of the member in each row
     rows: list[dict[str, Any]]  # its counters, as in the checkpoint of a single run

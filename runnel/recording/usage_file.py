@@ -1,4 +1,4 @@
-"""`usage.json`: how the workers and streams of a run in progress fare, and what holds it up, as of a moment ago."""
+"""`usage.json`: how busy the workers and streams of a run in progress are, and its bottleneck."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ PhaseName = Literal["starting", "compiling", "working"]
 
 @dataclass(frozen=True)
 class Load(JsonMessage):
-    """Begin from the arrays of a checkpoint that come with this, or from the beginning where there are none."""
+    """Asks to begin from the attached arrays of a checkpoint, or from the beginning if there are none."""
 
     rejoins: bool
     """The worker replaces another in the midst of training: it continues from that one's journal instead."""
@@ -83,14 +83,14 @@ Command = Load | Go | Pause | Save | TakeSnapshot | Reset | Stop
 
 @dataclass(frozen=True)
 class Phase(JsonMessage):
-    """The worker has entered a phase in the midst of work; `Status` says the same several times a second."""
+    """The worker has entered a phase; `Status` repeats the phase several times a second."""
 
     phase: PhaseName
 
 
 @dataclass(frozen=True)
 class Status(JsonMessage):
-    """What the worker does, and what it has waited for; all are sums since the phase began."""
+    """The activity of a worker and its waiting times, as sums since the phase began."""
 
     phase: PhaseName
     elapsed_s: float
@@ -99,7 +99,7 @@ class Status(JsonMessage):
     counts: dict[str, float]
     """Environment steps and updates; since the worker began."""
     waiting: tuple[str, float] | None = None
-    """The cause of the wait that goes on now, and how many seconds it has lasted."""
+    """The cause of the present wait, and its seconds so far."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class StalenessSums:
 
 @dataclass(frozen=True)
 class ProgressReport(JsonMessage):
-    """How far training has come (learners), and which episodes have ended (workers that count them).
+    """The progress of training (from learners), and the episodes that have ended (from workers that count them).
 
     Its fields are one list because they hold at one moment: a driver that had some of them without the others would
     count an update twice, or not at all.
@@ -152,19 +152,19 @@ class ProgressReport(JsonMessage):
     repeated: int
     """Since the worker began: updates from unrolls that were learnt from before."""
     dropped: int
-    """Since the worker began: batches of unrolls that a pause let go before they were learnt from as often as asked."""
+    """Batches of unrolls, since the worker began, that a pause released before they were reused as often as asked."""
 
 
 @dataclass(frozen=True)
 class EpisodesEnded(JsonMessage):
-    """What environments reported of the episodes that have ended since the worker's last message of this kind.
+    """Metrics of the episodes that have ended since the worker's last message of this kind.
 
-    It never has an episode that a replacement of the worker would play again: an unroll is reported once it has been
+    It never includes an episode that a replacement of the worker would repeat: an unroll is reported once it has been
     handed over.
     """
 
     sums: dict[str, tuple[float, int]]
-    """By metric: the sum over episodes, and of how many."""
+    """By metric: the sum over episodes, and the number of episodes."""
 
 
 @dataclass(frozen=True)
@@ -172,17 +172,17 @@ class Paused(JsonMessage):
     """The worker has paused."""
 
     iteration: int | None
-    """Of a worker that trains, unless it is a learner at the end of training; None of all others."""
+    """The iteration of a worker that trains, unless it is a learner at the end of training; otherwise None."""
 
 
 @dataclass(frozen=True)
 class Saved(JsonMessage):
-    """The worker's part of a checkpoint: the arrays that come with this."""
+    """The worker's part of a checkpoint: the attached arrays."""
 
 
 @dataclass(frozen=True)
 class SnapshotTaken(JsonMessage):
-    """One group's parameters, in the arrays that come with this."""
+    """One group's parameters, in the attached arrays."""
 
     group: str
     mark: int
@@ -222,10 +222,10 @@ Report = Phase | Status | ProgressReport | EpisodesEnded | Paused | Saved | Snap
 
 
 def parse_command(value: Mapping[str, Any]) -> Command:
-    """What a worker received; raises `MalformedMessage`."""
+    """Parses a command that a worker received; raises `MalformedMessage`."""
     return json_messages.parse(value, Command)
 
 
 def parse_report(value: Mapping[str, Any]) -> Report:
-    """What a supervisor received; raises `MalformedMessage`."""
+    """Parses a report that a supervisor received; raises `MalformedMessage`."""
     return json_messages.parse(value, Report)

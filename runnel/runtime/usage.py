@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 CARRIES: Final = {"unroll": "unrolls", "request": "observations", "reply": "actions", "value": "values"}
-"""What a stream carries, by its kind."""
+"""The content of a stream, by its kind."""
 
 
 @dataclass(frozen=True)
 class WorkerUsage:
-    """How a worker fared."""
+    """The activity of one worker over a stretch of time."""
 
     name: str
     fragment: str
@@ -107,7 +107,7 @@ def fragment_of(worker: Mapping[str, Any]) -> str:
 
 
 def single_process_usage(name: str, phases: Mapping[str, float]) -> UsageReport:
-    """Of a program that is one process: it never waits."""
+    """The usage of a program in one process, which never waits."""
     return UsageReport((WorkerUsage(name, name, busy=1.0, seconds=sum(phases.values()), phases=phases),))
 
 

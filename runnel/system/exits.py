@@ -27,7 +27,7 @@ class Exited(BaseException):
 
 @contextlib.contextmanager
 def contained() -> Iterator[None]:
-    """What would end this process from within raises `RunFailed`; an environment that tries has failed."""
+    """Within this context, anything that would end this process raises `RunFailed` or fails its environment."""
     before, process, over = os._exit, os.getpid(), False
 
     def refuse(status: int) -> NoReturn:

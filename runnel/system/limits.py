@@ -1,4 +1,4 @@
-"""What a run needs of this machine, checked before anything starts: file descriptors and memory."""
+"""Checks file descriptors and memory before a run starts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from runnel.system.platform import memory_bytes
 
 MEMINFO: Final = Path("/proc/meminfo")
 CGROUP: Final = Path("/sys/fs/cgroup")
-"""Where a container sees its own limits."""
+"""The directory of a container's own limits."""
 CGROUP_FILES: Final = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Of both versions: the limit, what is used, and of that the pages of files that the kernel gives back."""
+"""For cgroups v2 and v1: the limit, the usage, and the part of it that is reclaimable pages of files."""
 
 LEAST = 32
 """Every command imports libraries, and reads or writes a file or two."""
@@ -39,7 +39,7 @@ def check_descriptors(needed: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
         return
     raise UserError(
-        f"found a limit of {hard} file descriptors, wanted {needed} or more; raise it with `ulimit -n {needed}`, "
+        f"found a limit of {hard} file descriptors, expected {needed} or more; raise it with `ulimit -n {needed}`, "
         "or use fewer workers",
         page="command-line#doctor",
     )

@@ -1,4 +1,4 @@
-"""What this operating system has. Linux has all that Runnel uses; others, such as macOS, what one process needs."""
+"""Wraps calls that depend on the operating system. Linux supports all of Runnel; others, such as macOS, one process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cpus() -> int:
 
 
 def memory_bytes() -> float:
-    """The memory of this machine; infinity where the system does not say."""
+    """The memory of this machine; infinity if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def directory_of(fd: int) -> Path | None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process of this number, whoever owns it."""
+    """Whether a process with this number exists, of any user."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

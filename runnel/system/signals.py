@@ -33,23 +33,23 @@ LOOK_S: Final = 0.25
 
 
 class Interrupted(KeyboardInterrupt):
-    """The second signal has come."""
+    """A second signal was received."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
         self.status = 128 + number
-        """What the process should exit with, as shells have it."""
+        """The exit status of the process, by the convention of shells."""
 
 
 class Stuck(KeyboardInterrupt):
-    """The main thread has not come back from what it called; raised there, in the midst of it."""
+    """The main thread has not returned from a call; raised in that thread, within the call."""
 
 
 class StopRequest(contextlib.AbstractContextManager["StopRequest"]):
-    """Sees to the signals that ask a run to stop, in the main thread; elsewhere they are others' to handle.
+    """Handles the signals that ask a run to stop, in the main thread; in other threads it leaves signals alone.
 
-    Python calls a handler only when the main thread comes back to it, which code that hangs never does. So a thread
-    counts the signals too, looks at the run from time to time, and has the last word.
+    Python calls a handler only when the main thread runs Python code, which code that hangs never does. So a second
+    thread also counts the signals, checks the run periodically, and ends the process if necessary.
     """
 
     def __init__(self, ask: Callable[[int], None], last_word: Callable[[str], None] = lambda reason: None):

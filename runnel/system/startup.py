@@ -1,7 +1,7 @@
-"""Shows what a run does while it starts, where that takes seconds.
+"""Shows the phase of a run that is starting, if it takes seconds.
 
-`starting` is entered by the command line and by `train`, whichever comes first; code that may take long says so with
-`phase`. The first update ends it. No JAX is imported here: importing it is the first thing that takes long.
+`starting` is entered by the command line and by `train`, whichever runs first; code that may take long reports it with
+`phase`. The first update ends it. No JAX is imported here: importing it is the first phase.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def starting(
 
 
 def phase(text: str | Callable[[], str]) -> None:
-    """What is being done now, in a few words: `compiling`. A function is asked when shown, from another thread."""
+    """Sets the present phase in a few words: `compiling`. A function is called when shown, from another thread."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.text = text
@@ -99,7 +99,7 @@ def during(text: str) -> Iterator[None]:
 
 
 def through(say: Callable[[str], None]) -> None:
-    """From here on, `say` prints: the live view, which has the screen."""
+    """Prints phases with `say` from here on: the live view takes over the screen."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.say = say
@@ -113,7 +113,7 @@ def shown() -> None:
 
 
 def end() -> None:
-    """The first update has come, or a signal that ends the run."""
+    """Ends the display: the first update is done, or a signal ends the run."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.end()

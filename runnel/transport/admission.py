@@ -60,7 +60,7 @@ class Rejected:
         return counted
 
     def forgive(self, reason: str, addresses: Counter[str]) -> None:
-        """What was counted too early."""
+        """Takes back rejections that were counted too early."""
         self.reasons -= Counter({reason: addresses.total()})
         self.addresses -= addresses
 
@@ -159,7 +159,7 @@ class Admission:
             self._early.setdefault(public, Counter())[counted] += 1
 
     def _note(self, event: Mapping[str, Any]) -> bool:
-        """Whether there are more events to come."""
+        """Handles one event; returns whether there may be more."""
         kind, fd, now = event["event"], event["value"], monotonic()
         with self._lock:
             if kind == zmq.Event.ACCEPTED:
@@ -211,7 +211,7 @@ class Admission:
 
 
 def monitor(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
-    """Where the `events` of a socket are received."""
+    """A socket that receives the `events` of another."""
     address = f"inproc://monitor-{next(_monitors)}"
     socket.monitor(address, events)
     end = socket.context.socket(zmq.PAIR)

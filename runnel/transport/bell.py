@@ -81,7 +81,7 @@ class Bell(ABC):
 
     @abstractmethod
     def nap(self, timeout_s: float) -> bool:
-        """Sleeps until a ring that came after the announcement, or for `timeout_s`; returns whether it was rung."""
+        """Sleeps until the next ring since the announcement, or for `timeout_s`; returns whether it was rung."""
 
     @abstractmethod
     def awake(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a stream's messages are compressed on their way: only where that was measured to bring them there earlier."""
+"""Compresses a stream's messages on their way, where measurements show that they arrive earlier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMALL_BYTES = 4 * 1024
 """Messages smaller than this are sent as they are."""
 
 TRIALS, TRIAL_EVERY = (0, 1, 2, 10, 100), 1000
-"""These messages are tried, and then one in so many: the rate of the wire is not known at first, and things change."""
+"""The numbers of the messages that are tried first, and the interval of later trials: the wire's rate changes."""
 
 
 def _lz4() -> Any:
@@ -23,7 +23,7 @@ def _lz4() -> Any:
 
 
 class Compressor:
-    """What was decided for one stream, whose messages have `size` bytes."""
+    """The decision for one stream, whose messages have `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -66,7 +66,7 @@ def unpacks() -> bool:
 
 
 def unpack(packed: Parts, size: int) -> Parts:
-    """What was packed; nothing where these are not `size` bytes that were."""
+    """The decompressed payload; nothing if the input is invalid or does not have `size` bytes."""
     lz4 = _lz4()
     if lz4 is None:
         return []

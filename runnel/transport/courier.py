@@ -1,8 +1,8 @@
-"""The courier: carries a host's streams and parameters to other hosts and back, in a thread of its own.
+"""The courier: carries a host's streams and parameters to other hosts and back, in its own thread.
 
-Workers see rings and stores of their own host only. Of a stream between hosts there are two rings, and the courier on
-each side holds the end whose worker is elsewhere. What is ready for a host goes there in one message; nothing is lost,
-doubled or out of order, whatever happens to the connection. A message that no courier sends is dropped and counted.
+Workers use rings and stores of their own host only. A stream between hosts has two rings, and the courier on each side
+holds the end whose worker is elsewhere. Everything that is ready for a host is sent in one message; nothing is lost,
+duplicated or reordered when a connection breaks. An invalid message is dropped and counted.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Courier:
             self._thread.start()
 
     def stop(self) -> None:
-        """Carries nothing more, and lets go of rings and stores; `join` and `start` begin anew."""
+        """Stops carrying, and releases rings and stores; `join` and `start` begin again."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping = True
@@ -145,7 +145,8 @@ class Courier:
         self.bell.close()
 
     def tally(self) -> dict[str, Any]:
-        """What was carried, by kind of stream; bytes and batches on the wire; what was dropped and why; the peers."""
+        """Counts since the start: messages by kind of stream, bytes and batches on the wire, drops by reason, and
+        peers."""
         with self._lock:
             now = monotonic()
             carried: dict[str, dict[str, int]] = defaultdict(dict)
@@ -188,7 +189,7 @@ class Courier:
     # The thread
 
     def _begin(self) -> None:
-        """Takes the ends of everything, as its memory says."""
+        """Takes all ends, in the state that their memory has."""
         links, joined = self._links, self._joined
         for link in links.values():
             link.begin(self._epoch)
@@ -211,7 +212,7 @@ class Courier:
             self.failed = traceback.format_exc()
 
     def turn(self) -> bool | None:
-        """Takes what came, then sends what there is: what the thread does again and again."""
+        """One turn of the thread: processes received messages, then sends everything that is ready."""
         with self._lock:
             now = monotonic()
             for _ in range(AT_ONCE):
@@ -298,7 +299,7 @@ class Courier:
     def _checked(
         self, link: PeerLink, came: Sequence[tuple[wire.Entry, wire.Parts]]
     ) -> list[tuple[wire.Entry, wire.Parts]]:
-        """The entries of a batch, all of which are what this peer may say now; compressed ones as they were."""
+        """The entries of a batch, each checked against this peer's permissions and state; compressed ones unpacked."""
         checked: list[tuple[wire.Entry, wire.Parts]] = []
         new: Counter[int] = Counter()  # by stream: messages that come with this batch
         for entry, parts in came:

@@ -49,8 +49,8 @@ def new_keys() -> Keys:
 class Door:
     """Listens at one address of this host and accepts messages of admitted keys only.
 
-    A peer is identified by the key of its connection, never by what it says of itself. `Admission` checks keys, and
-    closes connections that do not make a handshake, in a thread of its own.
+    A peer is identified by the key of its connection, never by the content of its messages. `Admission` checks keys,
+    and closes connections that do not complete a handshake, in its own thread.
     """
 
     def __init__(self, keys: Keys, interface: str = "127.0.0.1", most_bytes: int = MOST_BYTES) -> None:
@@ -74,7 +74,7 @@ class Door:
             self.close()
             raise
         self.sockets = (self.socket,)
-        """What to poll: `receive` wants to be called when it has something."""
+        """The sockets to poll: call `receive` when it is readable."""
 
     @property
     def rejected(self) -> Rejected:
@@ -154,10 +154,10 @@ class Call:
         self._monitor = monitor(self.socket, zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED)
         self.socket.connect(address)
         self.sockets = (self.socket, self._monitor)
-        """What to poll: `connected` wants to be called when the second has something."""
+        """The sockets to poll: call `connected` when the second is readable."""
 
     def connected(self) -> bool:
-        """Whether there is a connection now; call it now and then, for this is where one that is over is made anew."""
+        """Whether there is a connection now. Call it regularly: it also renews a lost connection."""
         while _has_message(self._monitor):
             self._connected = recv_monitor_message(self._monitor)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED
             self.connections += self._connected
@@ -198,7 +198,7 @@ class Call:
 
 
 def one_address(interface: str) -> str:
-    """`interface` as it stands in an address, refused unless it is one single address."""
+    """`interface` in the form for an address, refused unless it is one single address."""
     found = None
     with suppress(ValueError):
         found = ipaddress.ip_address(interface)

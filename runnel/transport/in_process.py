@@ -97,4 +97,4 @@ class InProcessStore:
         return self._newest
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""

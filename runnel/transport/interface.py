@@ -1,8 +1,8 @@
-"""What a transport provides: how workers of one machine create streams and parameter stores and attach to them.
+"""The interface of a transport: how workers of one machine create streams and parameter stores and attach to them.
 
 The host that launches the workers calls `create_*`. It passes `fileno()` of each stream and store to the workers that
-use it, and they call `attach_*`. Shared memory (`shared_memory.TRANSPORT`) is the default. Bells are the same for every
-transport: `shared_memory.SharedBell`.
+use it, and they call `attach_*`. Shared memory (`shared_memory.TRANSPORT`) is the default. All transports share the
+same bells: `shared_memory.SharedBell`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load(path: str) -> Transport:
 
 
 def import_path(transport: Transport | str | None) -> str:
-    """Where other processes find a transport; raises `UserError` where they cannot."""
+    """The import path by which other processes load a transport; raises `UserError` if they cannot."""
     if transport is None:
         return SHARED_MEMORY
     if isinstance(transport, str):

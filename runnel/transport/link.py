@@ -1,8 +1,8 @@
-"""A courier's way to one peer: what is to be sent there, what of it has arrived, and how fast it goes.
+"""A courier's link to one peer: the entries to be sent, those not acknowledged yet, and the measured rate.
 
-Batches are numbered, and each says which one came last the other way. A connection loses nothing and keeps the order
-while it lasts; after it broke, everything that was not heard is sent again, beginning with a batch that is marked as
-fresh. A receiver that finds a gap without one asks for it.
+Batches are numbered, and each acknowledges the last one received the other way. A connection loses nothing and keeps
+the order while it lasts; after it broke, everything that was not acknowledged is sent again, beginning with a batch
+that is marked as fresh. A receiver that finds a gap without one asks for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AGAIN_S, SLOW_BYTES_PER_S = 2.0, 1e6
 """When what was not heard is sent again although the connection lasts: after so long, and what its bytes may take."""
 
 RATE_BYTES = 64 * 1024
-"""The rate of the wire is measured with batches of at least so many bytes; smaller ones measure the latency."""
+"""The smallest batch, in bytes, by which the rate of the wire is measured; smaller ones measure the latency."""
 
 START_BYTES_PER_S = 125e6
 _FORGETS = 0.9
@@ -44,7 +44,7 @@ class _Sent(NamedTuple):
 
 
 class PeerLink:
-    """To one peer. `call` is one-way: what the peer says comes through the door."""
+    """The link to one peer. `call` is one-way: the peer's messages arrive through the door."""
 
     def __init__(self, name: str, call: Call) -> None:
         self.name, self.call = name, call
@@ -54,7 +54,7 @@ class PeerLink:
         self.begin(0)
 
     def begin(self, epoch: int) -> None:
-        """Forgets all that was said before."""
+        """Resets the link for a new epoch."""
         self.epoch = epoch
         self.number = 0  # of the last batch sent
         self.heard = 0  # of the last one the peer has heard
@@ -67,7 +67,7 @@ class PeerLink:
         self.afresh()
 
     def afresh(self) -> None:
-        """What was not heard is to be put again."""
+        """Drops the outbox; entries that were not acknowledged must be put again."""
         self._outbox: deque[Make] = deque()
         self._ready: tuple[list[wire.Payload], int, bool] | None = None  # a batch that could not be sent yet
         self._unheard: deque[_Sent] = deque()
@@ -124,7 +124,7 @@ class PeerLink:
         return self.is_up and not (was_up and before == self._connections)
 
     def overdue(self, now: float) -> bool:
-        """Whether what was sent should have been heard by now."""
+        """Whether an acknowledgement is overdue."""
         first = next((sent for sent in self._unheard if sent.entries), None)
         if first is None:
             return False

@@ -29,7 +29,7 @@ from runnel.errors import OutOfDescriptors, UserError
 from runnel.transport.stream import Schema, dtype_of
 
 ALIGNMENT = 64
-"""Where arrays begin: a cache line, and what XLA on the CPU needs to use an array where it lies."""
+"""The alignment of arrays: a cache line, and what XLA on the CPU needs to use an array in place."""
 
 LINE_WORDS = 16
 """Words apart at which two sides write without disturbing each other: 128 bytes, for lines are fetched in pairs."""
@@ -84,7 +84,7 @@ def bytes_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def zeros(size: int) -> np.ndarray:
-    """So many bytes of this process, where arrays may begin."""
+    """`size` bytes of this process's memory, aligned for arrays."""
     memory = np.zeros(size + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
     return memory[first : first + size]

@@ -21,7 +21,7 @@ from runnel.transport.stream import Schema, dtype_of, fingerprint
 BUFFERS = 3
 
 READ_LIMIT_S = 10.0
-"""How long a read tries before it says that something is wrong. One try is nearly always enough."""
+"""The seconds for which a read retries before it fails. One try is nearly always enough."""
 
 # Words at the head of the store: written once by its creator, and by the writer.
 _MAGIC, _SCHEMA = range(2)
@@ -54,11 +54,11 @@ class StoreReader(Protocol):
     """An end that reads. `version` and `iteration` are cheap enough to ask in a spin."""
 
     def version(self) -> int:
-        """Of the newest parameters; -1 before the first."""
+        """The version of the newest parameters; -1 before the first."""
         ...
 
     def iteration(self) -> int:
-        """Of the newest parameters; -1 before the first."""
+        """The iteration of the newest parameters; -1 before the first."""
         ...
 
     def read(self) -> Parameters:
@@ -93,7 +93,7 @@ class ParameterStore(Protocol):
 
 
 def checked(arrays: Sequence[Any], schema: Schema) -> list[np.ndarray]:
-    """`arrays` in this process's memory, refused if they are not what the schema says."""
+    """`arrays` in this process's memory, refused if they do not fit the schema."""
     found = [np.asarray(a) for a in arrays]
     wanted = [(tuple(field[0]), dtype_of(field)) for field in schema]
     if [(a.shape, a.dtype) for a in found] != wanted:
@@ -124,7 +124,7 @@ class SharedStore:
         if new:
             self.words[_MAGIC], self.words[_SCHEMA] = wanted
         elif (found := (self.words[_MAGIC], self.words[_SCHEMA])) != wanted:
-            raise ValueError(f"this memory is not a store of this schema; its head says {found} in place of {wanted}")
+            raise ValueError(f"this memory is not a store of this schema; its head is {found} in place of {wanted}")
         self._fd = fd
 
     @classmethod
@@ -139,7 +139,8 @@ class SharedStore:
 
     @classmethod
     def attach(cls, fd: int, schema: Schema) -> Self:
-        """The store behind a descriptor that came from its creator; it is closed, for the mapping is enough."""
+        """The store behind a descriptor received from its creator. Closes the descriptor, since the mapping is
+        enough."""
         try:
             attached = cls(fd, schema, new=False)
         finally:
@@ -152,7 +153,8 @@ class SharedStore:
         return self._fd
 
     def writer(self, bells: Sequence[Bell] = ()) -> SharedWriter:
-        """The end that publishes, `bells` being those of the readers. It goes on where an earlier writer ended."""
+        """The end that publishes; `bells` are those of the readers. It continues after an earlier writer's last
+        version."""
         return SharedWriter(self.buffer, self.words, self.schema, bells)
 
     def reader(self) -> SharedReader:
@@ -173,7 +175,7 @@ class SharedStore:
 
 
 def _buffers(buffer: Any, schema: Schema) -> tuple[list[int], list[list[np.ndarray]]]:
-    """Of each buffer, the index of its first header word and its arrays."""
+    """For each buffer, the index of its first header word and its arrays."""
     each = ALIGNMENT + arrays_bytes(schema)
     firsts = [8 * _FIRST + i * each for i in range(BUFFERS)]
     return [first // 8 for first in firsts], [arrays_at(buffer, schema, first + ALIGNMENT) for first in firsts]

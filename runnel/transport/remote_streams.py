@@ -1,7 +1,7 @@
-"""What a courier carries: streams and parameter stores with an end on another host, as each side holds them.
+"""Both sides of streams and parameter stores that a courier carries, with an end on another host.
 
-A message keeps its slot where it was written until the far reader has released its copy, so a stream over hosts has as
-much room as one within a host. The copy has the number of the original, and nothing is taken twice.
+A message keeps its slot where it was written until the far reader has released its copy, so a stream between hosts is
+as bounded as one within a host. The copy has the number of the original, and no message is received twice.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Outgoing:
         self._said: tuple[int, int | None] | None = None
 
     def look(self) -> None:
-        """Puts what was committed, then what is begun: it was begun later than all that came."""
+        """Puts committed messages, then the latest claim: it began after all messages before it."""
         ring, reader = self.spec.ring, self._reader
         while True:
             gone, begun = ring.gone("writer"), reader.begun() if self.spec.begins else None
@@ -179,10 +179,10 @@ class Incoming:
         self._relay.announce(self.begun())
 
     def begun(self) -> int | None:
-        """The oldest iteration with which something may have begun that has not come.
+        """The oldest iteration with which a message that has not arrived may have begun.
 
-        What the source said where it is known; else it may begin any time where it has room, and not with parameters
-        older than those it has.
+        The source reports it. Before it has, a message may have begun at any time if there is a free slot, with
+        parameters no older than those that the source has.
         """
         if self._begun is not None:
             return self._begun
@@ -191,7 +191,7 @@ class Incoming:
         return max(0, min(self.floors.get(store, 0) for store in self.spec.bounds))
 
     def look(self) -> None:
-        """Puts what the reader has released, having said that something may begin in its place."""
+        """Puts the reader's releases, after announcing that new messages may begin in these slots."""
         if self._unreleased:
             unreleased = self._relay.unreleased()
             free = sorted(self._unreleased - unreleased)
@@ -216,7 +216,7 @@ class Incoming:
         self.link.put(lambda _: (wire.Released(self.spec.id, sequence), None))
 
     def check(self, entry: wire.Data | wire.Begun, parts: wire.Parts, new: int) -> wire.Parts:
-        """The arrays' bytes, where this is what should come after `new` new messages that have not gone in yet."""
+        """The arrays' bytes, if the entry is valid after `new` new messages that are not in the ring yet."""
         if isinstance(entry, wire.Begun):
             if entry.gone > 3:
                 raise Malformed("no courier's")

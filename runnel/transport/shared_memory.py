@@ -37,7 +37,8 @@ class SharedRing(ring.Ring):
 
     @classmethod
     def attach(cls, fd: int, schema: Schema, slots: int) -> Self:
-        """The ring behind a descriptor that came from its creator; it is closed, for the mapping is enough."""
+        """The ring behind a descriptor received from its creator. Closes the descriptor, since the mapping is
+        enough."""
         try:
             attached = cls(fd, ring.SlotLayout(schema, slots), new=False)
         finally:
@@ -69,11 +70,11 @@ def create(schema: Schema, slots: int) -> SharedRing:
 
 
 class SharedBell(bell.Bell):
-    """An eventfd to sleep on, and a word that says whether the owner sleeps: ringing an owner that is awake costs no
+    """An eventfd to sleep on, and a word that marks whether the owner sleeps: ringing an owner that is awake costs no
     system call.
 
-    Owner and ringer each store one word and then look at the other's (`sleeping`, and what was made), so both need a
-    full fence in between, or each could miss the other.
+    Owner and ringer each store one word and then read the other's (`sleeping`, and the new data's count), so both need
+    a full fence in between, or each could miss the other.
     """
 
     def __init__(self, event_fd: int, page_fd: int, spin_s: float) -> None:
@@ -103,7 +104,7 @@ class SharedBell(bell.Bell):
 
     @classmethod
     def attach(cls, fds: tuple[int, int], spin_s: float = bell.SPIN_S) -> Self:
-        """The bell behind descriptors that came from its creator, for its owner or for a peer that rings it."""
+        """The bell behind descriptors received from its creator, for its owner or for a peer that rings it."""
         event_fd, page_fd = fds
         try:
             attached = cls(event_fd, page_fd, spin_s)

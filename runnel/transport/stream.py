@@ -1,14 +1,14 @@
-"""What a stream is, whichever transport carries it: messages of known shape, one writer, one reader, bounded.
+"""The interface of a stream: messages of a fixed schema, one writer, one reader, bounded.
 
     slot = writer.claim(iteration, timeout_s=1.0)      message = reader.receive(timeout_s=1.0)
     writer.slots[slot][0][:] = observation             learn(message.header, message.arrays)
     writer.commit(header=(17, 0))                      reader.release(message)
 
-The writer fills a slot in place and the reader reads it there, so nothing is copied on the way. A full stream
-makes its writer wait; nothing is ever dropped. Each end belongs to one thread.
+The writer fills a slot in place and the reader reads it there, so nothing is copied on the way. A full stream makes its
+writer wait; nothing is ever dropped. Each end belongs to one thread.
 
-A message has a header of two integers beside its arrays. A transport carries the header and does not interpret it: what
-the integers mean is the business of the workers at the two ends (`runtime/workers/stream_headers.py`).
+A message has a header of two integers beside its arrays. A transport carries the header and does not interpret it: the
+workers at the two ends define its meaning (`runtime/workers/stream_headers.py`).
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ class Stream(Protocol):
     capacity: int
 
     def writer(self, own_bell: Bell, reader_bell: Bell) -> Writer:
-        """The writing end. The reader rings `own_bell` when a slot comes free; the writer rings `reader_bell`."""
+        """The writing end. The reader rings `own_bell` when a slot becomes free; the writer rings `reader_bell`."""
         ...
 
     def reader(self, own_bell: Bell, writer_bell: Bell) -> Reader:
-        """The reading end. The writer rings `own_bell` when a message comes; the reader rings `writer_bell`."""
+        """The reading end. The writer rings `own_bell` when a message arrives; the reader rings `writer_bell`."""
         ...
 
     def fileno(self) -> int:
@@ -142,12 +142,12 @@ class Writer(Protocol):
     """The arrays of every slot, so that views of their rows can be prepared once."""
 
     def claim(self, iteration: int, timeout_s: float) -> int | None:
-        """The index of a free slot to fill in place, with `iteration` announced as begun; None where none came free in
-        time. Raises Closed when the reader closed or is lost. Claiming again before the commit gives the same slot."""
+        """The index of a free slot to fill in place, with `iteration` announced as begun; None if none became free in
+        time. Raises Closed if the reader closed or is lost. Claiming again before the commit returns the same slot."""
         ...
 
     def free(self) -> bool:
-        """Whether `claim` would come back at once, with a slot or with Closed."""
+        """Whether `claim` would return at once, with a slot or with Closed."""
         ...
 
     def commit(self, header: Header = NO_HEADER) -> None:
@@ -159,7 +159,7 @@ class Writer(Protocol):
         ...
 
     def close(self) -> None:
-        """No more will come. What was committed can still be received; a claimed slot is given up."""
+        """Ends the stream. Committed messages can still be received; a claimed slot is dropped."""
         ...
 
 
@@ -167,12 +167,12 @@ class Reader(Protocol):
     """The end that takes messages."""
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The oldest unread message; None where none came in time. Raises Closed when the writer closed or is lost and
+        """The oldest unread message; None if none arrived in time. Raises Closed if the writer closed or is lost and
         everything it committed was received."""
         ...
 
     def peek(self) -> bool:
-        """Whether `receive` would come back at once, with a message or with Closed."""
+        """Whether `receive` would return at once, with a message or with Closed."""
         ...
 
     def release(self, message: Message) -> None:

@@ -24,7 +24,7 @@ _LOADING: list[Path] = []
 
 
 class Enough(BaseException):
-    """A script that is loaded for what it defines has come to where it would train: the rest is not wanted."""
+    """Stops loading a script, for its definitions only, at the call that would train."""
 
 
 def defined_enough() -> None:
@@ -72,7 +72,7 @@ def module_named(name: str) -> types.ModuleType:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong in a module of the user's, and in which line."""
+    """The exception that a user's module raised, with its line."""
     text = error.msg if isinstance(error, SyntaxError) else error
     return f"{type(error).__name__}: {text}{_line_of(error)}"
 
@@ -98,7 +98,7 @@ def runs(main: types.ModuleType, file: Path) -> bool:
 
 
 def module_of_file(file: Path) -> types.ModuleType:
-    """What a file defines, as a module; a file is loaded once."""
+    """A file as a module; each file is loaded once."""
     main = sys.modules["__main__"]
     if runs(main, file):
         return main

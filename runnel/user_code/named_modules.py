@@ -1,10 +1,10 @@
-"""Modules that a user has named, imported from where the user stands.
+"""Modules that a user names, imported from the working directory.
 
-The working directory is never on the Python path: whatever lies there under the name of an optional package would be
-imported for it. Instead one finder, the last that Python asks, serves two kinds of module from a directory: those that
-the user named, and what a module served from there imports itself. A file in a run directory is never served.
+The working directory is never on the Python path: otherwise a file there with the name of an optional package would be
+imported instead of it. One finder, the last that Python asks, serves two kinds of module from a directory: modules that
+the user named, and modules that these import themselves. A file in a run directory is never served.
 
-The process that the user started decides; its workers are sent `state()` and take it over with `restore`.
+The process that the user started decides; its workers receive `state()` and apply it with `restore`.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def is_served(module: str) -> bool:
 
 
 def file_of(module: str) -> str | None:
-    """The file that a module was, or would be, imported from; imports nothing. None where there is none.
+    """The file that a module was, or would be, imported from; None if there is none. Imports nothing.
 
-    One that nobody has named yet is looked for in the working directory last, as `name` does.
+    A module that is not named yet is looked for in the working directory last, as in `name`.
     """
     top, _, rest = module.partition(".")
     loaded = getattr(sys.modules.get(module), "__file__", None)
@@ -183,7 +183,7 @@ def _finder() -> NamedModules:
 
 
 def _found(top: str) -> ModuleSpec | None:
-    """Where Python, this finder included, finds a top-level module."""
+    """The spec of a top-level module, found by Python's finders including this one."""
     try:
         return find_spec(top)
     except (ImportError, ValueError):  # loaded by other means, without a spec

@@ -1,7 +1,7 @@
 """Signatures with a key of the user's own: HMAC-SHA256 over canonical JSON.
 
-The key is 32 random bytes in a file that only its user can read, under the user's state directory. A signature says
-that this user, with this state directory, has written what it covers; it says nothing to anyone else.
+The key is 32 random bytes in a file that only its user can read, under the user's state directory. A signature proves
+that this user, with this state directory, has written the content that it covers; others cannot verify it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ KEY_BYTES: Final = 32
 
 
 class NoKey(Exception):
-    """There is no key that can be used; the text says why, and what to do."""
+    """There is no usable key; the message gives the reason and the fix."""
 
 
 def key_file() -> Path:
-    """Where this user's key lies."""
+    """The path of this user's key."""
     home = os.environ.get("XDG_STATE_HOME", "")
     state = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~/.local/state"))
     return state / "runnel" / "key"

@@ -1,6 +1,6 @@
-"""What a module of the user's defines, read from its source: nothing of it is executed.
+"""Lists the definitions of a user's module from its source, without executing it.
 
-For people who name a module (`staged`, `staged.py`) where `staged:Staged` is wanted.
+Used for hints where a module is named (`staged`, `staged.py`) instead of `staged:Staged`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 MOST_BYTES = 2**22
-"""Larger files are not read: nobody wrote them."""
+"""The largest file that is read; larger ones are generated."""
 
 
 def hint(name: str, found: list[str]) -> str:
@@ -83,7 +83,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _makes_environment(node: ast.ClassDef | ast.FunctionDef, known: Collection[str]) -> bool:
-    """`known`: environments that stand before it in its file."""
+    """Whether a class or function creates an environment. `known`: the environments defined before it in its file."""
     if isinstance(node, ast.ClassDef):
         methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
         bases = [*map(_last_name, node.bases)]

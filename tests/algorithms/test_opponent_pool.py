@@ -140,7 +140,7 @@ def test_an_episode_whose_place_got_another_policy_is_no_result():
     assert np.asarray(after.results.games).sum(1).tolist() == [1.0, 0.0]
 
 
-def test_nobody_plays_before_an_episode_begins():
+def test_no_place_acts_before_an_episode_begins():
     pool, _ = pool_of(0, 1)
     assert int(pool.initial_memory(SPEC).place) == NOBODY
 

@@ -186,7 +186,7 @@ def test_where_nothing_lags_vtrace_is_gae():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), found, wanted)
 
 
-def test_vtrace_goes_by_the_present_policy_and_bears_old_ones():
+def test_vtrace_uses_the_current_policy_and_tolerates_old_samples():
     algorithm, spec = PPO(advantages="vtrace", normalise_advantages=False), AgentSpec(SEEN, Discrete(3))
     acted, state = (algorithm.init(jax.random.key(seed), spec) for seed in (0, 1))
     played = unroll(

@@ -125,7 +125,7 @@ def test_a_directory_of_several_runs_is_not_overwritten(members_dir: Path, comma
     for more in ([], ["--seeds", "2"]):
         ended = command(*TRAIN.split(), "--run-dir", members_dir, "--steps", 32, *more)
         assert ended.status == 2
-        assert f"already holds several runs; go on with them by `runnel resume {members_dir}`" in ended.err
+        assert f"already holds several runs; continue them with `runnel resume {members_dir}`" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_what_the_user_said_is_kept_wherever_it_is_resumed(tmp_path):
     [
         ("auto", "found asked='auto' of an algorithm, expected settings by name"),
         ({"nothing": 1}, "PPO has no setting 'nothing', which its run asked for"),
-        ({"advantages": {"object": "os:system"}}, "wanted a setting that names no code"),
+        ({"advantages": {"object": "os:system"}}, "expected a setting that names no code"),
         ({"advantages": "td"}, "its run asked for advantages='td', expected"),
         ({"learning_rate": "fast"}, "its run asked for learning_rate='fast', expected"),
     ],

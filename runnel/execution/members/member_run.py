@@ -1,7 +1,7 @@
-"""One member of several runs, begun or continued from its own directory.
+"""Begins or continues one member of several runs, from its own directory.
 
-A member's directory has its config.json from the beginning. Whether it is in a program with others, in a process of its
-own or continued later, it is run by `run_member`.
+A member's directory has its config.json from the beginning. `run_member` runs it in a program with others, in a
+separate process, or alone later.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MemberJob(JsonMessage):
 
 
 def member_config(directory: Path, steps: int | None = None) -> tuple[dict[str, Any], RunConfig]:
-    """A member's configuration, and what it is asked for now."""
+    """A member's configuration, and the arguments of this call."""
     config = read_config(directory)
     run_config.check_complete(directory / "config.json", config)
     return config, changed(run_config.from_json(config), steps, None, read_result(directory))
@@ -77,7 +77,7 @@ def member_session(
     directory: Path, asked: RunConfig, built: BuiltRun, began: float | None = None, pool: Any = None,
     shared: SharedParts | None = None,
 ) -> Iterator[Session]:  # fmt: skip
-    """The session of a member, while no other process may use its directory."""
+    """The session of a member, with exclusive use of its directory."""
     with alone(directory) as notes:
         checkpoints = Checkpoints(directory)
         resumed = checkpoints.newest() is not None
@@ -96,7 +96,7 @@ def member_session(
 
 
 def main() -> int:
-    """A process that runs one member: reads a `MemberJob` from standard input."""
+    """The process of one member; its job is read from standard input."""
     from runnel.config.jax_config import configure_jax
     from runnel.errors import UserError
 

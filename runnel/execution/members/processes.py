@@ -1,4 +1,4 @@
-"""Members that each have a process of their own, on this machine or on those of a cluster."""
+"""Members in separate processes, on this machine or on those of a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runnel.system import startup
 
 
 class MemberProcesses:
-    """Members that each have a process, and the workers that this starts."""
+    """Trains each member in a process, which starts the member's workers."""
 
     def __init__(
         self, waiting: Sequence[WaitingMember], at_a_time: int, steps: int | None, trust: Collection[str],
@@ -147,7 +147,7 @@ def _log(member: WaitingMember) -> Path:
 
 
 def side_by_side(built: BuiltRun, machine: Machine, members: int) -> int:
-    """How many runs of a plan this machine holds: by its cores, and one where a run uses a GPU."""
+    """The number of runs of a plan that this machine can hold: by its cores, and one if a run uses a GPU."""
     plan = built.plan
     if not plan.on_cpus:
         return 1
@@ -155,10 +155,10 @@ def side_by_side(built: BuiltRun, machine: Machine, members: int) -> int:
 
 
 def on_cluster(workers: int, cpus: Sequence[int], members: int) -> tuple[int, int | None]:
-    """How many runs of so many workers a cluster holds, and how many CPUs of each machine one of them takes.
+    """The number of runs of `workers` workers that a cluster holds, and the CPUs of each machine that one run takes.
 
-    `cpus`: those that are free on each machine. The more of them a run takes of a machine, the fewer machines it needs;
-    all runs take alike. A run that fits only once may have all.
+    `cpus`: the free CPUs of each machine. The more CPUs a run takes on each machine, the fewer machines it needs; all
+    runs take the same number. A run that fits only once may take all.
     """
     found: tuple[int, int | None] = (1, None)
     for share in range(1, max(cpus, default=0) + 1):

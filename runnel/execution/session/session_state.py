@@ -1,4 +1,4 @@
-"""What the parts of a session share: the run as it stands."""
+"""The state of a run that the parts of a session share."""
 
 from __future__ import annotations
 

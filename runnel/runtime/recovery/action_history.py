@@ -123,7 +123,7 @@ class ActionHistory:
         return self._kept_from
 
     def _reserve(self, steps: int) -> None:
-        """Moves to a larger buffer if this one is too small for so many steps."""
+        """Moves to a larger buffer if this one is too small for `steps` steps."""
         number, buffer = self._number, self._buffer
         while buffer.steps < steps:
             larger = self._buffers.buffer(number + 1)
@@ -171,7 +171,7 @@ def pack(episodes: Sequence[Episode]) -> dict[str, np.ndarray]:
 
 
 def unpack(packed: dict[str, np.ndarray]) -> list[Episode]:
-    """What `pack` packed."""
+    """The inverse of `pack`."""
     ends = np.cumsum(packed["lengths"])
     groups = {name.removeprefix("actions/"): value for name, value in packed.items() if name.startswith("actions/")}
     episodes = []

@@ -64,7 +64,7 @@ def load_host(number: int, block: BlockState, saved: Arrays) -> None:
 
 
 class BlockStart(NamedTuple):
-    """What a worker starts from."""
+    """The initial state of a worker."""
 
     saved: Arrays = {}  # noqa: RUF012  (never changed) its part of a checkpoint, or nothing
     rejoins: bool = False  # it replaces a worker that died, and finds its state in that worker's journal
@@ -76,7 +76,7 @@ def report_cut_episodes(blocks: Iterable[BlockState], report: ReportEvent) -> No
     """Reports episodes that could not be replayed."""
     cut = sum(block.cut for block in blocks)
     if cut:
-        report("cut", reason=f"{cut} episodes could not be replayed", action="the next ones were begun", episodes=cut)
+        report("cut", reason=f"{cut} episodes could not be replayed", action="new episodes began", episodes=cut)
 
 
 def entry(block: BlockState) -> Arrays:

@@ -4,10 +4,10 @@ A worker's part of a checkpoint is a flat dict from these names to arrays. Names
 
 | name | array |
 |---|---|
-| `iteration`, `seed`, `env_steps` | how far training has come, and its random numbers |
+| `iteration`, `seed`, `env_steps` | the progress of training, and its random numbers |
 | `updates.GROUP`, `states.GROUP.LEAF` | a learner's count of updates and its state |
 | `initial.GROUP.LEAF` | the state that a learner begins with, instead of a fresh one |
-| `replays.NODE.LEAF`, `inserted.NODE`, `credit.NODE` | a replay buffer, and what its schedule counts |
+| `replays.NODE.LEAF`, `inserted.NODE`, `credit.NODE` | a replay buffer, and the counts of its schedule |
 | `part.START.NAME` | a part of an array, where learners in several processes hold parts of a replay |
 | `window.returns.GROUP`, `window.FIELD` | the newest episodes |
 | `block.NUMBER.FIELD` | one block of environments; the functions below name its fields |
@@ -69,7 +69,7 @@ def part(name: str, start: int) -> str:
 
 
 def part_of(name: str) -> tuple[str, int] | None:
-    """Of which array this is a part, and where it begins; None if it is no part."""
+    """The array that this is a part of, and the part's first index; None if it is no part."""
     if not name.startswith(_PART):
         return None
     _, start, whole = name.split(".", 2)

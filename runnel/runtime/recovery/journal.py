@@ -101,9 +101,9 @@ class Journal:
         self._words[_NEWEST] = number
 
     def resume_entry(self, handed_over: Callable[[int], bool]) -> Arrays:
-        """The entry to go on from: the newest, unless the unroll that led to it was not handed over to every receiver.
+        """The entry to resume from: the newest, unless a receiver lacks the unroll before it.
 
-        That unroll is then repeated, from the entry before it. What comes after the entry is dropped.
+        Such an unroll is repeated, from the entry before it. Everything after the returned entry is dropped.
         """
         newest = self._words[_NEWEST]
         if not newest:

@@ -30,6 +30,6 @@ class NanRollback:
 
 
 def with_other_seed(carry: Carry, attempt: int) -> Carry:
-    """A carry that goes on with other random numbers; with `attempt` 0 the same."""
+    """A carry that continues with other random numbers; the same ones if `attempt` is 0."""
     seed: Any = np.asarray(carry.seed)
     return carry._replace(seed=((seed.astype(np.uint64) + attempt * 0x9E3779B9) % 2**32).astype(seed.dtype))

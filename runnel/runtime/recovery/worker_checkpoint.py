@@ -59,7 +59,7 @@ def save_learning(carry: Carry, remote: Iterable[str]) -> Arrays:
 
 
 def _save_replay(node: str, buffer: ReplayState) -> Arrays:
-    """Leaves that are the same for every learner, and of the others the parts that this process has."""
+    """The leaves that all learners share, and this process's parts of the others."""
     saved: Arrays = {}
     for i, leaf in enumerate(jax.tree.leaves(buffer)):
         name = names.leaf(names.replay(node), i)
@@ -82,7 +82,7 @@ def _window(window: Window) -> Arrays:
 
 
 def load_learning(carry: Carry, saved: Arrays) -> Carry:
-    """What was saved of a learner's part; its replays are loaded apart (`load_replays`)."""
+    """Restores a learner's part of the carry; its replays are loaded separately (`load_replays`)."""
     if not saved:
         return carry
     window = carry.window

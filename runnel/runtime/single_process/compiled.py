@@ -63,7 +63,8 @@ class CompiledProgram:
         return spread._replace(replays=self._replays())
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
-        """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
+        """Trains for at most `iterations` iterations, about `seconds` seconds, or until the target return is
+        reached."""
         del seconds, stop  # a call cannot be interrupted; it is short instead
         self._take_if_due()
         started = time.monotonic()

@@ -1,11 +1,11 @@
 """Plays a fixed set of episodes with given parameters: the same environments, seeds and quotas each time.
 
 Taking the first N episodes to end would favour short ones, so each environment has a quota: environment e plays its
-episodes 0, 1, ... and those after its quota do not count. An episode that the environment cut by failing keeps its
-place and has no return. Nothing is shared with training: neither environments nor random numbers.
+episodes 0, 1, ... and those after its quota do not count. An episode that a failure of its environment truncates keeps
+its place and has no return. Nothing is shared with training: neither environments nor random numbers.
 
-The evaluators of host environments and of JAX environments stand in one file because they must find the same: which
-episodes count, in which order they are returned, and what becomes of those that are cut is written once, above both.
+The evaluators of host environments and of JAX environments are one file because they must agree on which episodes
+count, in which order they are returned, and how truncated ones are treated: the shared code for this is at the top.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from runnel.runtime.programs.loop import Loop
 from runnel.types import AgentSpec, Array, PyTree, zeros
 
 AT_A_TIME: Final = 64
-"""At most so many environments play side by side."""
+"""The largest number of environments that are stepped side by side."""
 
 LIMIT_STEPS: Final = 200_000
-"""An episode that goes on for longer is cut: not every environment has a time limit."""
+"""The length at which an episode is truncated: not every environment has a time limit."""
 
 CALL_STEPS: Final = 256
 """Steps of one call of a compiled evaluation: between two calls it can be stopped."""
@@ -63,7 +63,7 @@ class PlayedEpisodes(NamedTuple):
     notes: tuple[str, ...] = ()  # for the user: episodes that were cut
 
     def problem(self) -> str:
-        """Why nothing can be said of the policy: no episode has a return. "" where one has."""
+        """The reason why the policy has no score: no episode has a return. "" if one has."""
         if not all(np.isnan(values).all() for values in self.returns.values()):
             return ""
         return f"no episode is left: {'; '.join(self.notes) or 'all returns are NaN'}"
@@ -138,8 +138,8 @@ class _EpisodeCollector:
             self.metrics[row].append(own)
 
     def add_endless(self, row: int, returns: dict[str, float], length: int) -> None:
-        """An episode that does not end: it counts as it stands. Those after it, which cannot begin, keep their places
-        without a return."""
+        """Records an episode that does not end with its return so far. Later episodes of its row, which cannot begin,
+        keep their places without a return."""
         if self.wants(row):
             self.endless += 1
             self.add(row, returns, length, {})
@@ -176,7 +176,7 @@ class _EpisodeCollector:
 
 
 class _FailureWatch:
-    """What fails in a vector from now on, and which episodes it cuts."""
+    """Records the failures of a vector from now on, and the episodes that they truncate."""
 
     def __init__(self, vector: HostVector):
         self.vector = vector
@@ -208,7 +208,7 @@ class HostEvaluator:
         self, params: Mapping[str, PyTree], beat: Beat = lambda steps: None,
         watch: Callable[[HostVector], None] | None = None,
     ) -> PlayedEpisodes:  # fmt: skip
-        """`watch` is called before every step, with the vector as it stands."""
+        """`watch` is called with the vector before every step."""
         count = len(self.loop.envs)
         out = self._room(count)
         collector, self.ended = _EpisodeCollector(self._specs, self.quota), 0
@@ -358,7 +358,7 @@ class CompiledEvaluator:
         return self.read(jax.device_get(now))
 
     def read(self, found: _Playing) -> PlayedEpisodes:
-        """What was played, once it is on the host."""
+        """The episodes that were played, once the results are on the host."""
         wanted = np.array([self.quota[index] for index in self.loop.envs])
         collector, broken = _EpisodeCollector(self._specs(), self.quota), 0
         for row, count in enumerate(np.minimum(found.counted, wanted).tolist()):
@@ -400,7 +400,7 @@ class CompiledEvaluator:
         )
 
     def steps(self, params: PyTree, now: _Playing) -> _Playing:
-        """So many steps as a call takes, or fewer where all episodes have ended."""
+        """One call's worth of steps, fewer if all episodes have ended."""
         wanted = jnp.asarray([self.quota[index] for index in self.loop.envs], jnp.int32)
         end = now.step + CALL_STEPS
 

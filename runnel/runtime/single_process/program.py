@@ -34,7 +34,7 @@ class Program(Protocol):
         ...
 
     def learnt(self) -> tuple[dict[str, PyTree], dict[str, Any]] | None:
-        """Of the carry, the learners' states and how many updates they have had, by group."""
+        """The learners' states and their numbers of updates, by group."""
         ...
 
     @property
@@ -48,11 +48,12 @@ class Program(Protocol):
         ...
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
-        """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
+        """Trains for at most `iterations` iterations, about `seconds` seconds, or until the target return is
+        reached."""
         ...
 
     def measure(self) -> None:
-        """Resets `report`: what came before was starting and compiling."""
+        """Resets `report`, after the start and the compilation."""
         ...
 
     def report(self, recent: bool = False) -> UsageReport:

@@ -13,7 +13,7 @@ from runnel.runtime.single_process.evaluation import CompiledEvaluator, PlayedEp
 from runnel.types import PyTree
 
 ROWS: Final = 4096
-"""Environments that are stepped side by side, at most: so many members are played at a time."""
+"""The largest number of environments that are stepped side by side, which limits the members of one call."""
 
 
 class StackedEvaluator:

@@ -1,4 +1,4 @@
-"""The whole loop in one process: environments step, `act` answers, and every other node is one compiled update."""
+"""The whole loop in one process: environments step, `act` runs, and every other node is one compiled update."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class SteppedProgram:
         return NO_STAMP, {group: state.params for group, state in self.carry.states.items()}
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
-        """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
+        """Trains for at most `iterations` iterations, about `seconds` seconds, or until the target return is
+        reached."""
         started, done, reached, refused = time.monotonic(), 0, False, False
         total = None
         self._take_if_due()

@@ -393,7 +393,7 @@ def edit(run_dir: Path, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-def test_a_rule_that_nobody_signed_is_not_imported(
+def test_a_rule_without_a_signature_is_not_imported(
     one_round: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(one_round, tmp_path / "run")

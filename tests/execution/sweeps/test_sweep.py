@@ -422,7 +422,7 @@ def test_a_directory_that_holds_a_sweep_is_not_used_for_another(
 ) -> None:  # fmt: skip
     for words in (["sweep", "ppo", TASK, "--over", "learning_rate=1:2"], ["train", "ppo", TASK]):
         assert main([*words, "--run-dir", str(swept.run_dir), "--quiet"]) == 2
-        assert "already holds a sweep; go on with it by `runnel resume" in capsys.readouterr().err
+        assert "already holds a sweep; continue it with `runnel resume" in capsys.readouterr().err
     assert main(["resume", str(swept.run_dir), "--steps", "9999"]) == 2
     assert "which goes on as it was begun; found --steps" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"runnel\.resume_sweep"):

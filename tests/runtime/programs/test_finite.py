@@ -140,7 +140,7 @@ def same(a, b):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_bad_update_is_refused_named_and_told_at_once(way, algorithm, name):
+def test_a_bad_update_is_refused_named_and_reported_at_once(way, algorithm, name):
     program = make(way, algorithm)
     run(program, 3)
     before = state_of(program)
