@@ -13,37 +13,30 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
-import numpy as np
-
-from runnel.runtime.workers.ports import WorkerContext
+from runnel.runtime.workers.ports import WorkerContext, WorkerHooks
 
 
-class Worker(Protocol):
-    """What one worker does, between one answer to the supervisor and the next."""
+class Worker(WorkerHooks, ABC):
+    """One worker. `WorkerHooks` has the methods that its context calls."""
 
     def compile(self) -> None:
-        """Called once, before the first turn: prepares what others would otherwise wait for."""
-        ...
+        """Called once, before the first turn: compiles programs that other workers would otherwise wait for."""
 
+    @abstractmethod
     def boundary(self) -> None:
         """Listens to the supervisor between two turns, and pauses where that asks for it."""
-        ...
 
+    @abstractmethod
     def turn(self) -> None:
         """The work between two boundaries."""
-        ...
-
-    def save(self) -> dict[str, np.ndarray]:
-        """This worker's part of a checkpoint. Called in a pause."""
-        ...
 
 
 def run(context: WorkerContext, worker: Worker, *, compiles: bool = True) -> None:
     """Runs a worker until the supervisor stops it. With `compiles`, the first turn counts as compiling, not as work."""
-    context.save = worker.save
+    context.worker = worker
     context.enter("compiling" if compiles else "working")
     worker.compile()
     if compiles:
