@@ -4,6 +4,8 @@ import json
 import re
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from paths import ROOT
@@ -51,7 +53,7 @@ def test_the_phases_of_a_slow_start_are_those_of_the_code():
     assert f'"{first}"' in source
     assert tracing == "tracing Reinforce"
     assert 'startup.phase(f"tracing {type(chosen).__name__}")' in source
-    unwatched = type("Unwatched", (), {"watch": None})()
+    unwatched: Any = SimpleNamespace(watch=None)
     assert SessionEnd.at_start(unwatched) == compiling
 
 
