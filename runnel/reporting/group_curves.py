@@ -66,7 +66,7 @@ def bands(directory: Path, listed: Sequence[Member]) -> dict[str, list[dict[str,
         for place, (group, curves) in enumerate(zip(groups, read, strict=True)):
             points = [curve[metric] for curve in curves if metric in curve]
             if points:
-                name = called(group[0]) or "all members"
+                name = called(group[0])
                 counts = {"members": len(points), "colour": place}
                 found.setdefault(printable(metric), []).append({"name": name, **counts, **band(points, grid)})
     return found

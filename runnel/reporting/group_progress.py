@@ -22,6 +22,8 @@ from runnel.reporting.series import newest, number
 TAIL_BYTES: Final = 1 << 20
 """More than a line has that a stack of thousands of members writes."""
 
+EACH: Final = "steps of each member"
+
 MOST_LOOKED_AT: Final = 64
 """Members among which one with a plan is looked for."""
 
@@ -126,19 +128,20 @@ def about_all(directory: Path, listed: Sequence[Member], kind: str) -> dict[str,
     found = about(directory / listed[0].directory)
     varying = {text(key) for member in listed for key in member.settings}
     steps: float | None = (found["steps"] or 0) * len(listed) or None
-    asked = {**found["asked"], "members": str(len(listed)), "seeds": seeds(member.seed for member in listed)}
+    asked = {EACH if name == "steps" else name: value for name, value in found["asked"].items()}
+    asked = {**asked, "members": str(len(listed)), "seeds": seeds(member.seed for member in listed)}
     if kind == "population":
         stored = read_json(directory, population_file.FILE)
         chosen = stored.get("settings")
         varying |= {text(str(key)) for each in (chosen if isinstance(chosen, list) else ())[:1] for key in each}
         each_steps = number(stored.get("steps"))
         steps = None if each_steps is None else each_steps * len(listed)
-        asked |= {} if each_steps is None else {"steps": f"{each_steps:.0f}"}
+        asked |= {} if each_steps is None else {EACH: f"{each_steps:.0f}"}
     elif kind == "sweep":
         spec = sweep_file.read_raw(directory)
         rungs, count = spec["rungs"], len(spec["seeds"])
         steps = spec["trials"] * count * rungs[0] if len(rungs) == 1 else None  # else it depends on who is stopped
-        asked |= {"trials": str(spec["trials"]), "sampler": spec["sampler"], "steps": ", ".join(map(str, rungs))}
+        asked |= {"trials": str(spec["trials"]), "sampler": spec["sampler"], EACH: ", ".join(map(str, rungs))}
         asked |= {"seeds": seeds(spec["seeds"]), "members": str(spec["trials"] * count)}
     settings = {name: value for name, value in found["settings"].items() if name not in varying}
     return {**found, "seed": "", "steps": steps, "asked": asked, "settings": settings}

@@ -75,7 +75,7 @@ def add(add: Add, directory: Path, view: Mapping[str, Any], ended: bool = False)
     now = group_progress.now(found, len(listed), group_progress.seconds(found, view)) if found else {}
     each, name, one = None, "", {}
     with contextlib.suppress(*UNREADABLE):
-        each = None if view["kind"] == "sweep" else int(about["asked"]["steps"])
+        each = None if view["kind"] == "sweep" else int(about["asked"][group_progress.EACH])
     with contextlib.suppress(*UNREADABLE):
         place = group_progress.shown(directory, listed, found)
         if place is not None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from runnel.planning.placed import PlanUsage
 from runnel.planning.svg import picture
-from runnel.recording import evaluation_log, events, members_file, provenance, run_directory, usage_file
+from runnel.recording import evaluation_log, events, members_file, provenance, run_directory, sweep_file, usage_file
 from runnel.recording.files import one_line, read_json
 from runnel.recording.metrics import FILE as METRICS
 from runnel.reporting import group_view, plan_file
@@ -71,6 +71,7 @@ def run_view(
     if several:
         found = group_view.add(parts.add, run_dir, view, ended)
         view["now"], view["of_member"] = found.now, found.of_member
+        view["winner"] = run_directory.exists(run_dir, f"{sweep_file.WINNER}/{members_file.FILE}")
         _add_usage_and_plan(parts, run_dir / found.of_member, found.one)
         view["command"] = first_command(view["starts"], found.steps_of_each, several=True)
         view["again"] = again_together(run_dir.absolute(), found.listed, view["kind"])

@@ -1,6 +1,7 @@
 """What the page of `runnel dash` shows beyond single finished runs, in a headless Chromium: groups in progress, many
 curves at once, addresses that keep what was chosen, and all of it by keyboard, on a phone and in the dark."""
 
+import base64
 import contextlib
 import json
 import time
@@ -18,6 +19,7 @@ from dash_server import DashServer, dash_server
 
 pytestmark = pytest.mark.skipif(chromium.path() is None, reason="there is no Chromium on this machine")
 
+GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")
 MANY = 11
 """Runs that are compared: more than there are colours."""
 
@@ -51,6 +53,7 @@ def roots(tmp_path_factory) -> Path:
     for each, rate in zip(found["members"], (0.1, 0.1, 0.2, 0.2), strict=True):
         each["settings"] = {"learning_rate": rate}
     write(variants, "members.json", found)
+    (make_members(variants / "winner", 2) / "population.json").unlink()
     return root
 
 
@@ -116,8 +119,8 @@ def test_several_runs_in_progress_show_how_far_they_are(page, server):
     page.wait("document.querySelector('progress')")
     assert page.value("document.querySelector('.title p').innerText") == "4 members · ppo · CartPole-v1 · inline"
     found = tiles(page)
-    assert found["environment steps"] == "11.7k of 40k"  # 3,000 of the first, 2,900 of the others
-    assert (found["median return"], found["steps per second"]) == ("190", "2787")
+    assert found["steps, all members"] == "11.7k of 40k"  # 3,000 of the first, 2,900 of the others
+    assert (found["median return"], found["steps/s, all members"]) == ("190", "2787")
     assert (found["members finished"], found["time"].startswith("1 min")) == ("1 of 4", True)
     assert page.value("document.querySelector('progress').value / document.querySelector('progress').max") == 0.2925
     page.wait("document.body.innerText.includes('Bottleneck of member-1: learn')")
@@ -205,6 +208,15 @@ def test_curves_over_wall_time_end_where_the_run_did(page, server):
         page.wait(f"document.querySelector('.tip').innerText.startsWith('{last} of wall time')")
 
 
+def test_the_winner_of_a_sweep_is_reached_from_its_page_and_back(page, server):
+    go(page, server, "run/0%2Fvariants")
+    page.click("a[href$=winner]")
+    page.wait("document.querySelector('h1').innerText.startsWith('winner')")
+    assert page.value("document.querySelector('nav a').innerText") == "all members"
+    page.click("nav a")
+    page.wait("document.querySelector('h1').innerText.startsWith('variants')")
+
+
 def test_members_are_chosen_for_a_comparison(page, server):
     go(page, server, "run/0%2Fvariants")
     for k in (0, 3):
@@ -251,6 +263,23 @@ def test_a_log_follows_new_lines_only_for_a_reader_at_its_end(page, server, root
     change(page, which, "actor-1.log")
     page.wait("document.querySelector('.log').innerText.includes('line 501')")
     assert page.value("document.querySelector('.log').scrollTop") == 40
+
+
+def test_a_film_is_given_back_when_another_one_is_shown(page, server, roots):
+    for name in ("a.gif", "b.gif"):
+        (roots / "run-03" / name).write_bytes(GIF)
+    go(page, server, "run/0%2Frun-03")
+    page.wait("document.querySelectorAll('.chip[data-film]').length === 2")
+    page.value("window.back = [], URL.revokeObjectURL = (address) => window.back.push(address), 0")
+    sources = []
+    for name in ("a.gif", "b.gif"):
+        page.click(f".chip[data-film='{name}']")
+        page.wait(f"document.querySelector('.films img')?.alt === '{name}'")
+        sources.append(page.value("document.querySelector('.films img').src"))
+        assert sources[-1] not in page.value("window.back")
+    assert sources[0] in page.value("window.back")
+    page.value("location.hash = '', 0")
+    page.wait(f"window.back.includes({json.dumps(sources[1])})")
 
 
 def test_evaluations_of_groups_and_intervals_of_ratings_are_shown(page, server):

@@ -108,7 +108,7 @@ def test_settings_in_which_members_differ_are_none_of_all(tmp_path):
     population = in_progress(tmp_path / "population", "population")
     view = run_view(population)
     assert (view["kind"], set(view["about"]["settings"])) == ("population", {"unroll", "envs"})
-    assert (view["about"]["steps"], view["about"]["asked"]["steps"]) == (12_000, "3000")
+    assert (view["about"]["steps"], view["about"]["asked"]["steps of each member"]) == (12_000, "3000")
 
 
 SWEEP = {
@@ -127,7 +127,7 @@ def test_a_sweep_in_progress_has_its_trials_and_the_command_that_repeats_it(tmp_
     write(sweep, "sweep.json", SWEEP)
     view = run_view(sweep)
     assert (view["kind"], view["problems"], view["about"]["steps"]) == ("sweep", [], None)
-    assert (view["about"]["asked"]["trials"], view["about"]["asked"]["steps"]) == ("6", "1000, 3000")
+    assert (view["about"]["asked"]["trials"], view["about"]["asked"]["steps of each member"]) == ("6", "1000, 3000")
     args = arguments.parse(shlex.split(view["again"])[1:])
     assert (str(args.config), args.trials, args.sampler, args.batch) == (f"{sweep}/base.json", 6, "random", 2)
     assert (args.seed, args.seeds, args.winner_seeds, args.halving, args.rungs) == (3, [0, 1], 3, 3, 2)

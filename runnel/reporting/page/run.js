@@ -22,7 +22,7 @@ export function runPage(id) {
     slot((v) => v.kind, () => (panel = metricPanel(() => view, before, remember))),
     slot((v) => v.lineage, s.lineageOf),
     slot((v) => v.result.trials, s.trials),
-    slot((v) => [v.members, v.notes], (v) => s.memberTable(v, link, pick)),
+    slot((v) => [v.members, v.notes, v.winner], (v) => s.memberTable(v, link, pick)),
     slot((v) => [v.plan, v.of_member], s.plan),
     slot((v) => [v.usage, v.of_member], s.workers),
     slot((v) => v.evaluations, s.evaluationResults),

@@ -34,10 +34,10 @@ export function summary(view) {
   const steps = view.about?.steps;
   if (view.kind !== "run") delete now.mean_return; // of the members' returns, other numbers are shown
   const tiles = [
-    ["environment steps", isNumber(steps) && steps > 0 ? `${short(now.env_steps)} of ${short(steps)}` : short(now.env_steps)],
+    [view.kind === "run" ? "environment steps" : "steps, all members", isNumber(steps) && steps > 0 ? `${short(now.env_steps)} of ${short(steps)}` : short(now.env_steps)],
     ["mean return", short(now.mean_return)],
     ...(view.kind === "run" ? [] : returnsOf(view, now)),
-    ["steps per second", short(now.steps_per_second)],
+    [view.kind === "run" ? "steps per second" : "steps/s, all members", short(now.steps_per_second)],
     ["time", duration(now.wall_seconds)],
     ["updates", short(now.updates)],
     ["episodes", short(now.episodes)],
@@ -74,11 +74,16 @@ export function metricNames(view) {
 export function seriesOf(view, metric) {
   if (view.kind !== "run") {
     const bands = Object.hasOwn(view.bands, metric) ? view.bands[metric] : [];
-    return bands.map((band) => ({ ...band, name: `${band.name} (${band.members})`, x: band.steps, y: band.values }));
+    return bands.map((band) => ({ ...band, name: bandName(band), x: band.steps, y: band.values }));
   }
   const { steps, columns, returns } = view.curves;
   if (metric === "mean_return" && returns.length) return [{ name: metric, x: returns.map((p) => p[0]), y: returns.map((p) => p[1]) }];
   return [{ name: metric, x: steps, y: Object.hasOwn(columns, metric) ? columns[metric] : [] }];
+}
+
+function bandName({ name, members }) {
+  const count = `${members} member${members === 1 ? "" : "s"}`;
+  return name ? `${name} (${count})` : count;
 }
 
 export function withSmoothing(series, weight) {
@@ -266,9 +271,10 @@ export function memberTable(view, link, pick) {
     { name: "status", cell: (row) => (row.status === "gone" ? "ended without a result" : (row.status ?? "")) },
     { name: "steps", numeric: true, cell: (row) => whole(row.env_steps) },
     { name: "return", numeric: true, cell: (row) => short(row.return) },
-    { name: "settings", cell: (row) => pairs(row.settings) },
+    ...(found.some((row) => Object.keys(row.settings).length) ? [{ name: "settings", cell: (row) => pairs(row.settings) }] : []),
   ];
-  return card("Members", compare && h("div", { class: "bar" }, compare), table(columns, found), view.notes.map((words) => h("p", { class: "dim" }, words)));
+  const winner = view.winner && link && h("p", {}, h("a", { href: link("winner") }, "the best settings, trained again on unseen seeds"));
+  return card("Members", winner, compare && h("div", { class: "bar" }, compare), table(columns, found, { class: "members" }), view.notes.map((words) => h("p", { class: "dim" }, words)));
 }
 
 export function settingsOf(view) {
