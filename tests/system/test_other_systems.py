@@ -97,7 +97,7 @@ def result(run: Path) -> dict[str, Any]:
     return json.loads((run / "result.json").read_text())
 
 
-def test_one_process_trains_resumes_evaluates_plots_and_is_watched(tmp_path: Path) -> None:
+def test_one_process_trains_evaluates_plots_exports_plays_and_is_watched(tmp_path: Path) -> None:
     said = elsewhere(
         """
 here = "CartPole-v1 --distribution inline --envs 2 --steps 64 --seed 3 --set unroll=16 hidden=(4,)"
@@ -107,14 +107,23 @@ run("resume inline --steps 128 --quiet")
 run("eval inline --episodes 1 --seed 1 --out eval.json")
 run("policies inline")
 run("plot inline --out curve.svg")
-run("train toys:Reinforce toys:Corridor --distribution fused --envs 2 --steps 64 --run-dir fused --quiet")
+run("train reinforce matrix:prisoners_dilemma --distribution fused --envs 2 --steps 64 --set unroll=16 hidden=(4,) "
+    "--run-dir fused --quiet")
 run("plan reinforce CartPole-v1 --distribution coarse --actors 2")
 refused("train reinforce CartPole-v1 --distribution coarse --actors 2 --run-dir coarse --quiet")
 refused(f"train reinforce {here} --run-dir workers --eval-every 64 --eval-workers 1 --quiet")
 policy = runnel.load("inline")
 policy.act([0.0, 0.0, 0.0, 0.0])
 """
-        + LOOK,
+        + LOOK
+        + """
+run("export inline --out exported --format stablehlo")
+run("versus fused fused --episodes 2")
+several = "toys:Reinforce toys:Corridor --envs 2 --steps 64 --quiet"
+run(f"train {several} --distribution fused --seeds 2 --run-dir members")
+refused(f"train {several} --distribution coarse --actors 2 --seeds 2 --run-dir several")
+refused(f"sweep {several} --distribution coarse --actors 2 --over learning_rate=0.1,0.2 --run-dir swept")
+""",
         tmp_path,
     )
     found = result(tmp_path / "inline")
@@ -127,12 +136,16 @@ policy.act([0.0, 0.0, 0.0, 0.0])
     assert [(view["problems"], view["plan"] is None) for view in seen["views"]] == [([], False)] * 2
     assert seen["asked"] == "found no run in progress there"
     assert "Written by Runnel" in (tmp_path / "inline" / "report.html").read_text()
-    refusals = [line for line in said if line.startswith("runnel train: ")]
+    assert (tmp_path / "exported").is_dir()
+    assert result(tmp_path / "members")["finished"] == 2
+    refusals = [line for line in said if line.startswith(("runnel train: ", "runnel sweep: "))]
     assert refusals == [
         f"runnel train: distribution coarse runs in 3 processes: {WITHOUT_EVENTFD}inline and fused run in one",
         f"runnel train: --eval-workers 1: {WITHOUT_EVENTFD}--eval-workers 0 evaluates in this process",
+        f"runnel train: distribution coarse runs in 3 processes: {WITHOUT_EVENTFD}inline and fused run in one",
+        f"runnel sweep: distribution coarse runs in 3 processes: {WITHOUT_EVENTFD}inline and fused run in one",
     ]
-    assert not (tmp_path / "coarse").exists()
+    assert not [name for name in ("coarse", "several", "swept") if (tmp_path / name).exists()]
     here = runnel.train(
         "reinforce", "CartPole-v1", "inline", envs=2, steps=128, seed=3, settings={"unroll": 16, "hidden": (4,)},
         run_dir=tmp_path / "here", quiet=True,

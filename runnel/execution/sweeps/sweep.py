@@ -23,6 +23,7 @@ from runnel.errors import UserError
 from runnel.execution import config_file
 from runnel.execution.members.training import OF_ONE_RUN, MemberMaker
 from runnel.execution.run_directories import alone, cleared, fresh_directory, refuse_held
+from runnel.execution.supervision.machine_pool import check_workers
 from runnel.execution.sweeps.driver import Sweep, SweepDriver
 from runnel.execution.sweeps.sweep_spec import in_iterations, made_spec
 from runnel.execution.sweeps.trials import import_optuna
@@ -90,6 +91,7 @@ def sweep(
                 keywords=("over",),
             )
         built = maker.built({})
+        check_workers(built.plan)
         base = run_config.to_json(replace(maker.run, envs=built.graph.envs), described(built))
         with_signature(base, built, run_dir)
         # As a sweep that goes on reads it from base.json.
