@@ -48,7 +48,7 @@ class Round(NamedTuple):
 
     @property
     def copied(self) -> list[tuple[int, int]]:
-        """Members that became a copy, and of whom."""
+        """Members that became a copy, and their parents."""
         return [(member, parent) for member, parent in enumerate(self.parents) if member != parent]
 
 
