@@ -68,7 +68,7 @@ class UniformReplay:
         return self.capacity
 
     def cost(self, batch: int) -> int:
-        """How many items a batch takes."""
+        """The number of items in a batch."""
         return batch
 
 
