@@ -269,7 +269,7 @@ class Checkpoints:
         """
         deadline, away_since = time.monotonic() + REMOVE_S, None
         while (now := time.monotonic()) < deadline:
-            # Seen to be away, not only removed: this thread may stand still for any time between two lines.
+            # Checked to be away, not only removed: this thread may be suspended for any time between two lines.
             if run_directory.exists(self.run_dir, f"{DIRECTORY}/{name}"):
                 run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
                 away_since = None

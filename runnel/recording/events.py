@@ -144,7 +144,7 @@ class EventLog:
             line = {**line, "lost": self.lost}
         content = (json.dumps(_plain(line), allow_nan=False) + "\n").encode()
         try:
-            # Opened anew for each: they are rare, and a descriptor held may be what the run is short of.
+            # Opened for each: events are rare, and the run may be short of descriptors.
             fd = self._open(len(content))
             try:
                 if not self._whole and (size := os.fstat(fd).st_size) and os.pread(fd, 1, size - 1) != b"\n":

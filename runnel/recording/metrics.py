@@ -74,7 +74,7 @@ class MetricsLog:
         self._curve = _Curve()
         self._failing: set[str] = set()
         self._sinks: dict[str, Sink] = {}
-        # The one that can be missing comes first: nothing is made where it is.
+        # The optional one is first, so that nothing is created if it is missing.
         if wandb is not None:
             self._sinks["Weights & Biases"] = WandB(run_dir, wandb)
         with as_user_error(path):

@@ -84,7 +84,7 @@ class Admission:
         self._handshake_s = handshake_s
         self._waiting: dict[int, _Waiting] = {}  # by descriptor
         self._shut: dict[int, _Waiting] = {}  # those that were closed for others, until ZeroMQ says that they are
-        self._early: dict[str, Counter[str]] = {}  # by key that was refused: the addresses it came from
+        self._early: dict[str, Counter[str]] = {}  # by key that was refused: its addresses
         self._refused: Counter[str] = Counter()  # by address: keys refused, whose connections have yet to end
         self._made = 0  # handshakes of connections that wait; ZeroMQ does not say of which
         self._failed = False  # whether a handshake has just failed: the next event says which

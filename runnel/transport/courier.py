@@ -270,7 +270,7 @@ class Courier:
             self._wire["sent_batches"] += batches
             self._wire["sent_bytes"] += size
 
-    # What comes
+    # Received messages
 
     def _hear(self, name: str, frames: list[memoryview], now: float) -> None:
         """Handles a message of a peer: accepted as a whole, or dropped as a whole and counted."""
@@ -302,7 +302,7 @@ class Courier:
     ) -> list[tuple[wire.Entry, wire.Parts]]:
         """The entries of a batch, each checked against this peer's permissions and state; compressed ones unpacked."""
         checked: list[tuple[wire.Entry, wire.Parts]] = []
-        new: Counter[int] = Counter()  # by stream: messages that come with this batch
+        new: Counter[int] = Counter()  # by stream: messages in this batch
         for entry, parts in came:
             if isinstance(entry, wire.Data | wire.Begun):
                 into = _known(self._incoming.get(entry.id), link)

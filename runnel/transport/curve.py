@@ -150,7 +150,7 @@ class Call:
         self._renew_at = monotonic() + _RENEW_S
         self.socket = _socket(self._context, zmq.DEALER, keys, most_bytes, "[" in address)
         self.socket.curve_serverkey = server_public.encode()
-        self.socket.immediate = True  # nothing is queued for a connection that may never come
+        self.socket.immediate = True  # nothing is queued for a connection that may never be made
         self._monitor = monitor(self.socket, zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED)
         self.socket.connect(address)
         self.sockets = (self.socket, self._monitor)

@@ -34,7 +34,7 @@ class InProcessBell(bell.Bell):
 
     def ring(self) -> None:
         if self._sleeping:
-            with suppress(RuntimeError):  # another ring came first
+            with suppress(RuntimeError):  # another ring was first
                 self._lock.release()
 
     def beat(self) -> None:

@@ -59,7 +59,7 @@ class PeerLink:
         self.epoch = epoch
         self.number = 0  # of the last batch sent
         self.heard = 0  # of the last one the peer has heard
-        self.came = 0  # of the last one that came
+        self.came = 0  # of the last one received
         self.unpacks = False
         self.is_up = False
         self._asks, self._asked_at = False, 0.0
@@ -80,7 +80,7 @@ class PeerLink:
         if self.is_up:
             self._outbox.append(make)
 
-    # What came
+    # Received batches
 
     def admits(self, head: wire.BatchHead, now: float) -> str | None:
         """The reason why a batch cannot be accepted now; None if it can."""
@@ -114,11 +114,11 @@ class PeerLink:
         took_s = now - max(heard[0].at, self._answered_at)
         if heard[-1].size >= RATE_BYTES and took_s > 0:
             rate = sum(sent.size for sent in heard) / took_s
-            # The best of late: an answer may come late, never early.
+            # The best recent rate: an answer may be late, never early.
             self.bytes_per_s = max(rate, _FORGETS * self.bytes_per_s) if self._is_measured else rate
             self._is_measured = True
 
-    # What goes
+    # Sent batches
 
     def renewed(self) -> bool:
         """Whether there is a new connection: everything unacknowledged is to be sent again."""

@@ -193,7 +193,7 @@ class SharedWriter:
     def publish(self, arrays: Sequence[Any], version: int, iteration: int) -> None:
         found = checked(arrays, self._schema)
         words = self.words
-        # A writer killed before the last line left the newest as it was, and its successor fills the same buffer anew.
+        # A writer killed before the last line left the newest as it was, and its successor fills the same buffer again.
         number = words[_NEWEST] + 1
         header = self._headers[number % BUFFERS]
         words[header + _BEGUN] = number

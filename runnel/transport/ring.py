@@ -349,7 +349,7 @@ class RingReader:
         words = self.words
         if not (words[_WRITER_CLOSED] or words[_WRITER_LOST]):
             return False
-        order()  # its last commit came before its end: now that the end is seen, so is the commit
+        order()  # its last commit precedes its end, so both are visible now
         return words[_COMMITTED] == self._received and not self._again
 
     def peek(self) -> bool:

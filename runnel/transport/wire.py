@@ -35,7 +35,7 @@ class BatchHead(NamedTuple):
 
     epoch: int
     number: int  # 1, 2, 3 ... in an epoch
-    heard: int  # the number of the last batch that came the other way
+    heard: int  # the number of the last batch received the other way
     fresh: bool  # it does not depend on those before it, which may be lost
     asks: bool  # for a fresh one, as something was lost
     unpacks: bool  # the sender can read what is compressed

@@ -102,7 +102,7 @@ def is_signed(value: Any, signature: Any, key: bytes) -> bool:
         return False
     try:
         return hmac.compare_digest(sign(value, key), signature)
-    except (ValueError, RecursionError):  # nested so deep that nobody has signed it
+    except (ValueError, RecursionError):  # nested too deeply to have been signed
         return False
 
 

@@ -237,7 +237,7 @@ class HostEvaluator:
                 reported = {each.row: each.values for each in ended_episodes(self.vector)}
                 before, numbers = numbers, self.vector.episode_numbers()
                 failures.look()
-                # A game may go on after what ends an episode for learning: the loss of a life.
+                # A game may continue after an episode has ended for learning, by the loss of a life.
                 for row in np.flatnonzero(numbers != before).tolist():
                     if (row, int(before[row])) in failures.cut:
                         collector.leave_out(row)
@@ -309,7 +309,7 @@ class _Playing(NamedTuple):
     memory: dict[str, PyTree]  # by group: [B, ...]
     rewards: dict[str, Array]  # by group: [E] of the episodes in progress
     lengths: Array  # [E]
-    ended: Array  # [E] how many episodes have ended; all of them after one that goes on for too long
+    ended: Array  # [E] how many episodes have ended; all of them after one that is too long
     counted: Array  # [E] how many of them have a return
     endless: Array  # [E] whether the last of these went on for too long
     step: Array  # []

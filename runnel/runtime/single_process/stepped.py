@@ -89,7 +89,7 @@ class SteppedProgram:
                 self.metric_window.add(self.player.episode_sums())
             if self.metric_window.scored:
                 reached = self.metric_window.reached(target)
-            # A snapshot ends the call: what is decided by its evaluation is decided before training goes on.
+            # A snapshot ends the call: what is decided by its evaluation is decided before training continues.
             if self._take_if_due() or stop() or time.monotonic() - started > seconds:
                 break
         assert total is not None
