@@ -46,8 +46,8 @@ class Turns:
     def step(self, actions: Mapping[Agent, Any]) -> Moment:
         game = self.environment
         game.step(actions[game.agent_selection])
-        # The rewards of this step. `_cumulative_rewards` sums an agent's rewards since its own last turn, and would reach
-        # the loser of a game only in a turn that it no longer has.
+        # The rewards of this step. `_cumulative_rewards` sums an agent's rewards since its own last turn, and would
+        # reach the loser of a game only in a turn that it no longer has.
         rewards, terminations = dict(game.rewards), dict(game.terminations)
         observations = self._observations()
         if all(map(self._is_dead, game.agents)):
