@@ -39,7 +39,8 @@ class Algorithm(abc.ABC):
     """The kinds of action space it can act in."""
 
     max_staleness: ClassVar[int] = 0
-    """How many versions old a sample may be under an asynchronous distribution; a property, if a setting decides."""
+    """The largest staleness of samples, in versions, under an asynchronous distribution; a property, if a setting
+    decides."""
 
     reuses: int = 1
     """The largest number of updates from one unroll under an asynchronous distribution. An unroll is reused while it is

@@ -86,7 +86,7 @@ METRIC_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 """The pattern that names of environment metrics must match."""
 
 MOST_METRICS: Final = 64
-"""How many metrics an environment, or a group of one, can report."""
+"""The largest number of metrics of an environment, or of a group of one."""
 
 LARGEST_METRIC: Final = 1e100
 """Larger numbers are ignored: their sums would overflow."""

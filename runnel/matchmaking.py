@@ -273,8 +273,8 @@ class PFSP(Matchmaker):
     latest_share: float = 0.5
     """The part of the games that is against the newest policy; all of them while there is no past one."""
     payoff: str = "score"
-    """How p is computed: `score` is the share of games won. `return` is for games without winners: p is 0 against the
-    past policy against which the mean return is highest, and 1 against the one against which it is lowest."""
+    """The definition of p. `score`: the share of games won. `return`, for games without winners: 0 against the past
+    policy against which the mean return is highest, and 1 against the one against which it is lowest."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Rules by which members of a population are compared and copied while they train.
+"""Rules that compare and copy members of a population while they train.
 
     runnel.train_population("ppo", "gymnax:CartPole-v1", members=16, steps=1_000_000,
                             rule=PBT(every=50_000, perturb={"learning_rate": LogUniform(1e-5, 1e-1)}))
@@ -34,8 +34,8 @@ class Decision(NamedTuple):
 class PopulationRule:
     """Decides which members become copies of others, and with which settings.
 
-    A rule is a frozen dataclass that extends this class. It has `every`, how many environment steps each member takes
-    between two decisions, and `decide`. The others have defaults.
+    A rule is a frozen dataclass that extends this class. It has `every`, the environment steps of each member between
+    two decisions, and `decide`. The rest has defaults.
     """
 
     every: int
@@ -50,7 +50,7 @@ class PopulationRule:
         return ()
 
     def initial(self, rng: np.random.Generator, members: int) -> list[Settings]:
-        """Settings that each member begins with, where they differ from what was asked for."""
+        """The initial settings of each member that differ from those of the run."""
         del rng
         return [{}] * members
 
@@ -68,9 +68,9 @@ class PopulationRule:
 
 
 def random_numbers(seed: int, round: int, *which: int) -> np.random.Generator:
-    """The random numbers of a decision; those of round 0 choose what members begin with.
+    """The random numbers of a decision; those of round 0 choose initial settings.
 
-    `which`: of several decisions of a round, where they draw different numbers.
+    `which`: distinguishes several decisions of a round.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, round, *which])))
 
@@ -91,7 +91,7 @@ class PBT(PopulationRule):
     every: int = 100_000
     """Environment steps of each member between two decisions."""
     quantile: float = 0.25
-    """Which part of the members are the worst, and which the best: at least one."""
+    """The fraction of members that counts as the worst, and as the best; at least one member."""
     perturb: dict[str, FloatRange] = field(default_factory=dict)
     """Settings that are multiplied."""
     resample: dict[str, FloatRange] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""The values that travel: spaces, specs, acts and trajectories. NumPy only, so that every worker can import it.
+"""The types of exchanged values: spaces, specs, acts and trajectories. NumPy only, so that every worker can import it.
 
-Shapes are written `[T, B]`: T steps of an unroll, B columns. A column is one agent of one environment; with
-one agent per environment there are as many columns as environments.
+Shapes are written `[T, B]`: T steps of an unroll, B columns. A column is one agent of one environment; with one agent
+per environment there are as many columns as environments.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def zeros(space: Space, *leading: int) -> PyTree:
 
 
 SMALLEST_IMAGE: Final = 36
-"""Pixels on a side below which the three convolutions of the Nature network have nothing left to see."""
+"""The smallest side of an image for the three convolutions of the Nature network."""
 
 
 def channel_axis(leaf: Leaf) -> int | None:
@@ -89,7 +89,7 @@ def channel_axis(leaf: Leaf) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class NativeFormat:
-    """How an environment itself writes actions and observations, where that differs from Runnel's spaces.
+    """The environment's own format of actions and observations, if it differs from Runnel's spaces.
 
     Runnel counts from 0 and acts in flat integers or float32; a Gymnasium space may begin at another number, have
     another shape and another type. Training converts in the environment's adapter; a loaded policy converts by this.

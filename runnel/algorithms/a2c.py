@@ -52,7 +52,7 @@ class Gradient(NamedTuple):
 class Extras(NamedTuple):
     """Outputs of `act` that `learn` uses. Probabilities and values are recomputed instead."""
 
-    sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
+    sample: Array | tuple[()]  # the unclipped sample, where the action may be clipped
 
 
 class Metrics(NamedTuple):

@@ -153,7 +153,7 @@ class C51(Algorithm):
         q_t_selector = self.mean(values.batch(items.s_t, selector_key) if self.double else logits_t)
         a_t = exploration.legal_only(q_t_selector, view(items.s_t).action_mask).argmax(-1)
 
-        # Where the atoms of s_t come to lie, after the reward, is between atoms of s_tm1: these share what is there.
+        # The atoms of s_t, moved by the reward, are between atoms of s_tm1: their probability is shared among these.
         z, row = self.support(), jnp.arange(len(a_t))
         z_t, p_t = items.r_t[:, None] + items.discount_t[:, None] * z, jax.nn.softmax(logits_t[row, a_t])
         p_tm1 = jax.lax.stop_gradient(jax.vmap(rlax.categorical_l2_project, (0, 0, None))(z_t, p_t, z))

@@ -51,7 +51,7 @@ class Gradient(NamedTuple):
 class Extras(NamedTuple):
     """Outputs of `act` that `learn` uses."""
 
-    sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
+    sample: Array | tuple[()]  # the unclipped sample, where the action may be clipped
     log_prob: Array  # [] by the policy that acted
 
 

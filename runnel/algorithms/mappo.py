@@ -53,7 +53,7 @@ class State(NamedTuple):
 class Extras(NamedTuple):
     """Outputs of `act` that `learn` uses."""
 
-    sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
+    sample: Array | tuple[()]  # the unclipped sample, where the action may be clipped
     log_prob: Array  # []
 
 

@@ -129,7 +129,7 @@ class TD3(Algorithm):
         policy: Any = optax.apply_updates(state.params.policy, changes)
         target = optax.incremental_update(Networks(policy, critics), state.target, self.tau)
 
-        # By a count of the one who applies: of gradients made elsewhere, any may be the next to come.
+        # By a count in `apply`: gradients that other workers computed may arrive in any order.
         updates = state.params.updates + 1
         policy, target, policy_optimiser = jax.tree.map(
             partial(jnp.where, updates % self.policy_delay == 0),

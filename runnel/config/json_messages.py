@@ -24,7 +24,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from runnel.errors import MalformedMessage
 
 _SHOWN = 60
-"""How many characters of a wrong value an error quotes."""
+"""The characters of a wrong value that an error quotes."""
 
 
 class JsonMessage:

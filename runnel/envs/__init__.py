@@ -28,7 +28,7 @@ class Family(NamedTuple):
 
     prefix: str
     adapter: str  # runnel.envs.module:Class
-    package: str  # what must be installed; empty of what comes with runnel
+    package: str  # what must be installed; empty for families that need nothing more
     extra: str  # of runnel: brings it
     summary: str
     central: bool = False  # takes `state=True`: observations then carry the whole environment's state

@@ -128,7 +128,7 @@ class AtariGame(gymnasium.Env):
         self._sticky = settings.sticky
         self._random = np.random.default_rng(0)
         self._before = self._waiting = -1
-        self.alive = False  # a life was lost with the last step, and the game goes on
+        self.alive = False  # a life was lost with the last step, and the game continues
         self.lived = 0  # steps since the game, or the life, began
         self._lives, self._score, self._length = 0, 0.0, 0
         self._picture = np.zeros((210, 160, 3), np.uint8)
@@ -176,7 +176,7 @@ class AtariGame(gymnasium.Env):
             reward = float((reward > 0) - (reward < 0))
         if self._settings.life_loss:
             before, self._lives = self._lives, int(info["lives"][0])
-            # Some games go on for a few frames without any life left: the end of the game is theirs to say.
+            # Some games continue for a few frames without any life left: only the game reports its end.
             self.alive = 0 < self._lives < before and not over
         return observation[0], reward, over or self.alive, False, {}
 

@@ -116,7 +116,7 @@ class EnvPoolVector(PooledVector):
         self.pool: Any = None
         self._own_score = own_score
         self._score, self._length = np.zeros(len(self._all)), np.zeros(len(self._all), np.int64)  # of the games so far
-        self._infos: list[tuple[np.ndarray, dict[str, Any]]] = []  # of the last step: rows, and what came with them
+        self._infos: list[tuple[np.ndarray, dict[str, Any]]] = []  # of the last step: rows and their info
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
         self._clock += 1

@@ -211,7 +211,7 @@ class FrameStackedVector(VectorWrapper):
                 self._fill(None)
             elif self.lives is not None:
                 self._fill(self.lives.first)  # for learning, an episode begins here
-            if cut.all():  # all stand at the beginning of other episodes
+            if cut.all():  # all are at the beginning of other episodes
                 break
         if cut.any():
             self._fill(cut)

@@ -46,7 +46,7 @@ class Turns:
     def step(self, actions: Mapping[Agent, Any]) -> Moment:
         game = self.environment
         game.step(actions[game.agent_selection])
-        # What this step gave. `_cumulative_rewards` is what an agent has gathered since its own last turn, and would
+        # The rewards of this step. `_cumulative_rewards` sums an agent's rewards since its own last turn, and would
         # reach the loser of a game only in a turn that it no longer has.
         rewards, terminations = dict(game.rewards), dict(game.terminations)
         observations = self._observations()

@@ -36,7 +36,7 @@ class EnvironmentFault(NamedTuple):
 
     what: str  # in one line
     traceback: str = ""
-    misfit: bool = False  # it gave a thing of another kind or shape than its spaces say
+    misfit: bool = False  # its result does not fit its spaces
     hint: str = "correct the environment's observation_space"  # what to do where the first reset does not fit
 
 

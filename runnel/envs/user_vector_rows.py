@@ -201,7 +201,7 @@ class UserVector(PooledVector):
 
     def _recreate(self, fault: EnvironmentFault, out: HostStep, stepping: bool = False) -> None:
         """The vector failed: truncates all episodes, and begins the next ones in a new vector."""
-        self._fail(0, fault, stepping)  # nobody knows whose it is
+        self._fail(0, fault, stepping)  # the environment at fault is unknown
         self._cut(range(len(self._indices)), out)
         self._rebuild()
         self._begin_all()

@@ -61,7 +61,7 @@ class Match:
         The first `total` games are played. `searching`: if all games of a kind were identical, but too few to be sure,
         more are played.
         """
-        # Games of one seat and opening, which only chance and exploration can tell apart.
+        # Games of one seat and opening, which only chance and exploration can distinguish.
         kind = games.seat.astype(np.int64) * (1 << 32) + (games.deal if games.moves else 0)
         batch = self._batch(total)
         parts, done, unsure = [], 0, searching
@@ -130,7 +130,7 @@ def _all_the_same(kind: np.ndarray, played: Played) -> bool:
     )
 
 
-# What they come to
+# Results
 
 
 class Scored(NamedTuple):

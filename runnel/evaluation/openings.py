@@ -12,7 +12,7 @@ from runnel.evaluation.match_play import Games, make_table
 from runnel.evaluation.seating import A, Hand, Seating, random_player
 
 TRIES: Final = 16
-"""How many openings are drawn for one that is expected, where they end the game or are there already."""
+"""The number of openings that are drawn for each that is needed, since some end the game or are duplicates."""
 
 
 class Openings(NamedTuple):

@@ -39,7 +39,7 @@ class ArrangedGame(NamedTuple):
     algorithm: PerGroup
     seats: int | None  # that learn, where they are still to be divided
     lineups: Lineups | None
-    env_settings: dict[str, Any]  # that say the same to whoever makes the environment again
+    env_settings: dict[str, Any]  # the same, for other processes that create the environment
 
 
 def arranged_game(

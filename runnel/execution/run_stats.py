@@ -124,7 +124,7 @@ class RunStats:
     startup_s: float | None = None  # to the first update
     staleness: tuple[float, int] = (0.0, 0)  # its mean and the highest, since this process began to train
     reuse: ReuseSums = field(default_factory=lambda: ReuseSums(0, 0))  # likewise
-    learnt: dict[str, float] = field(default_factory=dict)  # by name: the newest of what learning gave out
+    learnt: dict[str, float] = field(default_factory=dict)  # by name: the newest outputs of learning
 
     def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
         self.counters.add(progress, steps_per_iteration)

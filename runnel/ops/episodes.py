@@ -64,7 +64,7 @@ def count(running: Running, reward: dict[str, Array], done: Array) -> tuple[Runn
     before = jnp.concatenate([jnp.full_like(latest[:1], -1), latest[:-1]])  # [T, E] the newest end before t
 
     length = jnp.where(before < 0, running.length + time + 1, time - before)
-    # What is not finite is no reward: in a running sum it would be one of all episodes to come.
+    # Values that are not finite are dropped: a running sum would carry them into all later episodes.
     reward = {group: jnp.where(jnp.isfinite(r), r, 0.0) for group, r in reward.items()}
     totals = {group: jnp.cumsum(r, axis=0) + running.reward[group] for group, r in reward.items()}
 

@@ -33,7 +33,7 @@ from runnel.types import Array, PyTree, zeros
 
 
 class Policy:
-    """One group's policy with a memory of its own for each row of a batch."""
+    """One group's policy, with a memory for each row of a batch."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Policy:
         self._memory = None
 
     def initial_memory(self) -> PyTree:
-        """One agent's memory at the start of an episode; `()` where the policy has none."""
+        """One agent's memory at the start of an episode; `()` if the policy has none."""
         return self.algorithm.initial_memory(self.spec)
 
     def step(self, memory: PyTree, obs: PyTree, key: Array, explore: bool = False) -> tuple[Array, PyTree]:
@@ -250,7 +250,7 @@ def find_device(name: str | None) -> Any:
 
 
 def params_of(state: PyTree, arrays: Mapping[str, np.ndarray], where: str) -> PyTree:
-    """The `params` of a state of this type, with the values that a file has."""
+    """The `params` of a state of this type, with values from a file."""
     wanted = params_leaves(state)
     parameters.check_fit(arrays, wanted, where)
     leaves = [parameters.as_leaf(arrays[name], leaf) for name, leaf in wanted.items()]

@@ -31,11 +31,11 @@ DIRECTORY = "checkpoints"
 NUMBER = re.compile(r"[0-9]{1,18}")
 
 WRITING = ".writing-"
-"""Beginning of the name of a checkpoint that is being written."""
+"""The prefix of the name of a checkpoint that is being written."""
 
 AWAY_S, REMOVE_S = 0.5, 10.0
-"""How long the removal of what could not be written is tried, and how long it must have stayed away where threads can
-make it again."""
+"""The seconds for which a removed incomplete checkpoint must stay away, since threads may recreate it, and for which
+its removal is retried."""
 
 MOST_REMOVED = 16
 _removed: deque[int] = deque()
@@ -69,7 +69,7 @@ class Checkpoints:
     def save_named(
         self, number: int, state: Mapping[str, np.ndarray], replay: Mapping[str, np.ndarray], counters: dict[str, Any]
     ) -> Path:
-        """The same of arrays by their names on disk."""
+        """Writes a checkpoint from arrays by their names on disk."""
         target = f"{number:012d}"
         with self._written(target) as (new, path):
             write_arrays(path / STATE, state)
@@ -120,14 +120,14 @@ class Checkpoints:
     def load_at(
         self, path: Path, like: dict[str, PyTree], note: Callable[[str], None]
     ) -> tuple[dict[str, PyTree], dict[str, Any]]:
-        """State and counters of one checkpoint, in the structure of `like`. Raises Unreadable where it is not whole."""
+        """State and counters of one checkpoint, in the structure of `like`. Raises Unreadable if it is not whole."""
         _refused(self._of(path).problem())
         return self._load(self._of(path), like, note)
 
     def load_states(
         self, like: PyTree, note: Callable[[str], None], refuse: Refuse = lambda states, counters: None
     ) -> tuple[PyTree, Path]:
-        """Only the learners' states, by group, and the checkpoint they are from."""
+        """The learners' states alone, by group, and the checkpoint they are from."""
         for checkpoint in self._whole(note):
             with self._passing_over(checkpoint, note):
                 counters = checkpoint.counters()
@@ -155,7 +155,7 @@ class Checkpoints:
         return self._write(own, {**arrays, **copied})
 
     def _write(self, old: Path, arrays: dict[str, np.ndarray]) -> Path:
-        """A checkpoint in the place of an old one, with other arrays; its replay and its counters are the same."""
+        """Replaces a checkpoint by one with other arrays, and the same replay and counters."""
         target = old.name.removesuffix(BEFORE)
         with self._written(target) as (new, path):
             write_arrays(path / STATE, arrays)
@@ -168,7 +168,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _written(self, target: str) -> Iterator[tuple[CheckpointDirectory, Path]]:
-        """A new directory, and a path to it, for what a checkpoint consists of; it becomes `target` at the end."""
+        """Creates a directory for a checkpoint's content, and yields a path to it; it becomes `target` at the end."""
         temporary = f"{WRITING}{os.getpid()}"
         self._clear_away()
         new = CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{temporary}")
@@ -189,7 +189,7 @@ class Checkpoints:
         os.close(kept)
 
     def _put(self, temporary: str, target: str) -> None:
-        """A checkpoint that is written gets its name."""
+        """Gives a written checkpoint its final name."""
         if run_directory.exists(self.run_dir, f"{DIRECTORY}/{target}"):
             # It counts until the new one is there: a run may be killed between any two lines.
             run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{target}{BEFORE}")
@@ -236,7 +236,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _passing_over(self, checkpoint: CheckpointDirectory, note: Callable[[str], None]) -> Iterator[None]:
-        """Around one that may turn out not to be one."""
+        """Surrounds the reading of a checkpoint that may turn out to be invalid."""
         try:
             yield
         except Unreadable as problem:
@@ -262,12 +262,14 @@ class Checkpoints:
             os.rename(name, other, src_dir_fd=fd, dst_dir_fd=fd)
 
     def _remove(self, name: str, for_good: bool) -> None:
-        """Removes what is half written, while threads of the library that could not write it may still be at it: they
-        make directories that they miss. `for_good`: not this one, because they reach it through a descriptor alone.
+        """Removes an incomplete checkpoint, while threads of the library that failed to write it may still recreate
+        directories.
+
+        `for_good`: once only, because they reach it through a descriptor alone.
         """
         deadline, away_since = time.monotonic() + REMOVE_S, None
         while (now := time.monotonic()) < deadline:
-            # Seen to be away, not only removed: this thread may stand still for any time between two lines.
+            # Checked to be away, not only removed: this thread may be suspended for any time between two lines.
             if run_directory.exists(self.run_dir, f"{DIRECTORY}/{name}"):
                 run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
                 away_since = None
@@ -293,7 +295,7 @@ class Checkpoints:
                 raise
 
     def _clear_away(self) -> None:
-        """Removes what runs that were killed have left half written."""
+        """Removes incomplete checkpoints of runs that were killed."""
         for name in run_directory.names(self.run_dir, DIRECTORY):
             pid = name.removeprefix(WRITING)
             if name != pid and (pid == str(os.getpid()) or not (pid.isdecimal() and is_running(int(pid)))):

@@ -40,7 +40,7 @@ class MatchRound:
 
     @classmethod
     def from_json(cls, data: Any) -> MatchRound | None:
-        """None where no run has written it."""
+        """Parses a line; None if no run can have written it."""
         try:
             found = cls(
                 data["group"], data["round"], data["env_steps"], tuple(data["pool"]), tuple(data["places"]),
@@ -58,7 +58,7 @@ class MatchRound:
 
 
 class MatchLog:
-    """Appends decisions, and drops those that a run makes again."""
+    """Appends decisions, and drops those that a run repeats."""
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir

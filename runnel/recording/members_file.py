@@ -1,4 +1,4 @@
-"""`members.json`: the runs that a directory of several holds, each in a directory of its own inside it."""
+"""`members.json`: the runs in a directory of several, each in its own subdirectory."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ TAG: Final = "runnel.directory"
 which may be untrusted and could name another run of the user's."""
 
 LONGEST: Final = 500
-"""Letters of a parameter that every version of MLflow stores."""
+"""The characters of a parameter that every version of MLflow stores."""
 
 PATIENCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Training waits for a record to be written: for a server that is away not the minutes that MLflow would try."""
+"""Time limits for an absent server: training waits while a record is written, and MLflow would retry for minutes."""
 
 
 class MlflowSink:

@@ -28,7 +28,7 @@ CONFIG: Final = "config.json"
 MODEL: Final = "model.safetensors"
 MOST_BYTES: Final = 1 << 40
 MOST_HEADER_BYTES: Final = 100_000_000
-"""As safetensors itself allows."""
+"""The largest header that safetensors itself allows."""
 
 
 def write(root: Path, name: str, config: PolicyConfig, arrays: Mapping[str, np.ndarray]) -> PolicyConfig:
@@ -46,14 +46,14 @@ def write_config(root: Path, name: str, config: PolicyConfig) -> None:
 
 
 def group_directory(group: str) -> str:
-    """A name that every file system takes, and that leads nowhere else."""
+    """A name that every file system accepts, and that cannot lead to another directory."""
     return "group-" + quote(group, safe="", errors="replace").replace(".", "%2E")
 
 
-Saved = tuple[PolicyConfig, Mapping[str, np.ndarray]]
+SavedPolicy = tuple[PolicyConfig, Mapping[str, np.ndarray]]
 
 
-def write_new(directory: Path, policies: Sequence[Saved]) -> Path:
+def write_new(directory: Path, policies: Sequence[SavedPolicy]) -> Path:
     """Writes one policy, or those of several groups, into a directory of their own, which must be new or empty."""
     with as_user_error(directory):
         if directory.exists() and (not directory.is_dir() or os.listdir(directory)):
@@ -93,7 +93,7 @@ def _is_policy(root: Path, name: str) -> bool:
 
 
 def read_arrays(root: Path, name: str, config: PolicyConfig) -> dict[str, np.ndarray]:
-    """The parameters; a file that differs from the one that was written is refused."""
+    """The parameters; refuses a file that differs from the one that was written."""
     path = root / name / MODEL
     try:
         content = _read_model(root, _below(name, MODEL))
@@ -108,7 +108,8 @@ def read_arrays(root: Path, name: str, config: PolicyConfig) -> dict[str, np.nda
 
 
 def _read_model(root: Path, name: str) -> bytes:
-    """The whole file; what is obviously none of parameters, such as a huge file of zeros, is not read to its end."""
+    """The whole file; refuses a file that is obviously not of parameters, such as a huge one of zeros, without reading
+    it to its end."""
     with run_directory.open_to_read(root, name, int(min(MOST_BYTES, memory_bytes()))) as file:
         size = os.fstat(file.fileno()).st_size
         if not 2 <= int.from_bytes(file.read(8), "little") <= min(size, MOST_HEADER_BYTES):

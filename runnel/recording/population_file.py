@@ -43,12 +43,12 @@ class Round(NamedTuple):
     env_steps: int  # after which it was made
     scores: list[float | None]  # None: it has failed, or has no score
     failed: list[int]  # the members that have failed
-    parents: list[int]  # whose learner state each goes on with
-    settings: list[dict[str, float]]  # that each goes on with
+    parents: list[int]  # whose learner state each continues from
+    settings: list[dict[str, float]]  # that each continues with
 
     @property
     def copied(self) -> list[tuple[int, int]]:
-        """Members that became a copy, and of whom."""
+        """Members that became a copy, and their parents."""
         return [(member, parent) for member, parent in enumerate(self.parents) if member != parent]
 
 

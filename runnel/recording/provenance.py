@@ -1,4 +1,4 @@
-"""`provenance.json`: by which commands, with which versions and on what machine a run was trained."""
+"""`provenance.json`: the commands, versions and machines by which a run was trained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIBRARIES: Final = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "gym
 
 
 def record(run_dir: Path, devices: Mapping[str, Any]) -> None:
-    """Adds a start of a run, or of several. `devices`: what it runs on, by machine."""
+    """Adds a start of a run, or of several. `devices`: those of its machines."""
     starts = [*read(run_dir), {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": command(),
@@ -34,7 +34,7 @@ def record(run_dir: Path, devices: Mapping[str, Any]) -> None:
 
 
 def read(run_dir: Path | str) -> list[dict[str, Any]]:
-    """The starts of a run, the first of them first; none where they cannot be read."""
+    """The starts of a run, oldest first; none if they cannot be read."""
     try:
         found = read_json(run_dir, FILE)
     except (OSError, ValueError, RecursionError):

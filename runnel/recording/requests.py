@@ -26,7 +26,7 @@ STOP: Final = "stop"
 ALL: Final = (CHECKPOINT, STOP)
 
 LOOK_S: Final = 0.25
-"""How often a run looks."""
+"""The interval in seconds at which a run checks for requests."""
 
 
 def file_of(what: str) -> str:
@@ -41,13 +41,13 @@ def ask(run_dir: Path | str, what: str) -> None:
 
 
 def clear(run_dir: Path | str) -> None:
-    """Drops what was asked of an earlier run in the directory."""
+    """Drops requests to an earlier run in the directory."""
     for what in ALL:
         _take(Path(run_dir), what)
 
 
 class Waiting:
-    """The requests that wait for a run. Several threads may look."""
+    """The pending requests of a run. Several threads may check them."""
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic):
         self._run_dir, self._clock, self._looked_at = run_dir, clock, float("-inf")

@@ -37,7 +37,7 @@ class SweepSpec:
     seed: int  # of the sampler
     seeds: tuple[int, ...]  # of each trial
     winner_seeds: tuple[int, ...]  # on which the best trial's settings are trained again
-    eta: int  # of so many batches the best are trained further
+    eta: int  # the best of this many batches are trained further
     rungs: tuple[int, ...]  # environment steps of each rung; a single one stops no trial
 
     def members_of(self, trial: int) -> range:

@@ -43,5 +43,5 @@ class TrackioSink:
 
 
 def _without_its_lines() -> contextlib.AbstractContextManager[Any]:
-    """Trackio prints how to look at it; the terminal is the run's."""
+    """Silences Trackio's printed instructions; the terminal belongs to the run."""
     return contextlib.redirect_stdout(io.StringIO())

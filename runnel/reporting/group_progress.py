@@ -31,7 +31,7 @@ MOST_SEEDS: Final = 12
 """Seeds that are named one by one."""
 
 
-class Standing(NamedTuple):
+class MemberProgress(NamedTuple):
     """How far a member is."""
 
     status: str  # as of a run; `waiting` or `not begun` where it does not train yet
@@ -41,7 +41,7 @@ class Standing(NamedTuple):
     record: Mapping[str, Any]  # its newest metrics
 
 
-def standings(directory: Path, listed: Sequence[Member], running: bool, ended: bool = False) -> list[Standing]:
+def standings(directory: Path, listed: Sequence[Member], running: bool, ended: bool = False) -> list[MemberProgress]:
     """Of each member. `running`: the directory of all is in use. `ended`: no lock says that a member trains."""
     stacked = _stacked(directory, listed)
     found = []
@@ -57,7 +57,7 @@ def standings(directory: Path, listed: Sequence[Member], running: bool, ended: b
     return found
 
 
-def _standing(state: str, own: Mapping[str, Any], record: Mapping[str, Any], running: bool, stacked: bool) -> Standing:
+def _standing(state: str, own: Mapping[str, Any], record: Mapping[str, Any], running: bool, stacked: bool) -> MemberProgress:
     if state == "gone" and not record:
         state = "not begun"
     elif state == "gone" and running:
@@ -71,7 +71,7 @@ def _standing(state: str, own: Mapping[str, Any], record: Mapping[str, Any], run
     )
     steps = newer.get("env_steps") if newer else own.get("env_steps", record.get("env_steps"))
     reason = own.get("reason") if state == "failed" and isinstance(own.get("reason"), str) else None
-    return Standing(state, number(steps), number(value), reason, record)
+    return MemberProgress(state, number(steps), number(value), reason, record)
 
 
 def of_one(path: Path, ended: bool = False) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def of_one(path: Path, ended: bool = False) -> dict[str, Any]:
     return {"result": own, "status": status(path, own, ended), "now": newest(path)}
 
 
-def now(found: Sequence[Standing], members: int, seconds: float | None) -> dict[str, Any]:
+def now(found: Sequence[MemberProgress], members: int, seconds: float | None) -> dict[str, Any]:
     """What all members have reached together, as `result.json` names it where it says the same."""
     returns = [each.value for each in found if each.value is not None]
     training = [each.record for each in found if each.status == "running"]
@@ -105,7 +105,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def seconds(found: Sequence[Standing], view: Mapping[str, Any]) -> float | None:
+def seconds(found: Sequence[MemberProgress], view: Mapping[str, Any]) -> float | None:
     """How long the members have trained: what the result of an earlier start says, and the time since the last one."""
     starts = [at for each in view["starts"] if (at := began(each)) is not None]
     if view["status"] == "running" and starts:
@@ -156,7 +156,7 @@ def seeds(values: Iterable[int]) -> str:
     return ", ".join(map(str, found[:MOST_SEEDS])) + more
 
 
-def shown(directory: Path, listed: Sequence[Member], found: Sequence[Standing]) -> int | None:
+def shown(directory: Path, listed: Sequence[Member], found: Sequence[MemberProgress]) -> int | None:
     """The member whose plan and workers stand for all: the first of those that train, else of all, that has any."""
     training = [k for k, each in enumerate(found) if each.status == "running"]
     for place in [*training, *range(len(listed))][:MOST_LOOKED_AT]:

@@ -14,7 +14,7 @@ from runnel.recording.members_file import Member
 from runnel.reporting import group_curves, group_progress
 from runnel.reporting.bands import by_settings
 from runnel.reporting.group_curves import MOST_BANDS, MOST_IN_BAND, MOST_LOG_BYTES
-from runnel.reporting.group_progress import Standing
+from runnel.reporting.group_progress import MemberProgress
 from runnel.reporting.payoff_report import evenly_spaced, read_payoffs
 from runnel.reporting.run_facts import UNREADABLE
 from runnel.reporting.series import five_digits, spread
@@ -37,7 +37,7 @@ def kind(directory: Path) -> str:
     return "population" if population_file.is_population(directory) else "members"
 
 
-class Group(NamedTuple):
+class GroupView(NamedTuple):
     """What was found of a directory of several runs, beside its parts."""
 
     listed: Sequence[Member]
@@ -47,10 +47,10 @@ class Group(NamedTuple):
     one: Mapping[str, Any]  # this member's status, result and newest metrics
 
 
-def add(add: Add, directory: Path, view: Mapping[str, Any], ended: bool = False) -> Group:
+def add(add: Add, directory: Path, view: Mapping[str, Any], ended: bool = False) -> GroupView:
     """Adds the parts of a directory of several runs to a view that has `kind`, `status`, `starts` and `result`."""
     listed: list[Member] = []
-    found: list[Standing] = []
+    found: list[MemberProgress] = []
     running = view["status"] == "running"
 
     def read() -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def add(add: Add, directory: Path, view: Mapping[str, Any], ended: bool = False)
         add("bands", None, dict, {})
         add("clock", None, lambda: None, None)
         add("lineage", None, lambda: None, None)
-        return Group([], {}, None, "", {})
+        return GroupView([], {}, None, "", {})
     about = add("about", None, lambda: group_progress.about_all(directory, listed, view["kind"]), {})
     files = group_curves.files(directory, listed)
     add("bands", files, lambda: group_curves.bands(directory, listed), {})
@@ -81,10 +81,10 @@ def add(add: Add, directory: Path, view: Mapping[str, Any], ended: bool = False)
         if place is not None:
             name = listed[place].directory
             one = group_progress.of_one(directory / name, ended)
-    return Group(listed, now, each, name, one)
+    return GroupView(listed, now, each, name, one)
 
 
-def members(listed: Sequence[Member], result: Mapping[str, Any], standings: Sequence[Standing]) -> list[dict[str, Any]]:
+def members(listed: Sequence[Member], result: Mapping[str, Any], standings: Sequence[MemberProgress]) -> list[dict[str, Any]]:
     """Each member with what it has recorded itself, or, where nothing was read of it, what the result of all says."""
     runs = result.get("runs")
     ended = {run.get("directory"): run for run in runs if isinstance(run, dict)} if isinstance(runs, list) else {}

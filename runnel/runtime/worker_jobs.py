@@ -50,7 +50,10 @@ class RunJob(JsonMessage):
 
 @dataclass(frozen=True)
 class StreamJob:
-    """A stream that this worker writes or reads."""
+    """A stream that this worker writes or reads.
+
+    It is one list because each field is a fact of the plan that a worker without the graph cannot compute.
+    """
 
     name: str
     kind: str

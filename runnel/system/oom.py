@@ -25,7 +25,7 @@ def oom_kills(root: Path | str = "/") -> int | None:
 
 
 def _group(root: Path) -> str:
-    """This process's group of version 2, relative to where groups are mounted."""
+    """This process's control group (version 2), relative to the mount point."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -22,7 +22,7 @@ COMPILER: Final = {
 """Functions by which JAX traces, lowers and compiles: by file, the prefix of the function's name."""
 
 DEVICE: Final = "jax/_src/"
-"""A thread in these files that does not compile waits for a device, or for other processes of one program."""
+"""Files of JAX in which a thread that does not compile waits for a device, or for other processes of one program."""
 
 _OURS: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = re.compile(r"[/\\](python\d+\.\d+|site-packages|dist-packages)[/\\]|^<")
@@ -55,7 +55,7 @@ def of(frame: FrameType | None) -> list[Frame]:
 
 
 def read(text: str) -> list[Frame]:
-    """The main thread of what `faulthandler` wrote: it lists threads from the newest to the oldest."""
+    """The main thread's stack in the output of `faulthandler`, which lists threads from the newest to the oldest."""
     last = re.split(r"^(?:Current thread|Thread) 0x", text, flags=re.MULTILINE)[-1]
     matches = map(_LINE.match, last.splitlines())
     return [Frame(match[1], int(match[2]), match[3]) for match in matches if match]

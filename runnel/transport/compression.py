@@ -29,12 +29,12 @@ class Compressor:
         self.size = size
         self.pays = False
         self.ratio = 1.0
-        """How many times smaller the message tried last became."""
+        """The ratio by which the last tried message was compressed."""
         self._lz4: Any = _lz4() if size >= SMALL_BYTES else None
         self._messages = 0
 
     def pack(self, payload: bytes, bytes_per_s: float) -> bytes | None:
-        """The payload in fewer bytes, to be sent at a rate of `bytes_per_s`; None where it had better be left alone."""
+        """The compressed payload, to be sent at a rate of `bytes_per_s`; None if it should be sent as it is."""
         if self._lz4 is None:
             return None
         number, self._messages = self._messages, self._messages + 1
@@ -61,7 +61,7 @@ class Compressor:
 
 
 def unpacks() -> bool:
-    """Whether this process can read what is compressed."""
+    """Whether this process can decompress."""
     return _lz4() is not None
 
 

@@ -28,14 +28,14 @@ __all__ = ["Courier", "Mirrors", "Peer", "Publishes", "Sends", "Takes"]
 RemoteEnd = TypeVar("RemoteEnd", Outgoing, Incoming, Mirroring)
 
 LOOK_S = 0.02
-"""How often connections are looked after."""
+"""The interval in seconds at which connections are checked."""
 
 AT_ONCE = 256
-"""Batches taken before anything else is done."""
+"""The number of batches that are received before other work."""
 
 
 class Peer(NamedTuple):
-    """Another host's courier: where it listens, and its public key."""
+    """Another host's courier: its address, and its public key."""
 
     address: str
     public: str
@@ -61,7 +61,7 @@ class Courier:
     def __init__(self, host: str, keys: Keys, interface: str = "127.0.0.1") -> None:
         self.host = host
         self.failed: str | None = None
-        """Why the courier has ended without being stopped: an error of its own, which no peer can cause."""
+        """The reason why the courier ended without being stopped: an error of its own, which no peer can cause."""
         self._keys = keys
         self.door = Door(keys, interface, 2 * wire.FRAME_BYTES)
         self.address, self.public = self.door.address, keys.public
@@ -92,7 +92,7 @@ class Courier:
         mirrors: Sequence[Mirrors] = (),
         epoch: int,
     ) -> None:
-        """From now on carries these, and these alone. Ids and epoch are the same on all hosts."""
+        """Carries these streams and stores from now on, and no others. Ids and epoch are the same on all hosts."""
         with self._lock:
             for name in [name for name, peer in self._peers.items() if peers.get(name) != peer]:
                 self.door.expel(name)
@@ -108,14 +108,15 @@ class Courier:
             self._begin()
 
     def clear(self, epoch: int) -> None:
-        """The rings and stores were cleared, while `paused`: what is still under way of an older epoch is dropped."""
+        """Begins a new epoch after the rings and stores were cleared, while `paused`: messages of an older epoch are
+        dropped."""
         with self._lock:
             self._epoch = epoch
             self._begin()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Meanwhile the courier touches neither rings nor stores."""
+        """Within this context, the courier uses neither rings nor stores."""
         with self._lock:
             yield
 
@@ -246,7 +247,7 @@ class Courier:
                 self._afresh(link)
 
     def _afresh(self, link: PeerLink) -> None:
-        """Sends everything to a peer again that it may not have heard."""
+        """Sends everything again that a peer may not have received."""
         link.afresh()
         for each in (*self._outgoing.values(), *self._incoming.values()):
             if each.link is link:
@@ -269,10 +270,10 @@ class Courier:
             self._wire["sent_batches"] += batches
             self._wire["sent_bytes"] += size
 
-    # What comes
+    # Received messages
 
     def _hear(self, name: str, frames: list[memoryview], now: float) -> None:
-        """A message of a peer: taken whole, or dropped whole and counted."""
+        """Handles a message of a peer: accepted as a whole, or dropped as a whole and counted."""
         link = self._links[name]
         link.heard_at = now
         size = wire.wire_bytes(frames)
@@ -301,7 +302,7 @@ class Courier:
     ) -> list[tuple[wire.Entry, wire.Parts]]:
         """The entries of a batch, each checked against this peer's permissions and state; compressed ones unpacked."""
         checked: list[tuple[wire.Entry, wire.Parts]] = []
-        new: Counter[int] = Counter()  # by stream: messages that come with this batch
+        new: Counter[int] = Counter()  # by stream: messages in this batch
         for entry, parts in came:
             if isinstance(entry, wire.Data | wire.Begun):
                 into = _known(self._incoming.get(entry.id), link)

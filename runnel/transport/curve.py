@@ -1,7 +1,7 @@
 """Encrypted sockets between hosts that admit only known keys: a door that listens, and calls that connect to it.
 
-Both ends are authenticated (CURVE): a door knows the public keys of its callers, a caller knows the door's. What was
-under way when a connection broke is lost; a caller that must lose nothing numbers its messages, as `courier` does.
+Both ends are authenticated (CURVE): a door knows the public keys of its callers, a caller knows the door's. Messages in
+transit are lost when a connection breaks; a caller that must not lose any numbers its messages, as `courier` does.
 Neither end ever waits, and each belongs to one thread.
 """
 
@@ -25,7 +25,7 @@ MOST_BYTES = 2**20
 """The longest frame that is accepted by default."""
 
 QUEUED = 1000
-"""How many messages may wait in a socket for one peer."""
+"""The number of messages that may wait in a socket for one peer."""
 
 HEARTBEAT_MS, SILENCE_MS = 2_000, 10_000
 _CONNECT_MS, _HANDSHAKE_MS, _RECONNECT_MS, _RECONNECT_MOST_MS = 3_000, 10_000, 50, 1_000
@@ -82,19 +82,19 @@ class Door:
         return self._admission.rejected
 
     def admit(self, name: str, public: str) -> None:
-        """Accepts messages of this key from now on, as those of `name`; an earlier key of that name is forgotten."""
+        """Accepts messages of this key from now on, as those of `name`; an earlier key of that name is dropped."""
         if len(z85.decode(public.encode())) != 32:
             raise ValueError(f"{public!r} is not a public key")
         self.expel(name)
         self._admission.admit(name, public)
 
     def expel(self, name: str) -> None:
-        """Accepts no more messages of `name`. What it still sends is dropped and counted."""
+        """Accepts no more messages of `name`. Later ones are dropped and counted."""
         self._admission.expel(name)
         self._ids.pop(name, None)
 
     def receive(self) -> tuple[str, list[memoryview]] | None:
-        """A message and the name of its sender; None where there is none now."""
+        """A message and the name of its sender; None if there is none now."""
         while _has_message(self.socket):
             first, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             name = self._admission.name(str(first.get("User-Id")))
@@ -110,7 +110,7 @@ class Door:
         return None
 
     def send(self, name: str, frames: Sequence[Any]) -> bool:
-        """Sends to `name`, over its newest connection; False where it has none or does not keep up."""
+        """Sends to `name`, over its newest connection; False if it has none or does not keep up."""
         known = self._ids.get(name)
         while known:
             try:
@@ -145,12 +145,12 @@ class Call:
         self._own_context = context is None
         self.address = address
         self.connections = 0
-        """How often a connection was made. When it has grown, what was sent before may be lost."""
+        """The number of connections so far. When it has grown, earlier messages may be lost."""
         self._connected, self._patience_s = False, _RENEW_S
         self._renew_at = monotonic() + _RENEW_S
         self.socket = _socket(self._context, zmq.DEALER, keys, most_bytes, "[" in address)
         self.socket.curve_serverkey = server_public.encode()
-        self.socket.immediate = True  # nothing is queued for a connection that may never come
+        self.socket.immediate = True  # nothing is queued for a connection that may never be made
         self._monitor = monitor(self.socket, zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED)
         self.socket.connect(address)
         self.sockets = (self.socket, self._monitor)
@@ -174,7 +174,7 @@ class Call:
         return self._connected
 
     def send(self, frames: Sequence[Any], copy: bool = True) -> bool:
-        """Sends; False where there is no connection now or the door does not keep up."""
+        """Sends; False if there is no connection now or the door does not keep up."""
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK, copy=copy)
         except zmq.Again:
@@ -183,7 +183,7 @@ class Call:
         return True
 
     def receive(self) -> list[memoryview] | None:
-        """A message from the door; None where there is none now."""
+        """A message from the door; None if there is none now."""
         if not _has_message(self.socket):
             self.connected()
             return None

@@ -21,20 +21,20 @@ SHARED_MEMORY = "runnel.transport.shared_memory:TRANSPORT"
 
 @dataclass(frozen=True)
 class Transport:
-    """A record of functions, found by other processes under its import path: a name in a module."""
+    """A record of functions that other processes find by its import path: a name in a module."""
 
     create_stream: Callable[[Schema, int], Stream]
     """A new stream of this schema and this many slots."""
     attach_stream: Callable[[int, Schema, int], Stream]
-    """The stream behind a descriptor, which this function closes once it is not needed."""
+    """The stream behind a descriptor, which this function closes once it is no longer needed."""
     stream_bytes: Callable[[Schema, int], int]
-    """How much of the machine's memory a stream takes, counted before the run starts."""
+    """The bytes of the machine's memory that a stream takes, counted before the run starts."""
     create_store: Callable[[Schema], ParameterStore]
     """A new, empty parameter store."""
     attach_store: Callable[[int, Schema], ParameterStore]
-    """The store behind a descriptor, which this function closes once it is not needed."""
+    """The store behind a descriptor, which this function closes once it is no longer needed."""
     store_bytes: Callable[[Schema], int]
-    """How much of the machine's memory a store takes."""
+    """The bytes of the machine's memory that a store takes."""
 
 
 def load(path: str) -> Transport:

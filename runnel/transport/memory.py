@@ -62,7 +62,7 @@ def aligned(size: int, to: int = ALIGNMENT) -> int:
 
 
 def arrays_bytes(schema: Schema) -> int:
-    """How much memory the arrays of one message take."""
+    """The bytes of the arrays of one message."""
     return sum(aligned(math.prod(field[0]) * dtype_of(field).itemsize) for field in schema)
 
 
@@ -93,7 +93,7 @@ def zeros(size: int) -> np.ndarray:
 def create(name: str, size: int) -> int:
     """A new descriptor of `size` bytes of shared memory, all zero, sealed against shrinking and growing.
 
-    It has no name in any directory: when the last process that has it is gone, however it went, so is the memory.
+    It has no name in any directory: the kernel frees it when the last process that has it ends, for whatever reason.
     Pages are taken when first touched; `memory_check.check_room` checks beforehand that there will be enough.
     """
     try:

@@ -67,7 +67,7 @@ def _in_units(count: float) -> str:
 
 
 def check_room(total_bytes: int, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-    """Raises UserError where `total_bytes` of new memory are more than the machine, or the job, has left."""
+    """Raises UserError if `total_bytes` of new memory exceed the free memory of the machine, or of the job."""
     left, whose = min(_limits(proc, cgroups), default=(total_bytes, ""))
     if total_bytes > left:
         raise UserError(

@@ -26,7 +26,7 @@ from runnel.transport.wire import Malformed
 class Sends(NamedTuple):
     """A stream that is written here and read at `to`; `bell` is the writer's.
 
-    `begins`: whether its reader asks what the writer has begun.
+    `begins`: whether its reader needs to know the writer's claims.
     """
 
     id: int
@@ -69,17 +69,17 @@ class Mirrors(NamedTuple):
 
 
 def bytes_of(schema: Schema) -> int:
-    """How many bytes a message is on the wire."""
+    """The bytes of a message on the wire."""
     return sum(int(np.prod(field[0], dtype=np.int64)) * dtype_of(field).itemsize for field in schema)
 
 
 def pieces(arrays: Iterable[np.ndarray]) -> list[memoryview]:
-    """The bytes of each array, where it lies."""
+    """The bytes of each array, in place."""
     return [array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes]
 
 
 class Outgoing:
-    """A stream that is read elsewhere: its reading end here."""
+    """A stream that is read on another host: its reading end here."""
 
     def __init__(self, spec: Sends, link: PeerLink, own_bell: Bell, count: Counter[tuple[str, str]]) -> None:
         self.spec, self.link = spec, link
@@ -109,7 +109,7 @@ class Outgoing:
             self.link.put(lambda _: (wire.Begun(self.spec.id, gone, begun), None))
 
     def again(self) -> None:
-        """Puts what the peer has not heard."""
+        """Puts everything again that the peer has not acknowledged."""
         self._said = None
         for sequence in sorted(self._held):
             if self._sent_in.get(sequence, self.link.number + 1) > self.link.heard:
@@ -162,7 +162,7 @@ class Outgoing:
 
 
 class Incoming:
-    """A stream that is written elsewhere: its writing end here."""
+    """A stream that is written on another host: its writing end here."""
 
     def __init__(self, spec: Takes, link: PeerLink, own_bell: Bell, count: Counter[tuple[str, str]]) -> None:
         self.spec, self.link = spec, link
@@ -207,7 +207,7 @@ class Incoming:
             self.link.put(lambda _: (wire.Reading(self.spec.id, gone), None))
 
     def again(self) -> None:
-        """Puts what the peer may not have heard: it waits for no more releases than it has slots."""
+        """Puts the releases again that the peer may not have received: it waits for at most as many as it has slots."""
         self._said = None
         for sequence in self._released:
             self._put_released(sequence)
@@ -266,7 +266,7 @@ class Incoming:
 
 
 class Publishing:
-    """A store that is mirrored elsewhere. A publication is read once, and is on its way to each host once."""
+    """A store that is mirrored on other hosts. A publication is read once, and sent to each host once."""
 
     def __init__(self, spec: Publishes, links: Sequence[PeerLink], count: Counter[tuple[str, str]]) -> None:
         self.spec, self.links = spec, links
@@ -312,7 +312,7 @@ class Publishing:
 
 
 class Mirroring:
-    """A store that is published elsewhere."""
+    """A store that is published on another host."""
 
     def __init__(self, spec: Mirrors, link: PeerLink, count: Counter[tuple[str, str]]) -> None:
         self.spec, self.link = spec, link

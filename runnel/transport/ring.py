@@ -102,11 +102,11 @@ class Ring:
         return RingReader(self.buffer, self.words, self.layout, own_bell, writer_bell)
 
     def committed(self) -> int:
-        """How many messages were ever committed."""
+        """The number of messages ever committed."""
         return self.words[_COMMITTED]
 
     def pending(self) -> int:
-        """How many messages wait to be received."""
+        """The number of messages that wait to be received."""
         received = self.words[_RECEIVED]
         order()
         return min(self.words[_COMMITTED] - received, self.capacity)
@@ -116,27 +116,28 @@ class Ring:
         self.words[_WRITER_LOST if end == "writer" else _READER_LOST] = 1
 
     def relay(self, own_bell: Bell, reader_bell: Bell) -> Relay:
-        """The writing end for a courier, which passes on what was written elsewhere."""
+        """The writing end for a courier, which passes on messages from another host."""
         return Relay(self.buffer, self.words, self.layout, own_bell, reader_bell)
 
     def gone(self, end: End) -> int:
-        """Whether `end` has closed (1), is lost (2), both or neither; what it did before is visible after this call."""
+        """Whether `end` has closed (1), is lost (2), both or neither. Everything it did before is visible after this
+        call."""
         closed, lost = _GONE[end]
         found = (1 if self.words[closed] else 0) + (2 if self.words[lost] else 0)
         order()
         return found
 
     def follow(self, end: End, gone: int) -> None:
-        """Sets the state of `end`, whose worker is elsewhere, to the `gone` of its ring there."""
+        """Sets the state of `end`, whose worker is on another host, to the `gone` of its ring there."""
         order()  # its last commit or release before its end
         for word, bit in zip(_GONE[end], (1, 2), strict=True):
             self.words[word] = 1 if gone & bit else 0
 
     def reset_end(self, end: End) -> None:
-        """Makes `end`, at which there is no worker now, ready for a replacement.
+        """Prepares `end`, whose worker is gone, for a replacement.
 
-        A new writer starts without the claim of the dead one. A new reader is offered again, in order, what the dead
-        one had received and not released.
+        A new writer starts without the claim of the dead one. A new reader receives again, in order, the messages that
+        the dead one had received and not released.
         """
         if end == "writer":
             self.words[BEGUN] = _NONE
@@ -149,7 +150,7 @@ class Ring:
             self.words[_READER_LOST] = 0
 
     def clear(self) -> None:
-        """Makes the ring as it was when new. No worker may be at either end; ends made before must not be used."""
+        """Resets the ring. There must be no worker at either end; existing ends must not be used afterwards."""
         for word in range(_COMMITTED, self.layout.prefix(0)):
             self.words[word] = 0
         self._begin()
@@ -160,7 +161,7 @@ class Ring:
             self.words[self.layout.prefix(slot) + _SEQUENCE] = -1
 
     def close(self) -> None:
-        """Lets go of the memory, which goes with the last end or array that views it. Counts stay as they were."""
+        """Releases the memory, which is freed with the last end or array that views it. Counts stay as they were."""
         self.buffer = bytearray(memoryview(self.buffer).cast("B")[: 8 * ORDER])
         self.words = memoryview(self.buffer).cast("q")
 
@@ -269,7 +270,7 @@ class Relay(RingWriter):
         return self._committed
 
     def room(self) -> int | None:
-        """A slot to fill; None where all are taken."""
+        """A slot to fill; None if all are taken."""
         slot = self._next_free()
         order()  # what the reader read of the slot was read before it is overwritten
         return slot
@@ -280,7 +281,7 @@ class Relay(RingWriter):
         self._hand_over(slot, header, _NONE if begun is None else begun)
 
     def announce(self, begun: int | None) -> None:
-        """Publishes what may be begun now, before it can be committed."""
+        """Publishes the iteration that the source may have begun, before it can be committed."""
         self.words[BEGUN] = _NONE if begun is None else begun
         order()
 
@@ -348,7 +349,7 @@ class RingReader:
         words = self.words
         if not (words[_WRITER_CLOSED] or words[_WRITER_LOST]):
             return False
-        order()  # its last commit came before its end: now that the end is seen, so is the commit
+        order()  # its last commit precedes its end, so both are visible now
         return words[_COMMITTED] == self._received and not self._again
 
     def peek(self) -> bool:

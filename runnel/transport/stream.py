@@ -60,7 +60,7 @@ def dtype_of(field: Field) -> np.dtype:
 
 
 def fingerprint(schema: Schema) -> int:
-    """Equal for equal schemas, and almost never for others."""
+    """A hash of a schema: equal for equal schemas, and almost never for others."""
     return zlib.crc32(repr([(tuple(shape), dtype) for shape, dtype in schema]).encode())
 
 
@@ -71,7 +71,7 @@ NO_HEADER: Header = (0, 0)
 
 
 class Message(NamedTuple):
-    """One message as its reader has it. `arrays` are views of the slot, valid until it is released."""
+    """A received message. `arrays` are views of the slot, valid until it is released."""
 
     sequence: int  # 0, 1, 2 ... in the order of commits
     iteration: int  # announced when the slot was claimed
@@ -81,7 +81,7 @@ class Message(NamedTuple):
 
 
 class Closed(Exception):
-    """The other end has closed or is lost, and there is nothing more to get from it."""
+    """The other end has closed or is lost, and nothing is left to receive."""
 
     def __init__(self, text: str, lost: bool = False) -> None:
         super().__init__(text)
@@ -89,7 +89,7 @@ class Closed(Exception):
 
 
 class Stream(Protocol):
-    """A stream as the host that created it, or a worker that attached to it, holds it."""
+    """A stream, on the host that created it or in a worker that attached to it."""
 
     schema: Schema
     capacity: int
@@ -103,15 +103,15 @@ class Stream(Protocol):
         ...
 
     def fileno(self) -> int:
-        """The descriptor to pass to workers, where this process created the stream; -1 elsewhere."""
+        """The descriptor to pass to workers, if this process created the stream; -1 elsewhere."""
         ...
 
     def committed(self) -> int:
-        """How many messages were ever committed."""
+        """The number of messages ever committed."""
         ...
 
     def pending(self) -> int:
-        """How many messages wait to be received."""
+        """The number of messages that wait to be received."""
         ...
 
     def lost(self, end: End) -> None:
@@ -119,24 +119,24 @@ class Stream(Protocol):
         ...
 
     def reset_end(self, end: End) -> None:
-        """Makes `end`, at which there is no worker now, ready for a replacement.
+        """Prepares `end`, whose worker is gone, for a replacement.
 
-        A new writer starts without the claim of the dead one. A new reader receives again, in order, what the dead
-        one had received and not released.
+        A new writer starts without the claim of the dead one. A new reader receives again, in order, the messages that
+        the dead one had received and not released.
         """
         ...
 
     def clear(self) -> None:
-        """Makes the stream as it was when new. No worker may be at either end."""
+        """Resets the stream. There must be no worker at either end."""
         ...
 
     def close(self) -> None:
-        """Frees what this process holds of it. May be called twice."""
+        """Frees this process's resources. May be called twice."""
         ...
 
 
 class Writer(Protocol):
-    """The end that makes messages."""
+    """The end that writes messages."""
 
     slots: list[list[np.ndarray]]
     """The arrays of every slot, so that views of their rows can be prepared once."""
@@ -164,7 +164,7 @@ class Writer(Protocol):
 
 
 class Reader(Protocol):
-    """The end that takes messages."""
+    """The end that reads messages."""
 
     def receive(self, timeout_s: float) -> Message | None:
         """The oldest unread message; None if none arrived in time. Raises Closed if the writer closed or is lost and
@@ -176,18 +176,18 @@ class Reader(Protocol):
         ...
 
     def release(self, message: Message) -> None:
-        """Lets the slot be filled again. Messages may be held, and released in any order."""
+        """Releases the slot to be filled again. Messages may be held, and released in any order."""
         ...
 
     def begun(self) -> int | None:
         """The iteration of a claim not yet committed, if there is one. A commit counts the message before it ends the
-        claim: ask `begun` first and `pending` second, and nothing on its way is missed."""
+        claim, so call `begun` first and `pending` second: then no message is missed."""
         ...
 
     def pending(self) -> int:
-        """How many messages are committed and not yet received."""
+        """The number of messages that are committed and not yet received."""
         ...
 
     def close(self) -> None:
-        """No more will be taken. The writer's next claim raises Closed."""
+        """Stops receiving. The writer's next claim raises Closed."""
         ...

@@ -1,7 +1,7 @@
 """The messages between couriers: batches of typed entries, as frames of bytes. Nothing here is ever unpickled.
 
-A batch is a head, its entries one after the other, and what they carry: short payloads in the first frame too, longer
-ones in frames of their own. Frames are validated here; an invalid one raises `Malformed`.
+A batch is a head, its entries one after the other, and their payloads: short ones in the first frame, longer ones in
+separate frames. Frames are validated here; an invalid one raises `Malformed`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 INLINE_BYTES = 16 * 1024
-"""Payloads shorter than this go into the first frame: a frame of their own would cost more than the copy."""
+"""The size below which a payload is copied into the first frame, which costs less than a separate frame."""
 
 FRAME_BYTES = 2**19
 """Longer payloads are sent in frames of this size. No frame is longer than twice that, which limits the memory for a
@@ -27,7 +27,7 @@ _NONE = -(2**63)
 
 
 class Malformed(Exception):
-    """Frames that no courier has sent; its text is the kind of fault, to be counted by."""
+    """Invalid frames; the message is the kind of fault, by which it is counted."""
 
 
 class BatchHead(NamedTuple):
@@ -35,7 +35,7 @@ class BatchHead(NamedTuple):
 
     epoch: int
     number: int  # 1, 2, 3 ... in an epoch
-    heard: int  # the number of the last batch that came the other way
+    heard: int  # the number of the last batch received the other way
     fresh: bool  # it does not depend on those before it, which may be lost
     asks: bool  # for a fresh one, as something was lost
     unpacks: bool  # the sender can read what is compressed
@@ -98,7 +98,7 @@ class Has(NamedTuple):
 Entry = Data | Begun | Released | Reading | PublishedEntry | Has
 Payload = bytes | memoryview
 Parcel = tuple[Entry, Payload | None]
-"""An entry to be sent, and what it carries."""
+"""An entry to be sent, and its payload."""
 
 Parts = list[memoryview]
 """The payload of a received entry, in one or more pieces."""

@@ -32,7 +32,7 @@ def key_file() -> Path:
 
 
 def read_key(path: Path) -> bytes:
-    """The key; `NoKey` where there is none, or where others could have read or replaced it."""
+    """The key; raises `NoKey` if there is none, or if other users could have read or replaced it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def read_key(path: Path) -> bytes:
 
 
 def make_key(path: Path) -> bytes:
-    """The key, made where there is none yet; of processes that do so at once, all get the same."""
+    """The key, created if there is none yet; of processes that do so at once, all get the same."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -102,7 +102,7 @@ def is_signed(value: Any, signature: Any, key: bytes) -> bool:
         return False
     try:
         return hmac.compare_digest(sign(value, key), signature)
-    except (ValueError, RecursionError):  # nested so deep that nobody has signed it
+    except (ValueError, RecursionError):  # nested too deeply to have been signed
         return False
 
 

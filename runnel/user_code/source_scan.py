@@ -18,7 +18,7 @@ MOST_BYTES = 2**22
 
 
 def hint(name: str, found: list[str]) -> str:
-    """`; 'staged' is a module: choose staged:Staged or staged:Other`, or nothing where nothing was found."""
+    """`; 'staged' is a module: choose staged:Staged or staged:Other`, or empty if nothing was found."""
     dotted = with_colon(name)
     if dotted is not None:
         return f"; did you mean '{dotted}'?"
@@ -26,7 +26,7 @@ def hint(name: str, found: list[str]) -> str:
 
 
 def subclasses(name: str, bases: Collection[str]) -> list[str]:
-    """`module:Class` for each class of the module that extends one of `bases`, themselves or through another."""
+    """`module:Class` for each class of the module that extends one of `bases`, directly or through another."""
     found: list[str] = []
     for node in _top_level(name):
         if isinstance(node, ast.ClassDef) and {*map(_last_name, node.bases)} & {*bases, *found}:
@@ -44,14 +44,14 @@ def environments(name: str) -> list[str]:
 
 
 def with_colon(name: str) -> str | None:
-    """`staged:Staged` for `staged.Staged`, where there is such a module and it defines that; else None."""
+    """`staged:Staged` for `staged.Staged`, if there is such a module and it defines that; otherwise None."""
     module, _, attribute = name.rpartition(".")
     defined = [getattr(node, "name", None) for node in _top_level(module)] if module and attribute != "py" else []
     return f"{module}:{attribute}" if attribute in defined else None
 
 
 def source_of(name: str) -> Path | None:
-    """The source file of `package.module` or `file.py`. To ask Python's import system would import the package."""
+    """The source file of `package.module` or `file.py`. Python's import system would import the package."""
     if name.endswith(".py"):
         return Path(name) if Path(name).is_file() else None
     places: list[str] | None = list(sys.path)
@@ -68,7 +68,7 @@ def source_of(name: str) -> Path | None:
 
 
 def _top_level(name: str) -> list[ast.stmt]:
-    """The statements of a module; none where it cannot be found or read."""
+    """The statements of a module; none if it cannot be found or read."""
     try:
         path = source_of(name)
         small = path is not None and path.stat().st_size <= MOST_BYTES

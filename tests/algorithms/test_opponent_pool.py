@@ -102,7 +102,7 @@ def test_members_of_one_program_have_pools_of_their_own():
 
 
 def trajectory(place, serial, reward, terminated, before=0.0) -> Trajectory:
-    """Of one column: a list has an entry for each step."""
+    """The memory of one column: a list has an entry for each step."""
 
     def column(x, dtype=jnp.float32):
         return jnp.asarray(x, dtype)[:, None]

@@ -204,7 +204,7 @@ def test_vtrace_uses_the_current_policy_and_tolerates_old_samples():
 
 
 def test_next_to_nothing_is_learnt_of_what_the_present_policy_would_hardly_do():
-    """Also where advantages are normalised: their mean must not stand in for what has no weight."""
+    """Also with normalised advantages: their mean must not replace steps without weight."""
     algorithm, spec = PPO(advantages="vtrace"), AgentSpec(SEEN, Discrete(3))
     state = algorithm.init(jax.random.key(0), spec)
     played = unroll(algorithm, state.params, spec, jax.random.key(0), 6, 4, lambda action: 1.0 + jnp.cos(action), noise)

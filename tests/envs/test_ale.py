@@ -297,7 +297,7 @@ assert not {"jax", "cv2"} & set(sys.modules)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Breakout-v5", "SpaceInvaders-v5", "Seaquest-v5", "MsPacman-v5", "Adventure-v5"])
 def test_games_play_the_same_whatever_was_played_before(name):
-    """What makes episodes replayable: without chance of its own, a game follows from its actions."""
+    """Episodes are replayable because a game without randomness of its own follows from its actions."""
     environment = AleEnvironment(name)
     game = environment._make(render=False).unwrapped
     assert isinstance(game, AtariGame)

@@ -1,4 +1,4 @@
-"""The Brax adapter. Physics takes long to compile: what can be told without it is told with `fast`, which has none."""
+"""The Brax adapter. Physics takes long to compile, so most tests use `fast`, which has none."""
 
 import warnings
 from functools import partial

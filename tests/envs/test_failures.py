@@ -1,4 +1,4 @@
-"""Environments that fail: what the vector makes of it, and that nobody beside them notices."""
+"""Environments that fail: the vector recovers, and other environments do not notice."""
 
 import asyncio
 
@@ -70,7 +70,7 @@ class Table:
 
 
 def start(index, episode):
-    """What the first observation of an episode must be."""
+    """The expected first observation of an episode."""
     environment = Saboteur()
     observation, _ = environment.reset(seed=episode_seed(SEED, index, episode))
     return observation.astype(np.float32)
@@ -366,7 +366,7 @@ def test_an_episode_begins_where_nothing_of_it_is_recorded():
 
 
 def test_a_failure_is_part_of_the_run_when_it_goes_on():
-    """What happens after a failure does not depend on whether the vector was opened anew since."""
+    """The reaction to a failure does not depend on whether the vector was opened again since."""
     table = Table([0, 1]).reset()
     table.step(RAISE, 0)
     table.step(0, 0)

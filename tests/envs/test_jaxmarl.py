@@ -31,7 +31,7 @@ def types(tree):
 
 
 def actions(environment, make):
-    """What all do: `make(shape, dtype)` for each group."""
+    """The actions of all agents: `make(shape, dtype)` for each group."""
     groups = {
         name: make(((group.agents,) if group.agents > 1 else ()) + group.action.shape, group.action.dtype)
         for name, group in environment.spec.groups.items()

@@ -33,7 +33,7 @@ class Table:
         self.vector.reset(self.out.observation)
 
     def step(self, *actions):
-        """Of the only group; gives a copy of all that was written."""
+        """The arrays of the only group; returns a copy of everything written."""
         (group,) = self.environment.spec.groups
         self.vector.step({group: np.array(actions, np.int32)}, self.out)
         return jax.tree.map(np.copy, self.out)

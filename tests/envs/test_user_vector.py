@@ -90,7 +90,7 @@ def test_every_step_of_a_row_is_a_step_of_its_environment(name):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_environments_in_processes_of_their_own(mode):
-    """Gymnasium's AsyncVectorEnv: all as its SyncVectorEnv, but for the time that it takes."""
+    """Gymnasium's AsyncVectorEnv: equal to its SyncVectorEnv, except for the time it takes."""
     here, elsewhere = (play(of_object(made, {"mode": mode}), 15, indices=range(2)) for made in (sync, async_))
     assert same(here[:2], elsewhere[:2])
 

@@ -70,7 +70,7 @@ def train_on(
 
 
 def lengths_of(seed: int, count: int, episode: int = 0) -> list[int]:
-    """What the environment itself says of the first episode of each environment, or of a later one."""
+    """The environment's own results of the first episode of each environment, or of a later one."""
     from runnel.environment import episode_seed
 
     environment, lengths = Lasting(), []

@@ -1,4 +1,4 @@
-"""What cannot be trained is refused while it is being built, in words that say found, expected and remedy."""
+"""Runs that cannot be trained are refused while they are built; the error states found, expected and fix."""
 
 import functools
 import json

@@ -1,4 +1,5 @@
-"""Settings that an algorithm leaves to the plan are decided at start, stored, and kept or decided anew when resumed."""
+"""Settings that an algorithm leaves to the plan are decided at start, stored, and kept or decided again on
+resumption."""
 
 import json
 from dataclasses import dataclass, replace

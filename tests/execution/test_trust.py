@@ -476,7 +476,7 @@ def test_another_file_that_python_finds_first_is_not_taken_for_it(own_run, proje
 
 
 def test_a_signed_file_inside_the_run_directory_is_not_executed(own_run, project, state):
-    """It was signed when it was the user's; whoever had the run since may have changed it."""
+    """It was signed when it was the user's; others may have changed it since."""
     for file in project.glob("*.py"):
         shutil.copy(file, own_run)
     config = read_config(own_run)

@@ -39,7 +39,7 @@ OLD = Path(__file__).parents[1] / "support" / "run_of_0_1_0"
 
 
 def own(algorithm: Any, params: Any, observation: Any, memory: Any = ()) -> Any:
-    """What the algorithm itself does, without exploring."""
+    """The actions of the algorithm itself, without exploring."""
     return act_one(algorithm.act, params, observation, memory, jax.random.key(0), False, jnp.int32(0))
 
 

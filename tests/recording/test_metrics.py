@@ -1,4 +1,4 @@
-"""Records of a run: what stands in the file, however the run ended."""
+"""Records of a run: the content of the file, however the run ended."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A run that is asked to stop, or is killed, however that happens: nothing is left behind, and it can go on."""
+"""A run that is asked to stop, or is killed, in any way leaves nothing behind and can be resumed."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ ASYNC = ["impala", "CartPole-v1", "--distribution", "async", "--actors", "2", "-
 
 @dataclass
 class Started:
-    """A command at work, and how all that comes of it can be found."""
+    """A running command, and how to find everything that it starts."""
 
     process: subprocess.Popen[str]
     mark: str

@@ -19,7 +19,7 @@ from runnel.transport.stream import Field
 
 
 class Attacked:
-    """A host that takes a stream from a courier, and one from somebody who has a key and says what it likes."""
+    """A host that receives a stream from a courier, and an intruder with a key that sends anything."""
 
     def __init__(self) -> None:
         self.two = CourierPair(streams=1)
@@ -44,7 +44,7 @@ class Attacked:
         until(lambda: self.call.send(frames))
 
     def batch(self, parcels: Sequence[wire.Parcel], **head: Any) -> list[Any]:
-        """What a courier would send next."""
+        """The next messages of a real courier."""
         wanted = {"epoch": self.two.epoch, "number": self.number + 1, "heard": 0, "fresh": True, "asks": False}
         return wire.encode(wire.BatchHead(**{**wanted, "unpacks": False, **head}), parcels)
 

@@ -31,7 +31,7 @@ class Open:
         return self._calls[-1]
 
     def until(self, get: Callable[[], Any]) -> Any:
-        """What `get` gives, once it gives something."""
+        """The first result of `get` that is not None."""
         end = time.monotonic() + LIMIT_S
         while not (found := get()):
             assert time.monotonic() < end, self.door.counts
@@ -39,7 +39,7 @@ class Open:
         return found
 
     def sent(self, call: Call, *frames: bytes) -> tuple[str, list[bytes]]:
-        """Sends, and gives what comes out of the door."""
+        """Sends, and returns what the door receives."""
         came: list[tuple[str, list[memoryview]]] = []
 
         def send() -> bool:

@@ -30,7 +30,7 @@ OPTIONAL = [
     "libtpu", "mpl_toolkits/__init__", "orbax", "tensorflow", "torch", "IPython", "wandb", "ray", "zmq", "lz4",
     "pygame", "shimmy", "sitecustomize", "usercustomize", *{family.package for family in FAMILIES if family.package},
 ]  # fmt: skip
-"""What Runnel and the libraries that it uses import where it is there."""
+"""Modules that Runnel and its libraries import if they exist."""
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +205,7 @@ print(json.dumps({"type": "ray_reply", "id": call["id"], "result": result}))
 
 
 def test_ray_is_not_given_the_working_directory(here, monkeypatch):
-    """It puts the directory in which a driver stands on the path of all workers, before what is installed."""
+    """It puts the driver's working directory on the path of all workers, before installed packages."""
     monkeypatch.setattr(runnel.launch.ray_launcher, "LINK", ("-c", LINK))
     with contextlib.closing(runnel.launch.ray_launcher.RayHostLauncher()) as hosts:
         assert hosts.interface == "/"

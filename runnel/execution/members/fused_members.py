@@ -279,7 +279,7 @@ class FusedMembers:
             if self._stopped is None:
                 self._start(member, own, shared, place, began)
             else:
-                shared.leave(place)  # nobody waits for a member that does not begin
+                shared.leave(place)  # calls must not wait for a member that does not begin
 
     def _say(self, note: str) -> None:
         if note not in self._programs.said:  # such as in an earlier round
@@ -339,7 +339,7 @@ class FusedMembers:
         made.wait()
         if session:
             self._running.append(_Running(member, session[0], thread))
-            if self._stopped is not None:  # a signal that came before it was there to be told
+            if self._stopped is not None:  # a signal was received before it existed
                 session[0].end.stop(self._stopped)
 
 

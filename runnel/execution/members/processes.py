@@ -71,7 +71,7 @@ class MemberProcesses:
             member = self._waiting.pop(0)
             process = self.start(member)
             self._running[member.number] = (member, process)
-            if self._stopped is not None:  # a signal that came while it was started
+            if self._stopped is not None:  # a signal was received while it was started
                 _signal(process, self._stopped)
         if self._stopped is not None:
             self._waiting = []
@@ -129,7 +129,7 @@ class MemberProcesses:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # signals of the terminal come through this process, once
+                start_new_session=True,  # this process passes on signals of the terminal, once
             )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:

@@ -140,7 +140,7 @@ class StackedMembers:
             self._news += run.notes
 
         self._running = run
-        if self._stopped is not None:  # a signal that came before it was there to be told
+        if self._stopped is not None:  # a signal was received before it existed
             run.stopped = True
         self._thread = threading.Thread(target=body, name=directory.name, daemon=True)
         self._thread.start()

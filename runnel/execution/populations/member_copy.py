@@ -109,7 +109,7 @@ def apply(member: int, members: Sequence[Path], decided: Round, trust: Collectio
             Checkpoints(own).copy_states(Checkpoints(parent))
     if copied or member in decided.failed:
         _note(own, parent, decided, member, COPIED if copied else RETRIED)
-    if member in decided.failed:  # it goes on, and its failure is recorded in the lineage
+    if member in decided.failed:  # it continues, and its failure is recorded in the lineage
         with as_user_error(own / "result.json"):
             run_directory.remove(own, "result.json")
 

@@ -93,7 +93,7 @@ def train_population(
         built = maker.built(given[0])
         _check_rule(rule, built)
         rule = _in_iterations(rule, built.graph.steps_per_iteration)
-        # Up to the first decision: a member says what it was asked for, and goes on for as long as all do.
+        # Up to the first decision: `steps` in a member's configuration, which continues as long as all do.
         first = replace(maker, run=replace(maker.run, steps=min(rule.every, maker.run.steps)))
         made = [one for variant, seed in zip(given, seeds, strict=True) for one in first.make(variant, [seed])]
         now = [{name: float(one.config["algorithm"]["settings"][name]) for name in rule.varying} for one in made]

@@ -50,7 +50,7 @@ class SessionCheckpoints:
         }
         try:
             path = state.checkpoints.save(state.counters.iterations, saved, counters)
-        except Exception as error:  # orbax and what it stands on have errors of their own for a full disk
+        except Exception as error:  # orbax and its libraries have their own errors for a full disk
             self._not_saved(one_line(error), last)
             return
         self.saved_at_iteration = state.counters.iterations

@@ -94,7 +94,7 @@ class Session:
         self._initial, self.sinks = initial, sinks
         self._first_opponents: Mapping[str, PyTree] | None = None
         self._shared = None if shared is None else shared.program
-        self._requested = built  # what was asked for; where machines come and go, there may be less of it
+        self._requested = built  # as requested; with fewer machines, the present run may be smaller
         pool = pool or SingleMachine()
         self._first_cpus = sum(machine.cpus for machine in pool.machines)
         callbacks = callbacks or Callbacks()
@@ -125,7 +125,7 @@ class Session:
                 if shortage is not None:
                     raise shortage from problem
                 raise
-            except BaseException as problem:  # Ctrl-C is `Interrupted`: this one comes from code of the run's
+            except BaseException as problem:  # Ctrl-C is `Interrupted`: this one is raised by code of the run
                 error = failure(problem)
                 self.end.failed(error)
                 raise error from None
@@ -134,7 +134,7 @@ class Session:
             print(summary({**result, "run_dir": str(state.run_dir), **again}), file=forgiving(sys.stdout), flush=True)
         if isinstance(state.callbacks.error, Exception):
             raise state.callbacks.error
-        # A shared program goes on with its other members: what this one had is theirs to drop since it was closed.
+        # A shared program continues with its other members, and has dropped this one's state since it was closed.
         carry = state.program.carry if state.program is not None and self._shared is None else None
         return Run(result, state.run_dir, carry.states if carry is not None else {}, state.built)
 
@@ -304,7 +304,9 @@ class Session:
         reached = state.counters.mean_return is not None and state.resumed and state.counters.mean_return >= target
         reached |= state.policies.reached
         while state.counters.env_steps < wanted and not (state.interrupted or reached or state.callbacks.stopped):
-            self._exchange_opponents(program)  # workers may have come to a decision while they paused to be saved
+            self._exchange_opponents(
+                program
+            )  # workers may have reached a decision while they paused for the checkpoint
             left = math.ceil((self._next_stop(wanted) - state.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if state.stats.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, self.end.asked_to_end)

@@ -32,7 +32,7 @@ class SessionState:
 
     run_dir: Path
     config: dict[str, Any]
-    built: BuiltRun  # where machines come and go, what there is of the run that was asked for
+    built: BuiltRun  # the requested run, on the machines that are present
     stats: RunStats
     pool: MachinePool
     callbacks: Callbacks

@@ -114,7 +114,7 @@ class EvaluationWorkers:
         self._waiting = [(each, must) for each, must in self._waiting if each.env_steps <= env_steps]
         if self._now is not None and self._now.env_steps > env_steps:
             self._now = None
-            for share in self._shares:  # what they send of it has a number that nobody waits for
+            for share in self._shares:  # their results have a number that is no longer expected
                 share.working = None
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class EvaluationWorkers:
         limit_s = self.hang_after_s + (0.0 if share.warm else COMPILE_S)
         if process.machine_lost():
             return self._move(share)
-        if not process.reachable():  # after a short interruption of the network it goes on
+        if not process.reachable():  # after a short interruption of the network it continues
             share.heard = time.monotonic()
         if not problem and process.exit_status() is not None:
             problem = f"ended with status {process.exit_status()}"

@@ -165,7 +165,7 @@ class PolicyRecorder:
             version = snapshot.versions[group]
             known = self.store.query(group, version=version)
             if known and known[0].abandoned:
-                self.store.annotate(group, version, {ABANDONED: False})  # the run has come there again
+                self.store.annotate(group, version, {ABANDONED: False})  # the run has reached this point again
             if not known:
                 config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
                 self.store.add(config, arrays)
@@ -246,7 +246,7 @@ class PolicyRecorder:
         with self._storing("an evaluation"):
             self.log.add(found)
         with self._storing():
-            self._add(snapshot)  # it may have been removed meanwhile: it had no score, and newer ones came
+            self._add(snapshot)  # it may have been removed meanwhile: it had no score, and newer ones arrived
             for group, version in snapshot.versions.items():
                 summary = {**flat(found), SCORE: found["score"], "episodes": found["episodes"]}
                 self.store.annotate(group, version, summary)

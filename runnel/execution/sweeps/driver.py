@@ -184,7 +184,7 @@ class SweepDriver:
             if trials[number].record.done(batch.rung):
                 continue  # of a sweep that was killed while it recorded them
             if each.exhausted and not trials[number].retried:
-                store.retry(number)  # the batch is not over: this trial goes on, from its newest checkpoints
+                store.retry(number)  # the batch is not over: this trial resumes from its newest checkpoints
             elif value is None:
                 why = [*each.failed, *each.exhausted, "no episode ended, or none has what trials are compared by"]
                 store.end(number, "failed", why[0])

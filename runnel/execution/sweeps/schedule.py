@@ -24,7 +24,7 @@ class HalvingSchedule(NamedTuple):
     trials: int
     batch: int
     rungs: tuple[int, ...]  # environment steps at the end of each
-    eta: int = 3  # of so many batches, the best are one batch of the next rung
+    eta: int = 3  # the best of this many batches are one batch of the next rung
 
 
 class TrialRecord(NamedTuple):

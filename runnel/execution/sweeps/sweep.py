@@ -94,7 +94,7 @@ def sweep(
         check_workers(built.plan)
         base = run_config.to_json(replace(maker.run, envs=built.graph.envs), described(built))
         with_signature(base, built, run_dir)
-        # As a sweep that goes on reads it from base.json.
+        # As a resumed sweep reads it from base.json.
         maker = MemberMaker(
             built.algorithm, built.made_from, built.distribution,
             replace(maker.run, envs=built.graph.envs, settings=None, env_settings=built.env_settings),

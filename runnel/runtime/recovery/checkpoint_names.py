@@ -23,7 +23,7 @@ ITERATION: Final = "iteration"
 SEED: Final = "seed"
 ENV_STEPS: Final = "env_steps"
 UNROLLS: Final = "unrolls"
-"""In journals only: how many unrolls the block has completed."""
+"""The number of unrolls that the block has completed; in journals only."""
 
 
 def leaf(tree: str, number: int) -> str:
@@ -152,13 +152,13 @@ def journal_field(field: str) -> str:
 
 
 def in_block(name: str, number: int) -> str:
-    """A journal's name as that of block `number` in a checkpoint; names that are no block's stay."""
+    """Converts a journal's name to that of block `number` in a checkpoint; other names stay."""
     field = name.removeprefix(journal_field(""))
     return name if field == name else block(number, field)
 
 
 def block_number(name: str) -> int | None:
-    """Which block an array belongs to, if any."""
+    """The number of the block that an array belongs to; None for others."""
     return int(name.split(".", 2)[1]) if name.startswith(_BLOCK) else None
 
 
@@ -171,7 +171,7 @@ def host_name(name: str) -> str | None:
 
 
 def replay_node(name: str) -> str | None:
-    """Whose buffer an array is part of, if any."""
+    """The replay node whose buffer an array is part of; None for others."""
     kind, _, rest = name.partition(".")
     return rest.rpartition(".")[0] if kind == "replays" else None
 

@@ -1,6 +1,6 @@
-"""A worker's part of a checkpoint, as arrays named by `checkpoint_names.py`; and how parts are joined and split.
+"""A worker's part of a checkpoint, as arrays named by `checkpoint_names.py`; joins and splits parts.
 
-Joined, the parts are what a program of one process saves: a checkpoint is the same under every distribution.
+Joined, the parts equal the checkpoint of a program in one process: a checkpoint is the same under every distribution.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _save_replay(node: str, buffer: ReplayState) -> Arrays:
 
 
 def load_replays(like: Mapping[str, ReplayState], saved: Arrays) -> dict[str, ReplayState]:
-    """Replays as they were saved, on the host, or `like` where they were not."""
+    """The saved replays, on the host, or `like` for those that were not saved."""
     return {node: tree_of(names.replay(node), replay, saved) for node, replay in like.items()}
 
 
@@ -145,7 +145,7 @@ def _stepped_state(block: BlockState, state: Any) -> Arrays:
 
 
 def load_block(block: BlockState, place: EnvBlock, saved: Arrays) -> None:
-    """Goes on from where it was saved; from the beginning if nothing was."""
+    """Continues from the saved state; from the beginning if nothing was saved."""
     if not saved:
         block.reset()
         return
@@ -225,7 +225,8 @@ def load_server(server: InferenceServer | AsyncInferenceServer, saved: Arrays) -
 
 
 def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[str, PyTree]:
-    """Joins the parts of all workers into what a program of one process saves. `like`: the types of the whole carry."""
+    """Joins the parts of all workers into the checkpoint of a program in one process. `like`: the types of the whole
+    carry."""
     assert isinstance(like.actors, ActorStates)
     assert isinstance(like.running, Running)
     arrays = _with_whole_replays(arrays, like.replays)
@@ -293,7 +294,7 @@ def _with_whole_replays(arrays: Arrays, replays: Mapping[str, ReplayState]) -> A
 
 
 def split(saved: dict[str, PyTree], topology: Topology, agents: dict[str, int]) -> Arrays:
-    """The inverse of `join`: all arrays that the workers of this topology start from. `agents`: by group."""
+    """The inverse of `join`: the initial arrays of all workers of this topology. `agents`: by group."""
     carry: Carry = jax.device_get(saved["carry"])
     arrays = save_learning(carry, ())
     for node, buffer in carry.replays.items():

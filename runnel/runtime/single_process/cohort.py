@@ -40,7 +40,7 @@ class Called(NamedTuple):
 
 
 class CohortProgram:
-    """The compiled program of any number of members; it is compiled once for each number that is used."""
+    """The compiled program of members; it is compiled once for each number of members."""
 
     def __init__(
         self, make_loop: Callable[[Mapping[str, Array]], Loop], devices: Sequence[Any], settings: Sequence[str] = ()
@@ -60,8 +60,8 @@ class CohortProgram:
 
     @functools.cached_property
     def one_each(self) -> bool:
-        """Whether each member has calls of its own, one after another: on a CPU, convolutions with stacked kernels are
-        far slower than that."""
+        """Whether each member has separate calls, one after another: on a CPU, convolutions with stacked kernels are
+        far slower."""
         kernels = any(leaf.ndim > 2 for leaf in jax.tree.leaves(self._member.states))
         if self.devices[0].platform != "cpu" or not kernels:
             return False
@@ -142,7 +142,7 @@ class CohortProgram:
         return self.compiled[members]
 
     def each(self, own: Callable[..., Any], carry: Carry, common: Callable[..., Any] = lambda x, *_: x, *others: Carry):
-        """Maps over the leaves of stacked carries: `own` where members have values of their own, `common` elsewhere."""
+        """Maps over the leaves of stacked carries: `own` for values per member, `common` for shared ones."""
 
         def one(axis: int | None, *leaves: Any) -> Any:
             if leaves[0] is None:  # nothing, and no leaf
@@ -161,7 +161,7 @@ class CohortProgram:
         return Stage(loop.graph).iterate(carry, trajectories, finished)
 
     def _alone(self, carry: Carry, settings: Mapping[str, Array]) -> tuple[Carry, IterationMetrics]:
-        """The same for the one row of a stack, by the operations of a single run."""
+        """One iteration of a stack with one row, by the operations of a single run."""
         first, metrics = self.once(self.each(lambda x: x[0], carry), {n: value[0] for n, value in settings.items()})
         return self.each(lambda x: x[None], first), jax.tree.map(lambda x: x[None], metrics)
 
@@ -194,7 +194,7 @@ class CohortProgram:
 
 
 def parts(members: int, most: int) -> int:
-    """Into how many equal parts members are divided: one program is compiled for all of them."""
+    """The number of equal parts into which members are divided: one program is compiled for all of them."""
     return max(k for k in range(1, max(1, most) + 1) if members % k == 0)
 
 

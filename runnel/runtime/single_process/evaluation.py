@@ -49,14 +49,14 @@ CALL_STEPS: Final = 256
 """Steps of one call of a compiled evaluation: between two calls it can be stopped."""
 
 Beat = Callable[[int], None]
-"""Called with the steps that were taken so far."""
+"""Called with the number of steps so far."""
 
 
 class PlayedEpisodes(NamedTuple):
     """Episodes in a fixed order: first all environments' first ones, then their second ones, and so on."""
 
     returns: dict[str, np.ndarray]
-    """By group: [N], the mean over the group's agents; NaN where an episode was cut, or the group does not play."""
+    """By group: [N], the mean over the group's agents; NaN for truncated episodes, and if the group does not play."""
     lengths: np.ndarray  # [N]
     metrics: dict[str, np.ndarray]  # by name: [N] what the environment reported; NaN where it did not
     learner_returns: np.ndarray  # [N] sums of the rewards that learning sees; others where the environment has a score
@@ -70,7 +70,7 @@ class PlayedEpisodes(NamedTuple):
 
 
 def quotas(episodes: int, most: int | None = None) -> list[int]:
-    """By environment: how many episodes it plays. `most`: environments that there are, where that cannot be chosen."""
+    """The number of episodes of each environment. `most`: the number of environments, if it is fixed."""
     rounds = -(-episodes // min(AT_A_TIME, most or AT_A_TIME))
     envs = -(-episodes // rounds)
     return [episodes // envs + (e < episodes % envs) for e in range(envs)]
@@ -80,7 +80,7 @@ class Evaluator(Protocol):
     """Plays the same episodes whenever it is called."""
 
     ended: int
-    """How many of the episodes in play have ended; up to date whenever `beat` is called."""
+    """The number of episodes in play that have ended; up to date whenever `beat` is called."""
 
     def play(self, params: Mapping[str, PyTree], beat: Beat = lambda steps: None) -> PlayedEpisodes: ...
 
@@ -90,7 +90,7 @@ class Evaluator(Protocol):
 def make_evaluator(
     graph: Graph, environment: Environment, seed: int, quota: Mapping[int, int], explore: bool = False
 ) -> Evaluator:
-    """`quota`: by index of environment, how many episodes it plays."""
+    """`quota`: the number of episodes by index of environment."""
     indices = sorted(quota)
     if isinstance(environment, JaxEnvironment) and is_traceable(environment):
         return CompiledEvaluator(Loop(graph, environment, indices), seed, quota, explore)
@@ -148,7 +148,7 @@ class _EpisodeCollector:
                 self._add_nothing(row)
 
     def leave_out(self, row: int) -> None:
-        """An episode that the environment cut, or could not begin."""
+        """Records an episode that a failure truncated, or that could not begin."""
         if self.wants(row):
             self.cut += 1
             self._add_nothing(row)
@@ -237,7 +237,7 @@ class HostEvaluator:
                 reported = {each.row: each.values for each in ended_episodes(self.vector)}
                 before, numbers = numbers, self.vector.episode_numbers()
                 failures.look()
-                # A game may go on after what ends an episode for learning: the loss of a life.
+                # A game may continue after an episode has ended for learning, by the loss of a life.
                 for row in np.flatnonzero(numbers != before).tolist():
                     if (row, int(before[row])) in failures.cut:
                         collector.leave_out(row)
@@ -301,14 +301,15 @@ def _acts(
 
 
 class _Playing(NamedTuple):
-    """Between two steps of a compiled evaluation. Its fields are one list because a compiled loop carries one state."""
+    """The state of a compiled evaluation between two steps. Its fields are one list because a compiled loop carries one
+    state."""
 
     seed: Array  # [] which the program does not know: one compiled program serves all seeds
     environments: EnvStates
     memory: dict[str, PyTree]  # by group: [B, ...]
     rewards: dict[str, Array]  # by group: [E] of the episodes in progress
     lengths: Array  # [E]
-    ended: Array  # [E] how many episodes have ended; all of them after one that goes on for too long
+    ended: Array  # [E] how many episodes have ended; all of them after one that is too long
     counted: Array  # [E] how many of them have a return
     endless: Array  # [E] whether the last of these went on for too long
     step: Array  # []
@@ -318,7 +319,7 @@ class _Playing(NamedTuple):
 
 
 class CompiledEvaluator:
-    """Steps JAX environments and acts in one program. It draws the numbers that `Stepped` environments draw."""
+    """Steps JAX environments and acts in one program, with the random numbers of `Stepped` environments."""
 
     def __init__(self, loop: Loop, seed: int, quota: Mapping[int, int], explore: bool):
         self.loop, self.quota, self.explore, self.seed = loop, quota, explore, jnp.uint32(seed)
@@ -328,13 +329,14 @@ class CompiledEvaluator:
         self._text: tuple[str, list[bytes]] | None = None  # what they compile
 
     def with_seed(self, seed: int) -> CompiledEvaluator:
-        """The same program, for episodes of another seed."""
+        """This program, for episodes of another seed."""
         other = copy.copy(self)
         other.seed, other.ended = jnp.uint32(seed), 0
         return other
 
     def same_program(self, other: CompiledEvaluator) -> bool:
-        """Whether both compile the same, as where algorithms differ in settings that acting does not depend on."""
+        """Whether both compile to the same program, as algorithms do that differ only in settings that acting does not
+        use."""
         return self.quota == other.quota and self._traced() == other._traced()
 
     def _traced(self) -> tuple[str, list[bytes]]:
@@ -379,7 +381,7 @@ class CompiledEvaluator:
         pass
 
     def first(self, seed: Array) -> _Playing:
-        """Before the first step. Pure, as is `steps`."""
+        """The state before the first step. Pure, as is `steps`."""
         loop, envs = self.loop, len(self.loop.envs)
         environments = loop.reset(seed)
         room = jnp.zeros((envs, self.most), jnp.float32)

@@ -32,10 +32,10 @@ from runnel.runtime.single_process.member_program import MOST_ITERATIONS, Member
 from runnel.types import PyTree
 
 CALL_S: Final = 0.5
-"""How long a call should take; twice that of a single run, since every member reports after it."""
+"""The target length of a call; twice that of a single run, since every member reports after it."""
 
 LOOK_S: Final = 0.1
-"""How often a member that waits looks whether its run is to end."""
+"""The interval in seconds at which a waiting member checks whether its run is to end."""
 
 NOBODY: Final = -1
 """Marks a row without a member, in calls of a fixed number of members."""
@@ -60,7 +60,7 @@ class Cohort:
         self.carry, self.iteration, self._fetched = carry, self.iteration + iterations, {}
 
     def fetched(self, name: str) -> PyTree:
-        """A field of the carry on the host: copies, since the device's memory is written again in the next call."""
+        """A field of the carry on the host: a copy, since the next call overwrites the device's memory."""
         if name not in self._fetched:
             self._fetched[name] = jax.tree.map(np.array, jax.device_get(getattr(self.carry, name)))
         return self._fetched[name]
@@ -101,7 +101,7 @@ class SharedProgram:
         self._iterations_per_call = 1
         self._error: BaseException | None = None
         self.seconds = 0.0
-        """Spent in calls."""
+        """The seconds spent in calls."""
         self.begin(settings)
 
     def begin(self, settings: Mapping[str, np.ndarray], fresh: Sequence[int] = ()) -> None:
@@ -151,7 +151,7 @@ class SharedProgram:
     def run(
         self, member: int, iterations: int, target: float, stop: Callable[[], bool]
     ) -> tuple[ProgressDelta, EpisodeSums] | None:
-        """Trains a member with all others; None where its run is asked to end before they have all asked."""
+        """Trains a member with all others; None if its run is asked to end before all have called."""
         with self._changed:
             self._asked[member] = _Asked(iterations, target)
             self._changed.notify_all()
@@ -185,7 +185,7 @@ class SharedProgram:
             )
 
     def put(self, member: int, carry: Carry) -> None:
-        """Continues a member from a carry of its own."""
+        """Continues a member from its own carry."""
         stacked = self._program.each(lambda x: np.asarray(x)[None], carry, np.asarray)
         with self._changed:
             self.take_out(member)
@@ -207,7 +207,7 @@ class SharedProgram:
             return next((cohort.iteration for cohort in self.cohorts if member in cohort.members), None)
 
     def take_out(self, member: int) -> None:
-        """The program has nothing of this member any more."""
+        """Removes a member's state from the program."""
         with self._changed:
             if member in self._unmade:
                 self._unmade.discard(member)
@@ -254,7 +254,7 @@ class SharedProgram:
         return called
 
     def _give(self, cohort: Cohort, called: Called) -> None:
-        """Hands out what a call has done."""
+        """Distributes the results of a call."""
         window = cohort.fetched("window")
         for member in self._live_of(cohort):
             row = cohort.members.index(member)
@@ -319,7 +319,7 @@ class SharedProgram:
         return [Cohort(of(start), self._program.place(part(start))) for start in range(0, len(members), size)]
 
     def _alike(self, a: Cohort, b: Cohort) -> bool:
-        """Whether all that members of one program have in common is the same in both."""
+        """Whether the state shared by members of one program is equal in both."""
         found: list[bool] = []
 
         def compare(x: Any, y: Any) -> Any:

@@ -27,7 +27,7 @@ class StackedEvaluator:
     def play(
         self, params: Mapping[str, PyTree], seeds: Sequence[int], beat: Callable[[], None] = lambda: None
     ) -> list[PlayedEpisodes]:
-        """For each member, what `CompiledEvaluator.play` returns with its parameters and its seed."""
+        """For each member, the result of `CompiledEvaluator.play` with its parameters and its seed."""
         at_a_time = min(len(seeds), max(1, ROWS // len(self._evaluator.loop.envs)))
         found: list[PlayedEpisodes] = []
         for start in range(0, len(seeds), at_a_time):

@@ -158,7 +158,7 @@ class Quiet:
 
 
 def decide(directory: Path) -> None:
-    """What happens between the first round and the second."""
+    """The population between the first round and the second."""
     population = rounds_of(directory, 4 * EVERY)
     if not lineage(directory):
         population.decide(Quiet())
@@ -563,7 +563,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def wait_for_change(before: dict[Path, float], process: subprocess.Popen[str]) -> None:
-    """Until it trains again, or at least half of the time: some kills come while it starts."""
+    """Waits until it trains again, or at least half of the time: some kills occur while it starts."""
     deadline = time.monotonic() + 60
     while all(path.stat().st_mtime == at for path, at in before.items()) and time.monotonic() < deadline:
         if process.poll() is not None:

@@ -96,7 +96,7 @@ def make(way, algorithm, environment=None, envs=ENVS):
 
 
 def run(program, iterations):
-    """As a session runs it that skips what is refused: all that was told, in order."""
+    """A session that skips refused updates: all its reports, in order."""
     told = []
     while sum(each.iterations for each in told) < iterations:
         if isinstance(program, CompiledProgram):
@@ -221,7 +221,7 @@ def test_what_was_seen_is_no_reason_where_nothing_comes_of_it():
 
 @dataclass(frozen=True)
 class Extremes(Reinforce):
-    """Keeps the least reward it has seen of each of two kinds, the second of which never comes."""
+    """Keeps the lowest reward of each of two kinds, the second of which never occurs."""
 
     def init(self, key, spec):
         state = super().init(key, spec)
