@@ -64,7 +64,7 @@ def _docs_in_source(cls: type) -> dict[str, str]:
 
 
 def field_docs(node: ast.ClassDef, source: str, module: str = "") -> dict[str, str]:
-    """Descriptions of the fields of a class: the string under each, the comment that ends its line, or a shared text."""
+    """Descriptions of a class's fields: the string under each, the comment that ends its line, or a shared text."""
     docs = {}
     comments, shared = _comments(source), setting_descriptions.defaults_of(module)
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):

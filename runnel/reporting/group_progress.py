@@ -57,7 +57,9 @@ def standings(directory: Path, listed: Sequence[Member], running: bool, ended: b
     return found
 
 
-def _standing(state: str, own: Mapping[str, Any], record: Mapping[str, Any], running: bool, stacked: bool) -> MemberProgress:
+def _standing(
+    state: str, own: Mapping[str, Any], record: Mapping[str, Any], running: bool, stacked: bool
+) -> MemberProgress:
     if state == "gone" and not record:
         state = "not begun"
     elif state == "gone" and running:

@@ -84,7 +84,9 @@ def add(add: Add, directory: Path, view: Mapping[str, Any], ended: bool = False)
     return GroupView(listed, now, each, name, one)
 
 
-def members(listed: Sequence[Member], result: Mapping[str, Any], standings: Sequence[MemberProgress]) -> list[dict[str, Any]]:
+def members(
+    listed: Sequence[Member], result: Mapping[str, Any], standings: Sequence[MemberProgress]
+) -> list[dict[str, Any]]:
     """Each member with what it has recorded itself, or, where nothing was read of it, what the result of all says."""
     runs = result.get("runs")
     ended = {run.get("directory"): run for run in runs if isinstance(run, dict)} if isinstance(runs, list) else {}
