@@ -53,6 +53,9 @@ def roots(tmp_path_factory) -> Path:
     for each, rate in zip(found["members"], (0.1, 0.1, 0.2, 0.2), strict=True):
         each["settings"] = {"learning_rate": rate}
     write(variants, "members.json", found)
+    ended = json.loads((variants / "result.json").read_text())
+    ended["runs"][2] |= {"status": "failed", "reason": "the disk was full"}
+    write(variants, "result.json", ended)
     (make_members(variants / "winner", 2) / "population.json").unlink()
     return root
 
@@ -210,6 +213,7 @@ def test_curves_over_wall_time_end_where_the_run_did(page, server):
 
 def test_the_winner_of_a_sweep_is_reached_from_its_page_and_back(page, server):
     go(page, server, "run/0%2Fvariants")
+    page.wait("document.querySelector('.members').innerText.includes('failed the disk was full')")
     page.click("a[href$=winner]")
     page.wait("document.querySelector('h1').innerText.startsWith('winner')")
     assert page.value("document.querySelector('nav a').innerText") == "all members"

@@ -268,7 +268,7 @@ export function memberTable(view, link, pick) {
     ...(pick ? [{ name: "", cell: box }] : []),
     { name: "member", cell: (row) => (link ? h("a", { href: link(row.directory) }, row.directory) : row.directory) },
     { name: "seed", numeric: true, cell: (row) => row.seed },
-    { name: "status", cell: (row) => (row.status === "gone" ? "ended without a result" : (row.status ?? "")) },
+    { name: "status", cell: (row) => [row.status === "gone" ? "ended without a result" : (row.status ?? ""), row.reason && h("span", { class: "dim" }, ` ${row.reason}`)] },
     { name: "steps", numeric: true, cell: (row) => whole(row.env_steps) },
     { name: "return", numeric: true, cell: (row) => short(row.return) },
     ...(found.some((row) => Object.keys(row.settings).length) ? [{ name: "settings", cell: (row) => pairs(row.settings) }] : []),
