@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from runnel.cli import error_pages
 from runnel.errors import UserError, nearest
 
 PACKAGED: Final = Path(__file__).resolve().parents[1] / "pages"
@@ -30,8 +31,6 @@ def help_command(args: argparse.Namespace) -> int:
 
 def link(error: BaseException) -> list[str]:
     """The line that says where an error is explained; none where it is nowhere."""
-    from runnel.cli import error_pages
-
     page = error_pages.page_of(error)
     return [f"see `runnel help {page}`"] if page else []
 
