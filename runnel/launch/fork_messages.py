@@ -51,7 +51,8 @@ class PrepareWorkers(JsonMessage):
 
 @dataclass(frozen=True)
 class StartWorker(JsonMessage):
-    """Start a process. Its control and its log come as descriptors. Answered by `WorkerStarted` or `StartRefused`."""
+    """Start a process; the descriptors of its control and log are sent along. Answered by `WorkerStarted` or
+    `StartRefused`."""
 
     serial: int
     """The launcher's number of this start."""
@@ -66,7 +67,7 @@ ForkOrder = ImportModules | PrepareWorkers | StartWorker
 
 @dataclass(frozen=True)
 class WorkerStarted(JsonMessage):
-    """A worker has a process, whose pidfd comes as a descriptor."""
+    """A worker has a process, whose pidfd is sent along."""
 
     serial: int
     pid: int
@@ -98,7 +99,7 @@ ForkReport = WorkerStarted | StartRefused | WorkerExited
 
 @dataclass(frozen=True)
 class RunEntry(JsonMessage):
-    """Call `entry(job, control, fds)`. The descriptors come with this message."""
+    """Call `entry(job, control, fds)`. The descriptors are sent along."""
 
     entry: str
     job: dict[str, Any]

@@ -144,7 +144,7 @@ class HostRuntime:
             self.streams |= {each.id: transport.create_stream(each.schema, each.slots) for each in layout.streams}
             self.stores |= {each.id: transport.create_store(each.schema) for each in layout.stores}
         except BaseException:
-            self.let_go()
+            self.free()
             raise
 
     def start(self, orders: Sequence[WorkerOrder]) -> list[LocalProcess]:
@@ -225,7 +225,7 @@ class HostRuntime:
         for each in (*self.streams.values(), *self.stores.values()):
             each.clear()
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Frees the memory, after the launcher has ended the workers."""
         if self._balancer is not None:
             self._balancer.close()

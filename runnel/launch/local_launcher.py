@@ -50,7 +50,7 @@ class WorkerCommand:
     """Added to the environment variables of this process. Of those that JAX reads when it is imported, only
     JAX_PLATFORMS and JAX_ENABLE_X64 have an effect."""
     log: Path = field(kw_only=True)
-    """Where its standard output and error go, appended."""
+    """The file to which its standard output and error are appended."""
 
 
 class LocalProcess:
@@ -110,7 +110,7 @@ class LocalProcess:
             return False
 
     def tracebacks(self, timeout_s: float = 2.0) -> str:
-        """Where all its threads stand, as it writes them into its log; also of a process that is stopped."""
+        """The stacks of all its threads, as it writes them into its log; also of a process that is stopped."""
         try:
             before = self.log.stat().st_size
             self._signal(signal.SIGUSR1)
@@ -204,7 +204,7 @@ class LocalLauncher:
         return self.start_all([worker])[0]
 
     def start_all(self, workers: Iterable[WorkerCommand]) -> list[LocalProcess]:
-        """Starts several at once; faster than one after another where they come from both servers."""
+        """Starts several at once; faster than one after another if both servers are used."""
         self._processes = [process for process in self._processes if process.fileno() >= 0]
         begun: list[_Begun] = []
         started: list[LocalProcess] = []

@@ -116,7 +116,7 @@ class RayHostLauncher:
 
     @property
     def pid(self) -> int:
-        """Of the guard of the link, whose descendants are all processes that were started."""
+        """The process id of the link's guard, whose descendants are all processes that were started."""
         return self._link.pid
 
     def machines(self) -> list[Machine]:

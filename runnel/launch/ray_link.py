@@ -1,8 +1,8 @@
 """The process that holds a run's connection to Ray, and the only one that imports Ray.
 
-It reads lines of JSON from the driver and answers them, reports machines that come and go, and ends when its standard
+It reads lines of JSON from the driver and answers them, reports lost and new machines, and ends when its standard
 input closes. It uses little of Ray: the list of machines; on each machine a placement group, which reserves the run's
-share (one each, so that a machine can be released, or come back, alone); and in it an actor that starts the agent and
+share (one each, so that a machine can be released, or return, alone); and in it an actor that starts the agent and
 keeps its standard input open.
 
     python -m runnel.launch.ray_link

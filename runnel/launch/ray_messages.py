@@ -94,7 +94,7 @@ class AgentsStarted(JsonMessage):
     """Agents have sent their greetings."""
 
     agents: list[tuple[str, str, dict[str, Any]]]
-    """Of each: the machine's name and address, and the greeting."""
+    """Each has the machine's name and address, and the greeting."""
 
 
 @dataclass(frozen=True)

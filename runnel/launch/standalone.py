@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runnel.launch.cluster import Cluster, RemoteProcess
 
 MODULES = ("runnel.execution.snapshots.evaluation_worker", "runnel.execution.snapshots.evaluation_task")
-"""What they import; on other machines, the server that they are forked from imports it in advance."""
+"""The modules that they import; on other machines, the server that they are forked from imports them in advance."""
 
 CLOSE_S = 1.0
 """How long they may take to end when asked."""

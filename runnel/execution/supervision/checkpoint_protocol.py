@@ -164,7 +164,7 @@ class CheckpointProtocol:
                 self.supervisor.send(name, Pause(NOT_YET))
 
     def _notify(self) -> None:
-        """Tells learners that have paused by themselves, at the end of training, that the others are to pause too."""
+        """Notifies learners that have paused by themselves, at the end of training, that the others pause too."""
         for name in self.learners - self._notified:
             if self.supervisor.records[name].paused:
                 self._notified.add(name)

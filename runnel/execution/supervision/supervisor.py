@@ -208,7 +208,7 @@ class Supervisor:
     # Faults
 
     def _waits_for_compiler(self, name: str, silence_s: float) -> bool:
-        """Whether a learner gives no sign of life because another of the same program, which does, compiles."""
+        """Whether a learner sends no heartbeat because another of the same program, which does, compiles."""
         mates = [self.records[mate] for mate in self.group.unit(name) - {name}]
         compiles = any(m.phase == "compiling" and self.heartbeats.silence_s(m) < silence_s / 2 for m in mates)
         return (
@@ -268,7 +268,7 @@ class Supervisor:
             self.pause(name)
 
     def _cause(self, fault: Fault) -> Fault:
-        """Of learners that are one program, the one that was killed, not the one that noticed it first."""
+        """The fault of the learner that was killed, where another of the same program noticed it first."""
         for mate in self.group.unit(fault.worker) - {fault.worker}:
             process = self.group.processes.get(mate)
             status = process.wait(0.2) if process is not None and fault.error is None else None

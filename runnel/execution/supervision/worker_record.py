@@ -1,4 +1,4 @@
-"""What the driver knows of one worker process.
+"""The driver's record of one worker process.
 
 A process has one record. When the process is replaced, and when all workers return to a checkpoint, the worker gets a
 new record: nothing that was reported before is taken for the new process's own.
@@ -16,7 +16,7 @@ from runnel.planning.channels import WorkerSpec
 from runnel.runtime.control_messages import PhaseName, Status
 
 WorkerState = Literal["running", "pausing", "paused", "saving", "saved", "ready"]
-"""Where a worker is in the control protocol (`runtime/control_messages.py`).
+"""A worker's place in the control protocol (`runtime/control_messages.py`).
 
 | state | since |
 |---|---|

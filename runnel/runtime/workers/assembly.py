@@ -58,7 +58,7 @@ class PublishedParameters(NamedTuple):
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is to do, and what it has for it.
+    """A worker's task, and the channels, environments and state that it has for it.
 
     Its fields are one list because each worker takes from it what its nodes need.
     """
@@ -92,7 +92,7 @@ class Assignment:
 
     @cached_property
     def _pace(self) -> Pace:
-        """Of the groups that are trained here, which have the same; or of the slowest group of the run."""
+        """The pace of the groups that are trained here, which have the same; or of the slowest group of the run."""
         groups = {node.group for node in self.training_nodes} or set(self.paces)
         return min((self.paces[group] for group in groups), key=lambda pace: pace.limit_iterations)
 
@@ -135,7 +135,7 @@ class Assignment:
 
     @property
     def gathered(self) -> bool:
-        """What is made here of its own unrolls is taken as it comes."""
+        """Whether the values that this worker computes from its own unrolls are taken as they arrive."""
         return self.free and bool(self.training_nodes) and gathers(self.fragment) and not self.learns
 
     @cached_property
@@ -250,7 +250,7 @@ def make_blocks(a: Assignment, parameters: ParameterSource) -> list[BlockState]:
 def make_compiled_player(
     a: Assignment, parameters: ParameterSource, gate: Callable[[Callable[[], bool], int], ParameterStamp]
 ) -> CompiledPlayer | None:
-    """Where environments and all policies can be traced and are here, unrolls are compiled whole; else None."""
+    """The player of whole compiled unrolls; None unless environments and all policies are here and can be traced."""
     groups = list(a.run_graph.spec.groups)
     if a.environment is None or a.groups("act") != groups or a.groups("rollout") != groups:
         return None

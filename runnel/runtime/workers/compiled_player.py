@@ -58,7 +58,7 @@ class _CompiledBlock:
         return [out for out in ports if out.takes(unroll) and unroll > last_unroll(out.last_header)]
 
     def entry(self) -> Arrays:
-        """What the journal keeps of it between two unrolls."""
+        """The arrays that the journal keeps between two unrolls."""
         saved = {names.journal_field(field): array for field, array in _fields(self.carry).items()}
         return {names.UNROLLS: np.asarray(self.unrolls), **saved}
 

@@ -28,7 +28,7 @@ from runnel.transport.parameter_store import StoreReader
 
 
 class EnvWorker(Worker):
-    """Steps blocks whose actions come from elsewhere. A turn is one unroll of every block.
+    """Steps blocks whose actions other workers choose. A turn is one unroll of every block.
 
     Its parameters are one list because it cannot take them from a graph, as other workers do: a graph needs JAX.
     """

@@ -1,7 +1,7 @@
 """A worker's place in a run: its bell, its line to the supervisor, and its ends of streams. NumPy only.
 
-All waits of a worker are here. Each ends when what is waited for comes, when the supervisor says stop, or when the
-other end of the stream is gone; what they cost is kept by cause, which is how a run knows its bottleneck.
+All waits of a worker are here. Each ends when its condition holds, when the supervisor says stop, or when the other
+end of the stream is gone. The time spent is counted by cause, which is how a run finds its bottleneck.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class WorkerHooks:
 
 
 class WorkerContext:
-    """What a worker has in common with its supervisor.
+    """A worker's line to its supervisor, and its own state as the supervisor sees it.
 
     The supervisor may ask for a pause, and save the worker's part of a checkpoint during it. A worker pauses where its
     state is that between two unrolls: where it says so by `between`, also while it waits there.
@@ -164,7 +164,7 @@ class WorkerContext:
         while (message := self.line.receive()) is not None:
             self._take(parse_command(message.value))
         if self.line.closed:
-            raise Stopped  # there is nobody left to work for
+            raise Stopped  # the supervisor is gone
         now = time.monotonic()
         if now - self._reported > REPORT_S:
             self._reported = now
@@ -226,7 +226,7 @@ class WorkerContext:
             except TimeoutError:
                 self.bell.beat()
             except BrokenPipeError:
-                raise Stopped from None  # there is nobody left to work for
+                raise Stopped from None  # the supervisor is gone
 
     def report_event(self, event: str, **details: Any) -> None:
         """Reports something that broke and was mended here."""
@@ -244,7 +244,7 @@ class WorkerContext:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """What is compiled in the midst of work; its time counts as work all the same."""
+        """Around a compilation during work; its time counts as work all the same."""
         phase, self.phase = self.phase, "compiling"
         if phase != "compiling":
             self.send(Phase("compiling"))
@@ -274,7 +274,7 @@ class WorkerContext:
             self.restart()
 
     def restart(self) -> None:
-        """Begins the sums anew, so that what came before, such as compiling, is not in them."""
+        """Restarts the sums, so that earlier phases, such as compiling, are not in them."""
         self.started = time.monotonic()
         self.waited.clear()
         self.report()
@@ -288,7 +288,7 @@ class OutPort:
         self.turn, self.turns = turn, turns
         self.slots: Sequence[list[np.ndarray]] = writer.slots
         self.last_header = writer.last_header()
-        """Of the last message of the worker that this one replaces; None where there is none."""
+        """The header of the last message of the worker that this one replaces; None where there is none."""
 
     def takes(self, iteration: int) -> bool:
         return iteration % self.turns == self.turn
@@ -340,7 +340,7 @@ class InPort:
         self.reader.release(message)
 
     def drain(self) -> bool:
-        """Throws away what has come, if anything has."""
+        """Discards what has arrived; returns whether anything had."""
         found = False
         while self.reader.pending():
             message = self.reader.receive(0.0)

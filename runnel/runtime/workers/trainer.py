@@ -61,7 +61,7 @@ class TrainerSettings:
 
 
 class ValuePort(NamedTuple):
-    """The ports by which values of one node go to, or come from, the workers of another fragment."""
+    """The ports by which values of one node are sent to, or received from, the workers of another fragment."""
 
     node: Node
     taker: Any  # PlacedFragment: the fragment that receives
@@ -122,7 +122,7 @@ class Trainer:
         self.carry = self.carry._replace(iteration=np.int32(self.iteration))
 
     def repeat(self, batch: TrainerBatch) -> None:
-        """Learns once more from the unrolls of the last iteration, which stays the last. Where all nodes are here."""
+        """Learns once more from the unrolls of the last iteration, without counting another. Needs all nodes here."""
         self._once(batch)
 
     def _once(self, batch: TrainerBatch | None) -> Values:
@@ -230,7 +230,7 @@ class Trainer:
             )
 
     def take_late_priorities(self) -> bool:
-        """Applies priorities that have come for earlier batches, in order; returns whether there were any."""
+        """Applies priorities that have arrived for earlier batches, in order; returns whether there were any."""
         before = len(self._late)
         while self._late_came():
             self._prioritise(*self._late.pop(0))
@@ -239,7 +239,7 @@ class Trainer:
     def await_input(self, ready: Callable[[], bool], cause: str) -> None:
         """Waits for an input; meanwhile takes priorities, which a learner must get rid of before it learns more.
 
-        The input may never come: where another group's training has ended, actors step no more.
+        The input may never arrive: where another group's training has ended, actors step no more.
         """
         while self._late and not ready():
             self.context.wait(lambda: ready() or self._late_came() or None, cause)
@@ -253,14 +253,14 @@ class Trainer:
         return self._in_place(carry), values
 
     def _in_place(self, carry: Carry) -> Carry:
-        """Of several learners, each keeps its part of the replays."""
+        """The replays, each of several learners with its own part."""
         if self.spmd is None or not carry.replays:
             return carry
         places = replay_shards.shardings(carry.replays, self.spmd.mesh)
         return carry._replace(replays=jax.lax.with_sharding_constraint(carry.replays, places))
 
     def _late_came(self) -> bool:
-        """Whether the priorities of the oldest batch that waits for them have come."""
+        """Whether the priorities of the oldest batch that waits for them have arrived."""
         if not self._late:
             return False
         cut, _ = self._late[0]

@@ -106,7 +106,7 @@ def _replays(a: Assignment, stage: Stage, loop: Loop) -> dict[str, ReplayState]:
 
 
 def _value_ports(a: Assignment) -> tuple[list[ValuePort], list[ValuePort]]:
-    """The ports of values that come from remote nodes, and of those that go to them."""
+    """The ports of values received from remote nodes, and of those sent to them."""
     homes = {name: fragment for fragment in a.plan.fragments for name in fragment.workers()}
     incoming: dict[str, list[InPort]] = {}
     outgoing: dict[tuple[str, str], list[OutPort]] = {}

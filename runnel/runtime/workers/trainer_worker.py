@@ -48,7 +48,7 @@ class TrainerWorker(Worker):
 
     @property
     def clock(self) -> int:
-        """What the age of unrolls is measured by: iterations, and repetitions of what they were made of."""
+        """The clock by which the age of unrolls is measured: iterations, and repetitions of their unrolls."""
         return self.trainer.iteration + self.work.repetitions
 
     def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:

@@ -1,4 +1,4 @@
-"""How far the training of one worker has come, and its reports to the supervisor."""
+"""The progress of one worker's training, and its reports to the supervisor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TrainingProgress:
         self.env_steps, self.episodes = int(a.start.saved.get(names.ENV_STEPS, np.int64(0))), 0
         self.until, self.target, self.reached = 0, float("inf"), False
         self.staleness = Staleness()
-        self.repeated, self.dropped = 0, 0  # updates from unrolls that were learnt from before; batches let go unused
+        self.repeated, self.dropped = 0, 0  # updates from unrolls that were learnt from before; batches dropped unused
         self.learners = [node for node in trainer.stage.nodes if node.traits.learns]
         self.versions: dict[str, int] = {}  # by group: the updates of the state that the trainer has
         self._read_versions()
@@ -108,7 +108,7 @@ class TrainingProgress:
             self.report()
 
     def report(self) -> None:
-        """What was done since the last report, as sums that add up."""
+        """Sends the sums since the last report."""
         trainer = self.trainer
         self._reported = time.monotonic()
         summed = totals.summed(jax.device_get(trainer.metrics))

@@ -4,7 +4,7 @@
 |---|---|
 | `Actor` | one unroll of its environments; has policies |
 | `EnvWorker` | one unroll of host environments whose policies are elsewhere; never imports JAX |
-| `InferenceWorker` | actions for one unroll of environments elsewhere, or for the requests that have come |
+| `InferenceWorker` | actions for one unroll of environments elsewhere, or for the requests that have arrived |
 | `TrainerWorker` | one iteration of the nodes after the rollout, with states that are learnt elsewhere |
 | `Learner` | one iteration of the nodes after the rollout, which change a learner's state |
 
