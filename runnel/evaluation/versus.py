@@ -202,13 +202,14 @@ def _run_of(a: Any) -> Path | Run | None:
     if isinstance(a, Snapshot | PolicyStore):
         return a.run_dir
     directory, _ = stored_policies.split_name(a)
-    return None if policy_directory.looks_like_policy(directory) else directory
+    return None if policy_directory.names_in(directory) else directory
 
 
 def _directory_config(a: Any) -> str:
-    """What a directory of `Policy.save` says that it was trained on."""
+    """The environment that the policy of a saved directory was trained on."""
     directory, _ = stored_policies.split_name(a)
-    return policy_directory.read_config(directory).trained_on
+    (name, *_) = policy_directory.names_in(directory)
+    return policy_directory.read_config(directory, name).trained_on
 
 
 # The players

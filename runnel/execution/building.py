@@ -271,7 +271,7 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a run's configuration")
     if policy_config.is_policy(config):
-        raise UserError(f"{run_dir} holds a single policy, expected a run directory: only a run names its environment")
+        raise UserError(f"{run_dir} holds a saved policy, expected a run directory: only a run names its environment")
     run_config.check_json(path, config)
     check_scripts(path, config, run_dir)
     return config

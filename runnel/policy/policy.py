@@ -176,7 +176,7 @@ class Policy:
 
     def save(self, directory: str | Path) -> Path:
         """Writes `config.json` and `model.safetensors` into a new directory, from which `runnel.load` reads it."""
-        return policy_directory.write_new(Path(directory), self.config, self.arrays)
+        return policy_directory.write_new(Path(directory), [(self.config, self.arrays)])
 
 
 class Policies:
@@ -211,8 +211,15 @@ class Policies:
         return {name: actions[name] for name in obs}
 
     def reset(self) -> None:
+        """Clears the memory of all policies."""
         for policy in self.groups.values():
             policy.reset()
+
+    def save(self, directory: str | Path) -> Path:
+        """Writes each group's policy into a directory below a new one, from which `runnel.load` reads all of them."""
+        return policy_directory.write_new(
+            Path(directory), [(policy.config, policy.arrays) for policy in self.groups.values()]
+        )
 
     def __getitem__(self, group: str) -> Policy:
         if group not in self.groups:

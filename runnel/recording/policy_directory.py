@@ -1,6 +1,7 @@
 """One policy on disk: `config.json` (what it is) and `model.safetensors` (its parameters).
 
-Both may come from a stranger: they are opened without following links, and nothing in them is executed.
+The policies of several groups are one directory each, below one. All files may come from a stranger: they are opened
+without following links, and nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import numpy as np
 
@@ -43,15 +45,26 @@ def write_config(root: Path, name: str, config: PolicyConfig) -> None:
     run_directory.replace(root, _below(name, CONFIG), text.encode())
 
 
-def write_new(directory: Path, config: PolicyConfig, arrays: Mapping[str, np.ndarray]) -> Path:
-    """Writes a policy into a directory of its own, which must be new or empty."""
+def group_directory(group: str) -> str:
+    """A name that every file system takes, and that leads nowhere else."""
+    return "group-" + quote(group, safe="", errors="replace").replace(".", "%2E")
+
+
+Saved = tuple[PolicyConfig, Mapping[str, np.ndarray]]
+
+
+def write_new(directory: Path, policies: Sequence[Saved]) -> Path:
+    """Writes one policy, or those of several groups, into a directory of their own, which must be new or empty."""
     with as_user_error(directory):
         if directory.exists() and (not directory.is_dir() or os.listdir(directory)):
             raise UserError(
                 f"{directory} is there already and not empty; nothing was written: choose another directory"
             )
         directory.mkdir(parents=True, exist_ok=True)
-        write(directory, "", config, arrays)
+        for config, arrays in policies:
+            name = group_directory(config.group) if len(policies) > 1 else ""
+            (directory / name).mkdir(exist_ok=True)
+            write(directory, name, config, arrays)
     return directory
 
 
@@ -61,10 +74,20 @@ def read_config(root: Path, name: str = "") -> PolicyConfig:
     return policy_config.from_json(read_wanted(root, _below(name, CONFIG), missing), path)
 
 
-def looks_like_policy(directory: Path) -> bool:
-    """Whether a directory holds a policy rather than a run."""
+def names_in(directory: Path) -> list[str]:
+    """Where the policies lie that were saved in a directory, `""` for a single one; nothing for that of a run."""
+    if _is_policy(directory, ""):
+        return [""]
     try:
-        return policy_config.is_policy(read_json(directory, CONFIG))
+        names = sorted(run_directory.names(directory, ""))
+    except OSError:
+        return []
+    return [name for name in names if name.startswith("group-") and _is_policy(directory, name)]
+
+
+def _is_policy(root: Path, name: str) -> bool:
+    try:
+        return policy_config.is_policy(read_json(root, _below(name, CONFIG)))
     except (OSError, ValueError, RecursionError):
         return False
 

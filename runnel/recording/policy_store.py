@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError, nearest
 from runnel.recording import policy_directory, run_directory
 from runnel.recording.files import as_user_error, read_json
+from runnel.recording.policy_directory import group_directory
 
 DIRECTORY: Final = "policies"
 TAGS: Final = "tags.json"
@@ -142,11 +143,6 @@ def _first_of_each(snapshots: Sequence[Snapshot], bucket: Callable[[Snapshot], i
 
 def snapshot_name(group: str, version: int) -> str:
     return f"{DIRECTORY}/{group_directory(group)}/{version:012d}"
-
-
-def group_directory(group: str) -> str:
-    """A name that every file system takes, and that leads nowhere else."""
-    return "group-" + quote(group, safe="", errors="replace").replace(".", "%2E")
 
 
 class PolicyStore:

@@ -93,7 +93,7 @@ MISTAKES = [
     ("train toys:Reinforce CartPol-v1", "did you mean"),
     (
         "train toys X",
-        "there is no algorithm 'toys'; 'toys' is a module: choose toys:Reinforce or toys:GradientReinforce",
+        "there is no algorithm 'toys'; 'toys' is a module: choose toys:Reinforce or toys:",
     ),
     ("train toys.Reinforce X", "there is no algorithm 'toys.Reinforce'; did you mean 'toys:Reinforce'?"),
     ("list toys", "'toys' is a module: choose toys:Reinforce"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,8 @@ def find(
     if run is None:
         members_file.refuse_several(directory)
         member_checkpoints.take_out(directory)
-    if run is None and policy_directory.looks_like_policy(directory):
-        return _alone(directory, tag, group, algorithm)
+    if run is None and (names := policy_directory.names_in(directory)):
+        return _saved(directory, names, tag, group, algorithm)
     store = PolicyStore(directory)
     if tag == LATEST and not store.query():
         return _of_checkpoint(run or directory, group, algorithm, note, built)
@@ -108,15 +108,21 @@ def learnt(found: Mapping[str, StoredPolicy]) -> dict[str, StoredPolicy]:
     return own or dict(found)
 
 
-def _alone(directory: Path, tag: str, group: str | None, algorithm: Algorithm | None) -> dict[str, StoredPolicy]:
-    """A directory that holds one policy and nothing else."""
-    config = policy_directory.read_config(directory)
+def _saved(
+    directory: Path, names: Sequence[str], tag: str, group: str | None, algorithm: Algorithm | None
+) -> dict[str, StoredPolicy]:
+    """A directory that holds a policy, or one for each of several groups, and nothing else."""
     if tag != LATEST:
-        raise UserError(f"{directory} holds a single policy, and no '{tag}'; leave the tag out")
-    if group not in (None, config.group):
-        raise UserError(f"{directory} has no policy of group '{group}'{nearest(str(group), [config.group])}")
-    arrays = functools.partial(policy_directory.read_arrays, directory, "", config)
-    return {config.group: StoredPolicy(config, arrays, directory, str(directory), algorithm)}
+        raise UserError(f"{directory} holds one policy for each group, and no '{tag}'; leave the tag out")
+    found = {}
+    for name in names:
+        config = policy_directory.read_config(directory, name)
+        arrays = functools.partial(policy_directory.read_arrays, directory, name, config)
+        own = None if algorithm is None else algorithm.for_group(config.group)
+        found[config.group] = StoredPolicy(config, arrays, directory, str(directory / name), own)
+    if group is not None and group not in found:
+        raise UserError(f"{directory} has no policy of group '{group}'{nearest(group, found)}")
+    return found if group is None else {group: found[group]}
 
 
 def _of_snapshot(snapshot: Snapshot, algorithm: Algorithm | None) -> StoredPolicy:
