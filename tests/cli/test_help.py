@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib.util
 import re
 import runpy
@@ -101,11 +102,21 @@ def test_pages_are_printed_without_the_signs_of_their_format(runnel: Any) -> Non
         assert runnel(*line.split()[1:]).status == 0
 
 
+@functools.cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """By module: all that its source consists of."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): [*ast.walk(tree)]
+        for path in (ROOT / "runnel").rglob("*.py") if (tree := ast.parse(path.read_text()))
+    }  # fmt: skip
+
+
+@functools.cache
 def links() -> set[str]:
     """What the source gives as `page=`, as an argument or as an attribute of an error."""
     found = []
-    for path in (ROOT / "runnel").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for of_module in nodes().values():
+        for node in of_module:
             named = isinstance(node, ast.keyword) and node.arg == "page"
             if named or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "page"):
                 value = node.value
@@ -189,18 +200,19 @@ def test_a_command_that_is_refused_says_where_that_is_explained(
 def raising() -> set[str]:
     """Modules that make an error of a user's or a run's without naming a page."""
     found = set()
-    for path in (ROOT / "runnel").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for module, of_module in nodes().items():
+        for node in of_module:
             match node:
                 case ast.Call(func=ast.Name("UserError" | "RunFailed"), keywords=given):
                     if "page" not in {each.arg for each in given}:
-                        found.add(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+                        found.add(module)
     return found
 
 
 def test_every_module_that_raises_has_a_page_that_explains_its_errors() -> None:
-    assert len(raising()) > 100
-    for module in raising():
+    modules = raising()
+    assert len(modules) > 100
+    for module in modules:
         assert error_pages.area_page(module), module
     for page in {*error_pages.AREAS.values(), *error_pages.KEYWORDS.values()}:
         assert pages.text(page)
