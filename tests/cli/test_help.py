@@ -104,7 +104,7 @@ def test_pages_are_printed_without_the_signs_of_their_format(runnel: Any) -> Non
 
 @functools.cache
 def pages_in_source() -> tuple[set[str], set[str]]:
-    """What the source gives as `page=`, to an error or as its attribute; and the modules that make errors without it."""
+    """What the source gives as `page=`, to an error or as its attribute; and modules that make errors without it."""
     found, without = [], set()
     for path in (ROOT / "runnel").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
