@@ -51,7 +51,7 @@ def candidates() -> list[str]:
     """Names that may be meant by one that is nothing: environments of all families that are read quickly."""
     found = []
     for family in (environment_names.GYMNASIUM, *FAMILIES):
-        if family.package != "envpool":  # its library takes a second to import
+        if family.package not in environment_names.SLOW_TO_NAME:
             with contextlib.suppress(Exception):
                 found += environment_names.names(family)
     return found

@@ -39,6 +39,10 @@ OF_ALL: Final = {
 """Settings that Runnel itself gives to every environment that has no such setting."""
 
 
+SLOW_TO_NAME: Final = ("envpool",)
+"""Packages that take a second to import, and are asked for names only by those who want those."""
+
+
 class InSource(NamedTuple):
     """A name of a module that is assigned a list, a dict or a Literal of texts."""
 

@@ -65,9 +65,14 @@ def text(page: str) -> str:
 
 def sections(name: str) -> dict[str, tuple[int, int]]:
     """By anchor, as on the site: the line of a heading, and how deep it is."""
+    return _sections("\n".join(_lines(name)))
+
+
+@functools.lru_cache(maxsize=64)
+def _sections(text: str) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     in_code = False
-    for number, line in enumerate(_lines(name)):
+    for number, line in enumerate(text.splitlines()):
         in_code ^= line.startswith("```")
         heading = re.match(r"(#+) (.*)", line)
         if heading and not in_code:

@@ -102,8 +102,9 @@ def _names(family: Family, listed_by: str) -> str:
     if not family.installed:
         return f"{command} names its environments once the extra is installed."
     found: list[str] = []
-    with contextlib.suppress(Exception):  # a library may raise anything while it is imported
-        found = environment_names.names(family)
+    if family.package not in environment_names.SLOW_TO_NAME:
+        with contextlib.suppress(Exception):  # a library may raise anything while it is imported
+            found = environment_names.names(family)
     if not found:
         return f"{command} names its environments."
     rest = len(found) - MOST_NAMES

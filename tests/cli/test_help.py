@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib.util
 import re
 import runpy
@@ -101,22 +102,29 @@ def test_pages_are_printed_without_the_signs_of_their_format(runnel: Any) -> Non
         assert runnel(*line.split()[1:]).status == 0
 
 
-def links() -> set[str]:
-    """What the source gives as `page=`, as an argument or as an attribute of an error."""
-    found = []
+@functools.cache
+def pages_in_source() -> tuple[set[str], set[str]]:
+    """What the source gives as `page=`, to an error or as its attribute; and modules that make errors without it."""
+    found, without = [], set()
     for path in (ROOT / "runnel").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            named = isinstance(node, ast.keyword) and node.arg == "page"
-            if named or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "page"):
-                value = node.value
-                found += [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
-    return {str(each.value) for each in found if isinstance(each, ast.Constant) and each.value}
+            match node:
+                case (
+                    ast.keyword(arg="page", value=value)
+                    | ast.Assign(targets=[ast.Name(id="page")], value=value)
+                ):  # fmt: skip
+                    found += [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+                case ast.Call(func=ast.Name("UserError" | "RunFailed"), keywords=given):
+                    if "page" not in {each.arg for each in given}:
+                        without.add(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    return {str(each.value) for each in found if isinstance(each, ast.Constant) and each.value}, without
 
 
 def test_every_error_leads_to_a_page_and_a_section_that_there_are() -> None:
-    assert len(links()) > 40
-    assert {EnvironmentFailed.page, NotInstalled.page, WorkerFailed.page} <= links()
-    for link in links():
+    links, _ = pages_in_source()
+    assert len(links) > 40
+    assert {EnvironmentFailed.page, NotInstalled.page, WorkerFailed.page} <= links
+    for link in links:
         assert pages.text(link)
 
 
@@ -186,21 +194,10 @@ def test_a_command_that_is_refused_says_where_that_is_explained(
     assert link == [f"see `runnel help {REFUSED[command]}`"], ended.err
 
 
-def raising() -> set[str]:
-    """Modules that make an error of a user's or a run's without naming a page."""
-    found = set()
-    for path in (ROOT / "runnel").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            match node:
-                case ast.Call(func=ast.Name("UserError" | "RunFailed"), keywords=given):
-                    if "page" not in {each.arg for each in given}:
-                        found.add(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
-    return found
-
-
 def test_every_module_that_raises_has_a_page_that_explains_its_errors() -> None:
-    assert len(raising()) > 100
-    for module in raising():
+    _, modules = pages_in_source()
+    assert len(modules) > 100
+    for module in modules:
         assert error_pages.area_page(module), module
     for page in {*error_pages.AREAS.values(), *error_pages.KEYWORDS.values()}:
         assert pages.text(page)
