@@ -11,7 +11,7 @@ PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
 # More than cores: tests wait for processes a good part of the time.
-JOBS ?= 3
+JOBS ?= 4
 
 # -qq leaves errors only. The extras differ by a factor of two in time, so `make train` gets the small set.
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt

@@ -114,5 +114,5 @@ _deprecated.install()
 
 
 def __dir__() -> list[str]:
-    """What there is to use, for `dir(runnel)` and tab completion: names are there before they are imported."""
+    """The public names, for `dir(runnel)` and tab completion, including those that are not imported yet."""
     return sorted(__all__)

@@ -1,7 +1,7 @@
 """The `Algorithm` protocol: a few pure functions and a short training loop.
 
-An algorithm is a frozen dataclass of hyper-parameters. Runnel traces its `loop` into a dataflow graph, and
-this is what then happens, in one process or in a thousand:
+An algorithm is a frozen dataclass of hyper-parameters. Runnel traces its `loop` into a dataflow graph, which then
+computes the following, in one process or in a thousand:
 
     state = algorithm.init(key, spec)
     while True:
@@ -26,30 +26,31 @@ if TYPE_CHECKING:
 
 
 class HasParams(Protocol):
-    """A learner's state: any pytree whose `params` are all that acting needs."""
+    """A learner's state: any pytree whose `params` are all that `act` needs."""
 
     @property
     def params(self) -> PyTree: ...
 
 
 class Algorithm(abc.ABC):
-    """Base of all algorithms. Subclasses are frozen dataclasses and hold nothing but hyper-parameters."""
+    """Base of all algorithms. Subclasses are frozen dataclasses with hyper-parameters only."""
 
     actions: ClassVar[tuple[type[Leaf], ...]] = (Discrete, MultiDiscrete, Box)
     """The kinds of action space it can act in."""
 
     max_staleness: ClassVar[int] = 0
-    """How many versions old a sample may be under an asynchronous distribution; a property, if a setting decides."""
+    """The largest staleness of samples, in versions, under an asynchronous distribution; a property, if a setting
+    decides."""
 
     reuses: int = 1
-    """How often an unroll may be learnt from under an asynchronous distribution: while it is not older than
-    `max_staleness` and no newer one has come. A field, where the user decides."""
+    """The largest number of updates from one unroll under an asynchronous distribution. An unroll is reused while it is
+    not older than `max_staleness` and no newer one has arrived. A field, where the user decides."""
 
     learns: ClassVar[bool] = True
-    """Whether its groups learn; returns of the others are not those of the run."""
+    """Whether its groups learn; returns of groups that do not are left out of the run's return."""
 
     central: ClassVar[bool] = False
-    """Whether learning looks at the whole environment's state: observations then carry it (`runnel.observations`)."""
+    """Whether learning uses the whole environment's state: observations then carry it (`runnel.observations`)."""
 
     @abc.abstractmethod
     def init(self, key: Array, spec: AgentSpec) -> Any:
@@ -59,13 +60,13 @@ class Algorithm(abc.ABC):
     def act(self, params: PyTree, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
         """One agent's action on one observation; Runnel batches it. `explore` is False in evaluation.
 
-        An `act` that also names a parameter `index` is given the column's index; one that names `environment_key`, a
-        key that all agents of its group in the same environment have in common.
+        An `act` with a parameter `index` receives the column's index; one with a parameter `environment_key` receives a
+        key that all agents of its group in the same environment share.
         """
 
     @abc.abstractmethod
     def loop(self, flow: Flow) -> None:
-        """One iteration of training, said once, as calls on `flow`."""
+        """Describes one iteration of training as calls on `flow`; the graph is traced from them."""
 
     def initial_memory(self, spec: AgentSpec) -> PyTree:
         """One agent's memory at the start of an episode; a recurrent algorithm overrides this."""
@@ -78,10 +79,11 @@ class Algorithm(abc.ABC):
         return self
 
     def for_staleness(self, staleness: int) -> Algorithm:
-        """This algorithm, with the settings that it leaves to the plan, where samples may be so many versions old.
+        """Returns this algorithm with the settings that depend on the staleness of samples filled in.
 
-        Called once, before a run starts, with at most `max_staleness`; 0 where actors wait for the learner. What it
-        returns is what runs and what is stored. An algorithm without such settings returns itself.
+        Called once, before a run starts. `staleness` is the plan's bound in versions, at most `max_staleness`; it is 0
+        where actors wait for the learner. The result is what runs and what is stored. An algorithm without such
+        settings returns itself.
         """
         del staleness
         return self
@@ -89,7 +91,7 @@ class Algorithm(abc.ABC):
     def learn(self, state: Any, batch: PyTree, key: Array, /) -> tuple[Any, PyTree]:
         """One update: the new state, and `out`, whose scalars are metrics.
 
-        An algorithm whose update is a gradient step leaves this and gives `gradient` and `apply`.
+        An algorithm whose update is a gradient step defines `gradient` and `apply` instead.
         """
         grads, out = self.gradient(state, batch, key)
         return self.apply(state, grads), out
@@ -99,7 +101,7 @@ class Algorithm(abc.ABC):
         raise NotImplementedError
 
     def apply(self, state: Any, grads: PyTree, /) -> Any:
-        """The state after taking the step that `grads` asks for."""
+        """The state after a step along `grads`."""
         raise NotImplementedError
 
 
@@ -119,7 +121,7 @@ class PerGroup(Algorithm):
 
     @property
     def max_staleness(self) -> int:  # type: ignore[override]
-        """That of the most tolerant group; a plan bounds the staleness of each group by its own algorithm's."""
+        """The staleness of the most tolerant group; a plan bounds each group by its own algorithm's."""
         return max(algorithm.max_staleness for algorithm in self.algorithms.values())
 
     @property
@@ -142,20 +144,20 @@ class PerGroup(Algorithm):
 
 
 def algorithm_name(algorithm: Algorithm) -> str:
-    """What people call it: its class, or those of all groups."""
+    """The display name of an algorithm: its class, or `group=class` for each group."""
     if isinstance(algorithm, PerGroup):
         return ",".join(f"{group}={algorithm_name(each)}" for group, each in algorithm.algorithms.items())
     return type(algorithm).__name__
 
 
 def has_gradient(algorithm: Algorithm) -> bool:
-    """Whether the algorithm's update is a gradient step that can be cut in two."""
+    """Whether the algorithm's update is a gradient step, which `gradient` and `apply` divide."""
     cls = type(algorithm)
     return cls.gradient is not Algorithm.gradient and cls.apply is not Algorithm.apply
 
 
 def asks_for(function: Any, name: str) -> bool:
-    """Whether a user's function names a parameter, and so wants to be given it."""
+    """Whether a user's function has a parameter of this name, and so receives it."""
     return name in inspect.signature(function).parameters
 
 
@@ -163,7 +165,7 @@ def act_one(
     act: Any, params: PyTree, observation: PyTree, memory: PyTree, key: Array, explore: bool, index: Array,
     environment_key: Array | None = None,
 ) -> Act:  # fmt: skip
-    """Calls an `act`, with what else it asks for by name. `environment_key`: `key` where there is one agent."""
+    """Calls an `act` with the optional arguments that it names. `environment_key`: `key` if there is one agent."""
     given = {"index": index, "environment_key": key if environment_key is None else environment_key}
     named = {name: value for name, value in given.items() if asks_for(act, name)}
     return act(params, observation, memory, key, explore, **named)

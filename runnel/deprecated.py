@@ -73,7 +73,7 @@ def warn(old: str, new: str) -> None:
 
 
 def _level_of_user() -> int:
-    """How many frames the user's own code is above the caller of this function."""
+    """The number of frames between the caller of this function and the user's own code."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_passed_through(frame.f_code.co_filename):
         # `warnings` does not count the frames of importlib's bootstrap.
@@ -90,7 +90,7 @@ def _is_passed_through(file: str) -> bool:
 
 
 class _OldModules:
-    """Finds modules under their old names. Python asks it last, and so only for what has no file."""
+    """Finds modules under their old names. Python asks it last, and so only for names without a file."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname in MODULES else None  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def install() -> None:
 
 
 def attribute(old: str, name: str) -> Any:
-    """What a module that moved has under a name that may be old too: its `__getattr__`."""
+    """Looks up a name, old or new, for a module that moved: the body of its `__getattr__`."""
     module = MODULES[old]
     if name == "__all__":
         return _public(module)
@@ -125,7 +125,7 @@ def attribute(old: str, name: str) -> Any:
 
 
 def attribute_of_package(package: str, name: str) -> Any:
-    """What a package offered under an old name: a name that changed, or a module that moved out of it."""
+    """Looks up an old name of a package: a renamed object, or a module that moved out of it."""
     new = NAMES.get(package, {}).get(name)
     if new is not None:
         warn(f"{package}.{name}", f"{package}.{new}")
@@ -146,7 +146,7 @@ def _public(module: str) -> list[str]:
 
 
 def current_path(path: str) -> str:
-    """The import path, `module:name`, that an old one has become; any other as it is. Imports nothing."""
+    """The current form of an import path, `module:name`, that may be old. Imports nothing."""
     module, colon, name = path.partition(":")
     module = MODULES.get(module, module)
     first, dot, rest = name.partition(".")
@@ -157,7 +157,7 @@ def current_path(path: str) -> str:
 
 
 def accepts_old_fields(cls: type[T]) -> type[T]:
-    """Lets a dataclass be made with, and asked for, the old names of its fields."""
+    """Lets a dataclass be created and read with the old names of its fields."""
     init: Callable[..., None] = cls.__init__
 
     @functools.wraps(init)

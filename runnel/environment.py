@@ -1,8 +1,8 @@
-"""What an environment is to the run-time: pure functions (JAX) or objects (host).
+"""Protocols of environments: JAX environments (pure functions) and host environments (objects).
 
-Both give values by group: an environment with one agent uses plain values, one with several groups gives
-dicts from group name to value. Nobody resets but the run-time (`JaxEnvironment`) or the vector
-(`HostVector`), so an observation is never lost at an episode's end.
+Both return values by group: plain values for an environment with one agent, a dict from group name to value for one
+with several groups. Only the runtime resets JAX environments (`JaxEnvironment`), and only the vector resets host
+environments (`HostVector`), so the last observation of an episode is never lost.
 """
 
 import hashlib
@@ -25,18 +25,18 @@ class TimeStep(NamedTuple):
     terminated: Any  # []
     truncated: Any  # []
     metrics: PyTree = ()
-    """What the environment reports of its episodes: a dict from name to a number [] (bool, int or float), or a dict of
-    such dicts by group. The same names in every step; only the values of an episode's last step are used.
+    """Metrics of the environment's episodes: a dict from name to a number [] (bool, int or float), or a dict of such
+    dicts by group. Every step has the same names; only the values at an episode's last step are used.
 
-    `return` is the environment's own score, where that differs from the sum of the rewards that are learnt from: it
-    takes the place of that sum in everything that is reported. `length` beside it takes the place of the episode's
-    length. `is_success` averages to a rate.
+    `return` is the environment's own score where it differs from the sum of the rewards that are learnt from: it
+    replaces that sum in all reports. `length` beside it replaces the length of the episode. `is_success` averages to a
+    rate.
     """
 
 
 @runtime_checkable
 class JaxEnvironment(Protocol):
-    """One environment as pure functions; the run-time batches, resets and places them.
+    """One environment as pure functions; the runtime batches, resets and places them.
 
     state, observation = environment.reset(key)
     state, timestep = environment.step(state, action, key)
@@ -50,7 +50,7 @@ class JaxEnvironment(Protocol):
 
 
 class HostStep(NamedTuple):
-    """Where a vector of n host environments writes what a step gave: preallocated arrays, rows in index order.
+    """Preallocated arrays into which a vector of n host environments writes its step, rows in index order.
 
     `observation`, `reward` and `last_observation` are dicts by group with `n * agents` rows each.
     """
@@ -63,7 +63,7 @@ class HostStep(NamedTuple):
 
 
 class EpisodeMetrics(NamedTuple):
-    """What an environment reports of an episode that has ended: values at its last step. See `TimeStep.metrics`."""
+    """Metrics of an episode that has ended, taken from its last step. See `TimeStep.metrics`."""
 
     row: int  # of the vector
     episode: int  # its number
@@ -71,11 +71,11 @@ class EpisodeMetrics(NamedTuple):
 
 
 class Lives(NamedTuple):
-    """The attribute `lives` of a vector whose environments go on after what ends an episode for learning.
+    """The attribute `lives` of a vector whose environments continue after an episode has ended for learning.
 
-    Numbers, seeds, actions to be replayed and metrics are then those of a whole game, from one reset to the next; the
-    loss of a life ends an episode for learning alone. The vector keeps both arrays up to date, in place, with every
-    reset, step and restore.
+    Episode numbers, seeds, replayed actions and metrics then refer to a whole game, from one reset to the next; the
+    loss of a life ends an episode for learning only. The vector updates both arrays in place with every reset, step and
+    restore.
     """
 
     began: np.ndarray  # [n] bool: the environment was reset
@@ -83,17 +83,17 @@ class Lives(NamedTuple):
 
 
 METRIC_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-"""What a metric of the environment can be called."""
+"""The pattern that names of environment metrics must match."""
 
 MOST_METRICS: Final = 64
-"""How many metrics an environment, or a group of one, can report."""
+"""The largest number of metrics of an environment, or of a group of one."""
 
 LARGEST_METRIC: Final = 1e100
 """Larger numbers are ignored: their sums would overflow."""
 
 
 class Episode(NamedTuple):
-    """An episode in progress, as much as it takes to play it again."""
+    """An episode in progress: the data to replay it."""
 
     number: int
     actions: dict[str, np.ndarray]  # by group: [steps so far, (agents,) ...]
@@ -101,7 +101,7 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that went wrong in one environment of a vector; the vector went on with an environment made anew."""
+    """A failure of one environment of a vector, which then continued with a new environment in its place."""
 
     row: int  # of the vector
     index: int  # of the environment in the run
@@ -111,33 +111,33 @@ class Failure:
 
 
 class HostVector(Protocol):
-    """Several host environments of one worker, stepped together, each starting its next episode by itself.
+    """Several host environments of one worker, stepped together; the vector resets each when its episode ends.
 
-    Episode k of environment i always begins from `episode_seed(seed, i, k)`, so it can be played again.
+    Episode k of environment i always begins from `episode_seed(seed, i, k)`, so it can be replayed.
 
-    An environment that raises, or gives an observation with NaN, a reward that is not finite in the type of its row, or
-    what does not fit its spaces, does not disturb the others: its episode is truncated at the last good step (with
-    a reward of 0, the last good observation its last), and an environment made anew begins the next. Where that happens
-    too often, `EnvironmentFailed` is raised.
+    The failure of one environment does not disturb the others. Failures are an exception, an observation with NaN, a
+    reward that is not finite in its row's dtype, and values that do not fit the spaces. The episode is truncated at its
+    last valid step (reward 0, the last valid observation), and a new environment begins the next episode. After too
+    many failures the vector raises `EnvironmentFailed`.
 
-    A vector in which one failure may cut the episodes of several environments also has a method `cut_with_others()`:
-    the rows and numbers of these episodes since it was last asked.
+    A vector in which one failure may truncate the episodes of several environments also has a method
+    `cut_with_others()`: the rows and numbers of these episodes since the last call.
     """
 
     stateful: bool
-    """Whether all that it is can be read from `state` and set again: episodes then need not be replayed."""
+    """Whether `state` is the vector's whole state and can be set: episodes then need not be replayed."""
 
     @property
     def watch(self) -> Callable[[int], None] | None:
-        """Where set, it is called with the row of each environment just before that is stepped, reset or replayed, and
-        with -1 when all are done; if this process dies or hangs, the supervisor knows which one it was."""
+        """If set, it is called with the row of each environment just before that is stepped, reset or replayed, and
+        with -1 when all are done. If this process dies or hangs, the supervisor knows which environment caused it."""
         ...
 
     @watch.setter
     def watch(self, watch: Callable[[int], None] | None) -> None: ...
 
     def reset(self, observation: dict[str, PyTree]) -> None:
-        """Starts episode 0 of every environment (a later one where that failed) and writes the first observations."""
+        """Starts episode 0 of every environment (or the first that succeeds) and writes the first observations."""
         ...
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
@@ -149,29 +149,28 @@ class HostVector(Protocol):
         ...
 
     def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
-        """Rebuilds episodes in progress by replaying their actions; writes the observations they stand at.
+        """Rebuilds episodes in progress by replaying their actions, and writes their current observations.
 
-        Gives which of them [n] were cut, because the environment failed or ended the episode earlier than the first
-        time: those rows stand at the beginning of a later episode.
+        Returns which of them [n] were truncated, because the environment failed or ended the episode earlier than the
+        first time. Those rows are at the beginning of a later episode.
         """
         ...
 
     def condemn(self, row: int, episode: int, what: str) -> None:
-        """An episode of an environment is not gone on with, or not begun: its next step counts as one that failed."""
+        """Condemns an episode of an environment: its next step or reset counts as failed."""
         ...
 
     def failures(self) -> list[Failure]:
-        """What failed since this was last asked, oldest first; of very many, the newest."""
+        """The failures since the last call, oldest first; only the newest if there were very many."""
         ...
 
     def episode_metrics(self) -> list[EpisodeMetrics]:
-        """What the environments reported of the episodes that have ended since this was last asked, oldest first; of
-        very many, the newest. Episodes without metrics are left out. A vector without this method reports none.
-        """
+        """Metrics of the episodes that ended since the last call, oldest first; only the newest of very many. Episodes
+        without metrics are left out. A vector without this method reports none."""
         ...
 
     def render(self, row: int) -> np.ndarray:
-        """[H, W, 3] uint8: a picture of one environment. Only where opened with `render=True`."""
+        """[H, W, 3] uint8: a picture of one environment. Only if opened with `render=True`."""
         ...
 
     def close(self) -> None: ...
@@ -179,10 +178,10 @@ class HostVector(Protocol):
 
 @runtime_checkable
 class HostEnvironment(Protocol):
-    """An environment of Python or C++ objects: knows its spec, and opens vectors of itself.
+    """An environment of Python or C++ objects: it knows its spec and creates vectors of itself.
 
-    One whose rewards are not its own score (clipped, shaped, of lives) says so by an attribute `reports_return = True`,
-    and reports the score of every whole episode as the metric `return`.
+    If its rewards differ from its score (clipped, shaped or per life), it sets `reports_return = True` and reports the
+    score of every whole episode as the metric `return`.
     """
 
     spec: EnvSpec
@@ -200,24 +199,24 @@ def is_traceable(environment: Any) -> bool:
 
 
 def reports_return(environment: Any) -> bool:
-    """Whether a host environment says that it reports its own score."""
+    """Whether a host environment reports its own score (`reports_return`)."""
     return bool(getattr(environment, "reports_return", False))
 
 
 def ended_episodes(vector: HostVector) -> list[EpisodeMetrics]:
-    """What a vector reports of the episodes that have ended since this was last asked."""
+    """Metrics of a vector's episodes that ended since the last call; [] if the vector reports none."""
     ask: Callable[[], list[EpisodeMetrics]] | None = getattr(vector, "episode_metrics", None)
     return ask() if ask is not None else []
 
 
 def cut_with_others(vector: HostVector) -> list[tuple[int, int]]:
-    """Rows and numbers of the episodes that another environment's failure has cut since this was last asked."""
+    """Rows and numbers of the episodes that another environment's failure truncated since the last call."""
     ask: Callable[[], list[tuple[int, int]]] | None = getattr(vector, "cut_with_others", None)
     return ask() if ask is not None else []
 
 
 def lives_of(vector: HostVector) -> Lives | None:
-    """The lives of the environments of a vector that goes on after an episode's end; None of all others."""
+    """The lives of a vector whose environments continue after an episode's end; None for other vectors."""
     return getattr(vector, "lives", None)
 
 

@@ -1,7 +1,7 @@
 """The exceptions of a run, and text that is safe to print.
 
-`UserError` is the one that means "the user can fix this". Its text says what was found, what was expected and how to
-fix it, in one or two lines; the command line prints it without a traceback and exits with status 2.
+`UserError` means that the user can fix the problem. Its text states what was found, what was expected and the fix, in
+one or two lines; the command line prints it without a traceback and exits with status 2.
 """
 
 import difflib
@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's categories of what controls a terminal, reverses or hides text, or cannot be printed at all."""
+"""Unicode's categories of characters that control a terminal, reverse or hide text, or cannot be printed."""
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that is not seen as an escape, such as `\x1b`; line ends and tabs stay."""
+    r"""The text with every invisible character as an escape, such as `\x1b`; line ends and tabs stay."""
     if text.isprintable():
         return text
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in UNSEEN else _escape(c) for c in text)
@@ -28,7 +28,8 @@ class _Shown(BaseException):
     """An error whose text may quote a file, a worker or an environment, and is printed."""
 
     page = ""
-    """Of the documentation, that says more: `faults#when-an-environment-fails`, as `runnel help` takes it."""
+    """The documentation page with more about the error: `faults#when-an-environment-fails`, as `runnel help` takes it.
+    """
 
     def __init__(self, text: str = "", *, page: str = ""):
         super().__init__(text)
@@ -39,11 +40,11 @@ class _Shown(BaseException):
 
 
 class UserError(_Shown, Exception):
-    """A mistake of the user's, in words that the user can act on.
+    """An error that the user can fix; its text states how.
 
-    The text names arguments as Python does: `envs=10`, or `run_dir=` without a value. `keywords` are those that it
-    names so, for the command line to show them as flags: `--envs 10`, `--run-dir`. The text of one with a `page` is a
-    line, which the command line follows by where to read more.
+    The text names arguments as Python does: `envs=10`, or `run_dir=` without a value. `keywords` are the arguments that
+    it names in this way, for the command line to show them as flags: `--envs 10`, `--run-dir`. The text of an error
+    with a `page` is one line, after which the command line names the page.
     """
 
     def __init__(self, text: str = "", *, keywords: Collection[str] = (), page: str = ""):
@@ -52,7 +53,7 @@ class UserError(_Shown, Exception):
 
 
 class NotInstalled(UserError):
-    """A library is missing, which only some runs need. An extra of `package` installs it."""
+    """A library that this run needs is missing. An extra of `package` installs it."""
 
     page = "dependencies#extras"
 
@@ -62,25 +63,25 @@ class NotInstalled(UserError):
 
 
 class OutOfDescriptors(UserError):
-    """A process has as many files open as it may; it may have fewer in a moment."""
+    """A process has reached its limit of open files; it may have fewer in a moment."""
 
 
 class WorkerFailed(_Shown, RuntimeError):
-    """A worker of a run ended that should not have; its text has the worker's own traceback or the end of its log."""
+    """A worker ended unexpectedly; the text has its traceback or the end of its log."""
 
     page = "faults#how-a-worker-is-replaced"
 
 
 class RunFailed(_Shown, RuntimeError):
-    """A run cannot end as it should, for a reason of its surroundings; its text says what is kept."""
+    """A run or an evaluation failed for a reason outside its settings: a lost machine, or code that it called."""
 
 
 class StateLost(RuntimeError):
-    """A worker was lost with what only a checkpoint can give back: the whole run must go on from there."""
+    """A worker was lost with state that only a checkpoint has: the whole run must resume from the newest one."""
 
 
 class HostLost(StateLost):
-    """A machine was lost, and all its workers with it: the run must go on from a checkpoint, without it."""
+    """A machine was lost with all its workers: the run must resume from a checkpoint, without it."""
 
     def __init__(self, host: str, how: str):
         super().__init__(f"{host} {how}")
@@ -88,23 +89,23 @@ class HostLost(StateLost):
 
 
 class MalformedMessage(Exception):
-    """Another process sent a message that Runnel never sends. It is dropped; later ones can be received."""
+    """Another process sent a message that is not part of the protocol. It is dropped; later ones can be received."""
 
 
 class EnvironmentFailed(_Shown, RuntimeError):
-    """An environment failed more often than a run puts up with; its text has the environment's own traceback."""
+    """An environment failed more often than a run tolerates; the text has the environment's own traceback."""
 
     page = "faults#when-an-environment-fails"
 
 
 def a(thing: Any) -> str:
-    """`an int`, of 3: what kind of thing it is."""
+    """The kind of a value, with its article: `an int` for 3."""
     kind = type(thing).__name__
     return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:
-    """Those of `known` that are spelt much like `name`, or shorten to it: `learning_rate` is near `lr`."""
+    """The names in `known` that are similar to `name`, or shorten to it: `learning_rate` is near `lr`."""
     by_lower = {k.lower(): k for k in sorted(known)}
     short = [k for k in by_lower if len(name) > 1 and "".join(word[:1] for word in k.split("_")) == name.lower()]
     alike = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)

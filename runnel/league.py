@@ -28,10 +28,10 @@ from runnel.payoffs import PayoffTable
 MAIN, MAIN_EXPLOITER, LEAGUE_EXPLOITER = "main", "main-exploiter", "league-exploiter"
 
 LEAST_GAMES: Final = 20
-"""From which an exploiter can be said to have beaten somebody."""
+"""The fewest games after which a win rate counts as evidence that an exploiter has beaten its opponent."""
 
 MOST: Final = 16
-"""Learners of a kind."""
+"""The largest number of learners of a kind."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,19 @@ class League(Matchmaker):
     main_exploiters: int = 1
     league_exploiters: int = 2
     self_play: float = 0.35
-    """The part of a main agent's games that is against the newest main agent."""
+    """The share of a main agent's games that is against the newest main agent."""
     against_past: float = 0.5
-    """The part that is against the past of all, by how hard they are to beat: (1 - p)^2. The rest is against those past
-    main agents and exploiters that it scores less than `forgotten` against; against the newest where there are none."""
+    """The share of games against past policies of all learners, by how hard they are to beat: (1 - p)^2. The rest is
+    against past main agents and exploiters that it scores less than `forgotten` against; against the newest main agent
+    if there are none."""
     forgotten: float = 0.3
     too_hard: float = 0.2
     """A main exploiter that scores less against the newest main agent plays its past, by p (1 - p), until it is better.
     """
     beaten: float = 0.7
-    """An exploiter that scores more than this against all whom it has played begins again."""
+    """An exploiter whose scores against all opponents it has played exceed this is reset."""
     patience: int = 20
-    """It also does after so many decisions."""
+    """The number of decisions after which an exploiter is reset in any case."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,7 +96,8 @@ class League(Matchmaker):
         return share_out(rng, self.places, weights, target.key, share if weights else 1.0)
 
     def starts_over(self, rounds: int, payoffs: PayoffTable, pool: Sequence[Candidate]) -> bool:
-        """Exploiters do: when they have beaten all whom they played since the last decision, or after a while."""
+        """Exploiters are reset when they have beaten all opponents since the last decision, or after `patience`
+        decisions."""
         newest = pool[-1]
         if kind_of(newest.group) == MAIN:
             return False
@@ -105,7 +107,7 @@ class League(Matchmaker):
         return beaten or rounds >= self.patience
 
     def _of_main(self, past: Sequence[Candidate], scores: Mapping[str, float]) -> dict[str, float]:
-        """The weights of past policies; they add up to the parts of the games that these have."""
+        """The weights of past policies, which add up to their share of the games."""
         found = {key: self.against_past * weight for key, weight in _weights(past, scores, _hard).items()}
         for key, weight in _weights(self._forgotten(past, scores), scores, _hard).items():
             found[key] += (1 - self.self_play - self.against_past) * weight
@@ -115,7 +117,7 @@ class League(Matchmaker):
         return self.self_play if self._forgotten(past, scores) else 1 - self.against_past
 
     def _too_hard(self, payoffs: PayoffTable, pool: Sequence[Candidate], target: Candidate) -> bool:
-        """Whether a main exploiter hardly wins against the newest version of the target that it has played."""
+        """Whether a main exploiter rarely wins against the newest version of the target that it has played."""
         versions = [each for each in pool if each.group == target.group]
         met = [each for each in versions if any(payoffs.games(own.key, each.key) for own in learners(pool))]
         return bool(met) and score_of(payoffs, pool, met[-1]) < self.too_hard
@@ -130,14 +132,14 @@ def _names(kind: str, count: int) -> list[str]:
 
 
 def kind_of(group: str) -> str:
-    """What kind of learner a group of a league is."""
+    """The role of a group's learner in a league, from the group's name without its number."""
     return group.rstrip("0123456789").rstrip("-")
 
 
 def _weights(
     candidates: Sequence[Candidate], scores: Mapping[str, float], weight: Callable[[float], float]
 ) -> dict[str, float]:
-    """By key: weights that add up to 1; the same for all where none has one."""
+    """Weights by key, normalised to a sum of 1; uniform if all are 0."""
     found = {candidate.key: weight(scores[candidate.key]) for candidate in candidates}
     total = sum(found.values())
     return {key: each / total if total else 1 / len(found) for key, each in found.items()}

@@ -1,4 +1,4 @@
-"""Matchmakers: which past policies a learner plays against, decided while it trains.
+"""Matchmakers decide which past policies a learner plays against, while it trains.
 
     matchmaker = PFSP(every=200_000, places=8, latest_share=0.5)
     matches = matchmaker.fill(random_numbers(seed, round), round, payoffs, pool)
@@ -23,11 +23,11 @@ from runnel.payoffs import PayoffTable
 MOST_PLACES: Final = 1024
 MOST_IN_POOL: Final = 4096
 NEGLIGIBLE: Final = 1e-9
-"""A policy with a smaller part of the games gets no place: solvers leave such numbers by rounding."""
+"""The smallest share of games for which a policy gets a place: solvers return smaller ones by rounding."""
 
 
 class Candidate(NamedTuple):
-    """A policy that can be played against."""
+    """A policy that can be an opponent."""
 
     key: str  # as payoffs name it: `group:version`, or the name of a scripted policy
     version: int = 0  # updates that produced its parameters
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """The policies that are played against until the next decision."""
+    """The opponents until the next decision."""
 
     places: tuple[str, ...]  # [K] keys of candidates; one may have several places
     probabilities: tuple[float, ...]  # [K] of each place in an environment's next episode; they add up to 1
@@ -58,11 +58,12 @@ class Matchmaker:
     every: int = 100_000
     """Environment steps between two decisions."""
     places: int = 4
-    """How many policies are played against at a time."""
+    """The number of policies that play at a time."""
     pool_every: int = 1
     """A snapshot enters the pool at every n-th decision."""
     pool_size: int = 64
-    """Snapshots of a group in the pool. When it is full, those are kept that are evenly spaced in environment steps."""
+    """The largest number of snapshots of a group in the pool. When it is full, snapshots evenly spaced in environment
+    steps are kept."""
 
     def __post_init__(self) -> None:
         for name, most in (("every", None), ("places", MOST_PLACES), ("pool_every", None), ("pool_size", MOST_IN_POOL)):
@@ -76,18 +77,18 @@ class Matchmaker:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The learners of a league, in a symmetric game; empty where there is one, against its own past."""
+        """The learners of a league, in a symmetric game; empty if there is one learner, against its own past."""
         return ()
 
     def fill(self, rng: np.random.Generator, round: int, payoffs: PayoffTable, pool: Sequence[Candidate]) -> Matches:
         """The policies for all places.
 
-        `rng` is the same for the same seed and round. `round`: 0 before the first step, then 1, 2 and so on.
-        `payoffs`: all results so far. `pool`: candidates, the oldest first; the last one is the learner's newest.
+        `rng` is the same for the same seed and round. `round`: 0 before the first step, then 1, 2 and so on. `payoffs`:
+        all results so far. `pool`: candidates, the oldest first; the last one is the learner's newest.
 
-        If all candidates are of one group, all are opponents, including the newest. Otherwise the candidates of other
-        groups are opponents, and the learner's own are only there for their results. In a league, all candidates are
-        opponents; they are ordered by group, and the learner's own come last.
+        If all candidates belong to one group, all are opponents, including the newest. Otherwise the candidates of
+        other groups are opponents, and the learner's own are included only for their results. In a league, all
+        candidates are opponents; they are ordered by group, with the learner's own last.
         """
         raise NotImplementedError
 
@@ -110,7 +111,7 @@ class Matchmaker:
         return evenly_spaced((*pool, newest), self.pool_size)
 
     def check(self, matches: Matches, pool: Sequence[Candidate]) -> None:
-        """Refuses what a run cannot follow: `fill` may be a user's own."""
+        """Refuses invalid matches: `fill` may be a user's own."""
         name = type(self).__name__
         if not isinstance(matches, tuple) or len(matches) != 2:
             raise UserError(f"{name}.fill: found {a(matches)}, expected Matches(places, probabilities)")
@@ -156,7 +157,7 @@ def learners(pool: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def opponents(pool: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Candidates that the learner can play against: those of other groups, or, if there is one group, all."""
+    """The opponents among the candidates: those of other groups or, if all are of one group, all."""
     if not pool:
         raise UserError("found an empty pool, expected at least the learner's newest policy")
     others = tuple(candidate for candidate in pool if candidate.group != pool[-1].group)
@@ -191,7 +192,8 @@ def share_out(
 
 
 def _drawn(rng: np.random.Generator, places: int, chances: dict[str, float], certain: str | None) -> dict[str, float]:
-    """As many of `chances` as there are places, by Gumbel's trick, in the same order; they add up to 1."""
+    """Draws as many of `chances` as there are places, without replacement, by Gumbel's trick; in the same order, and
+    normalised."""
     keys = [key for key in chances if key != certain]
     noisy = np.log([chances[key] for key in keys]) + rng.gumbel(size=len(keys))
     count = places - (certain is not None)
@@ -205,8 +207,8 @@ def _drawn(rng: np.random.Generator, places: int, chances: dict[str, float], cer
 def evenly_spaced(pool: Sequence[Candidate], size: int) -> tuple[Candidate, ...]:
     """At most `size` candidates, beside the pinned ones: the newest, the oldest, and some evenly spaced between them.
 
-    Those go first whose neighbours are nearest to each other in environment steps, and of these the oldest. So a pool
-    that grows by one at a time stays about evenly spaced.
+    Candidates whose neighbours are nearest to each other in environment steps are dropped first, the oldest of these
+    before others. So a pool that grows by one at a time stays about evenly spaced.
     """
     kept = [candidate for candidate in pool if not candidate.pinned]
     while len(kept) > size:
@@ -245,7 +247,7 @@ class Latest(Matchmaker):
 
 @dataclass(frozen=True)
 class UniformPast(Matchmaker):
-    """Fictitious self-play: all past policies alike, and a share of games against the newest."""
+    """Fictitious self-play: all past policies with equal probability, and a share of games against the newest."""
 
     latest_share: float = 0.5
     """The part of the games that is against the newest policy; all of them while there is no past one."""
@@ -267,12 +269,12 @@ class PFSP(Matchmaker):
     """
 
     weighting: str = "hard"
-    """`hard` prefers policies that the learner loses to, `even` those that it is about as good as."""
+    """`hard` prefers policies that the learner loses to, `even` those that it wins about half of its games against."""
     latest_share: float = 0.5
     """The part of the games that is against the newest policy; all of them while there is no past one."""
     payoff: str = "score"
-    """What p is: `score`, of games that are won; or `return`, in a game without winners, between 0 against the past
-    policy whose mean return is the highest and 1 against that whose mean return is the lowest."""
+    """The definition of p. `score`: the share of games won. `return`, for games without winners: 0 against the past
+    policy against which the mean return is highest, and 1 against the one against which it is lowest."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -332,7 +334,7 @@ def _check_payoff(payoff: str) -> None:
 
 @dataclass(frozen=True)
 class Fixed(Matchmaker):
-    """Named policies, all alike: scripted ones, or snapshots that are in the pool."""
+    """Named policies with equal probability: scripted ones, or snapshots that are in the pool."""
 
     keys: tuple[str, ...] = ()
     latest_share: float = 0.0
@@ -367,9 +369,10 @@ class Psro(Matchmaker):
     solver: str = "nash"
     """`nash`, `prd` (projected replicator dynamics), `alpharank` (needs OpenSpiel) or `uniform`."""
     latest_share: float = 0.0
-    """The part of the games that is against the newest policy, beside what the meta-strategy gives it."""
+    """The share of the games that is played against the newest policy, in addition to its share of the meta-strategy.
+    """
     payoff: str = "score"
-    """What is won: `score`, a game; or `return`, the mean return, of a zero-sum game that is won by more or less."""
+    """The payoff of the meta-game: `score`, wins and losses; or `return`, the mean return of a zero-sum game."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,19 +1,19 @@
-"""What an observation carries besides what the agent sees: legal actions, whether it acts at all, the whole state.
+"""Parts of an observation besides what the agent sees: legal actions, whether the agent acts, the state.
 
-An observation (or its space, which is the same tree) is *parted* where it is a dict with `observation` and one or more
-of the names below, and nothing else. These are the names that PettingZoo uses, and more of their kind. Any other
-observation is what the agent sees, all of it.
+An observation (or its space, which is the same tree) is *parted* if it is a dict with `observation` and one or more of
+the names below, and nothing else. PettingZoo uses `observation` and `action_mask`. Any other observation is seen by the
+agent as a whole.
 
-| name | of one agent | who looks |
+| name | of one agent | used by |
 |---|---|---|
 | `observation` | any tree | the policy |
 | `action_mask` | `[n]` bool: the legal actions, one or more; of a `MultiDiscrete`, element by element | the policy |
-| `active` | `[]` bool: it is there and has a turn; otherwise what it does is ignored | the loss |
+| `active` | `[]` bool: the agent is present and has a turn; otherwise its action is ignored | the loss |
 | `state` | `[s]`: the whole environment's, the same for every agent | the value, while learning |
 
-An agent that has died, has not yet arrived or has no turn is not active: its observation may be anything (adapters
-give zeros where there is none), its mask allows everything, and its rewards go on counting in its return. What it did
-in such a step was no choice, and teaches its policy nothing.
+An agent that has died, has not yet entered or has no turn is not active. Its observation may be anything (adapters
+write zeros where there is none), its mask allows everything, and its rewards still count in its return. Its action in
+such a step was not a choice, and is left out of the policy's loss.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 PARTS = ("action_mask", "active", "state")
-"""What a parted observation may have besides `observation`."""
+"""The parts that a parted observation may have besides `observation`."""
 
 
 class View(NamedTuple):
-    """The parts of an observation, or of its space; None where it has no such part."""
+    """The parts of an observation, or of its space; None for a missing part."""
 
     seen: Any
     action_mask: Any = None
@@ -41,7 +41,7 @@ def view(observation: Any) -> View:
 
 
 def is_parted(observation: Any) -> bool:
-    """Whether an observation carries more than what is seen."""
+    """Whether an observation carries more than what the agent sees."""
     return (
         isinstance(observation, dict)
         and "observation" in observation
@@ -51,7 +51,7 @@ def is_parted(observation: Any) -> bool:
 
 
 def parted(seen: Any, action_mask: Any = None, active: Any = None, state: Any = None) -> Any:
-    """The observation (or space) of these parts: what `view` takes apart."""
+    """The observation (or space) with these parts: the inverse of `view`."""
     parts = {"action_mask": action_mask, "active": active, "state": state}
     given = {name: part for name, part in parts.items() if part is not None}
     return {"observation": seen, **given} if given else seen

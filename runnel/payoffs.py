@@ -1,4 +1,4 @@
-"""Results of games between players, as data: which snapshot won how often against which.
+"""Results of games between players, as data: how often each snapshot won against each other.
 
     table = PayoffTable().add(GameResult("player:12", "player:4", wins=3, draws=1))
     table.score("player:12", "player:4")  # 0.875
@@ -20,18 +20,18 @@ from runnel.errors import UserError, a
 
 FORMAT: Final = 1
 MOST_RESULTS: Final = 1_000_000
-"""How many results a table may have, one for each pair and role."""
+"""The largest number of results of a table, one for each pair and role."""
 MOST_CHARACTERS: Final = 4096
-"""Of a key or a role."""
+"""The longest key or role."""
 MOST_GAMES: Final = 2.0**53
-"""Whole numbers up to here are exact as floats; also the limit of a sum of returns."""
+"""The largest count, below which floats are exact; also the limit of a sum of returns."""
 
 
 class GameResult(NamedTuple):
-    """Games of one player against one opponent, as the player sees them.
+    """Results of one player against one opponent, from the player's side.
 
-    `role` is the group or seat that the player had. It is empty in symmetric games, where both have the same one.
-    Counts may be fractions, such as those of games that are weighted.
+    `role` is the player's group or seat. It is empty in symmetric games, where both have the same one. Counts may be
+    fractions, such as those of weighted games.
     """
 
     player: str
@@ -48,17 +48,17 @@ class GameResult(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Wins and half the draws, as a part of all games: 0 to 1, NaN without games."""
+        """Wins and half the draws, as a share of all games: 0 to 1, NaN without games."""
         return (self.wins + 0.5 * self.draws) / self.games if self.games else math.nan
 
     @property
     def mean_return(self) -> float:
-        """NaN without games."""
+        """The mean return; NaN without games."""
         return self.returns / self.games if self.games else math.nan
 
 
 Pair = tuple[str, str, str]
-"""Role, player and opponent."""
+"""The key of the result: role, player and opponent."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PayoffTable:
     """
 
     results: tuple[GameResult, ...] = ()
-    """In the order of role, player and opponent. Results of the same three are added up."""
+    """Results by role, player and opponent. Results of the same three are added up."""
 
     def __post_init__(self) -> None:
         by_pair: dict[Pair, GameResult] = {}
@@ -91,7 +91,7 @@ class PayoffTable:
         return self.add(*other.results)
 
     def between(self, player: str, opponent: str, role: str | None = None) -> GameResult:
-        """The games of two players as the first one sees them: those of a role, or of all of them.
+        """The results of two players from the first one's side: in one role, or in all of them.
 
         Returns are those of games that were recorded from the side of `player`.
         """
@@ -109,7 +109,7 @@ class PayoffTable:
         return found._replace(role=role or "")
 
     def score(self, player: str, opponent: str, role: str | None = None) -> float:
-        """Wins and half the draws of a player, as a part of all games: 0 to 1, NaN without games."""
+        """Wins and half the draws of a player, as a share of all games: 0 to 1, NaN without games."""
         return self.between(player, opponent, role).score
 
     def games(self, player: str, opponent: str, role: str | None = None) -> float:
@@ -138,7 +138,7 @@ class PayoffTable:
         self, points: Callable[[GameResult], tuple[float, float]], players: Sequence[str], role: str | None,
         opponents: Sequence[str] | None,
     ) -> np.ndarray:  # fmt: skip
-        """[N, M] of the points that a result gives to its player and to the opponent, the mean of a game."""
+        """[N, M] the mean, per game, of the points that `points(result)` assigns to the player and the opponent."""
         others = players if opponents is None else opponents
         rows, columns = ({key: i for i, key in enumerate(dict.fromkeys(keys))} for keys in (players, others))
         sums, games = np.zeros((2, len(rows), len(columns)))
@@ -162,7 +162,7 @@ class PayoffTable:
         return tuple(sorted({*(result.player for result in found), *opponents}))
 
     def opponents(self, role: str | None = None) -> tuple[str, ...]:
-        """Keys of those who were played against, in alphabetical order; without a named role, of all players."""
+        """Keys of all opponents, in alphabetical order; without a named role, of all players."""
         found = {result.opponent for result in self.results if result.role == role}
         return tuple(sorted(found)) if role else self.players(role)
 
@@ -170,7 +170,7 @@ class PayoffTable:
         return tuple(sorted({result.role for result in self.results}))
 
     def to_json(self) -> dict[str, Any]:
-        """The table as JSON. The same results give the same text, in whatever order they were added."""
+        """The table as JSON. It depends on the results alone, not on the order in which they were added."""
         return {"format": FORMAT, "fields": list(GameResult._fields), "results": [list(each) for each in self.results]}
 
     @classmethod
@@ -201,7 +201,7 @@ class PayoffTable:
         return self.roles()
 
     def _recorded(self, player: str, opponent: str, role: str | None) -> GameResult:
-        """What was recorded from the side of `player`."""
+        """The recorded results of `player` against `opponent`, added up over roles if `role` is None."""
         roles = self._roles if role is None else (role,)
         found = [self._by_pair[pair] for name in roles if (pair := (name, player, opponent)) in self._by_pair]
         return functools.reduce(_sum, found, GameResult(player, opponent))
@@ -224,7 +224,7 @@ def _result(row: Any, number: int) -> GameResult:
 
 
 def _checked(result: GameResult, where: str) -> GameResult:
-    """The result with its numbers as floats; an error says where it was found."""
+    """The result with its numbers as floats. Raises UserError, which begins with `where`, if it is invalid."""
     problem = _problem(result)
     if problem:
         raise UserError(f"{where}: {problem}")
@@ -233,7 +233,7 @@ def _checked(result: GameResult, where: str) -> GameResult:
 
 
 def _problem(result: GameResult) -> str:
-    """What is wrong with a result; empty if nothing is."""
+    """The reason why a result is invalid; empty if it is valid."""
     for name in ("player", "opponent", "role"):
         text = getattr(result, name)
         least = 0 if name == "role" else 1
@@ -249,5 +249,5 @@ def _problem(result: GameResult) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Not a bool, which JSON has too; numbers of NumPy are numbers."""
+    """Whether a value is a number of Python or NumPy, and not a bool, which JSON has too."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Rules by which members of a population are compared and copied while they train.
+"""Rules that compare and copy members of a population while they train.
 
     runnel.train_population("ppo", "gymnax:CartPole-v1", members=16, steps=1_000_000,
                             rule=PBT(every=50_000, perturb={"learning_rate": LogUniform(1e-5, 1e-1)}))
@@ -25,7 +25,7 @@ Settings = Mapping[str, float]
 
 
 class Decision(NamedTuple):
-    """What a member goes on with."""
+    """The learner state and settings with which a member continues."""
 
     parent: int  # the member whose learner state it gets; its own number where it keeps its own
     settings: Settings = {}  # noqa: RUF012  (never changed) that change, from now on
@@ -34,23 +34,23 @@ class Decision(NamedTuple):
 class PopulationRule:
     """Decides which members become copies of others, and with which settings.
 
-    A rule is a frozen dataclass that extends this class. It has `every`, how many environment steps each member takes
-    between two decisions, and `decide`. The others have defaults.
+    A rule is a frozen dataclass that extends this class. It has `every`, the environment steps of each member between
+    two decisions, and `decide`. The rest has defaults.
     """
 
     every: int
 
     objective: str = "return"
-    """What members are compared by: `return`, `length`, `return/GROUP` or `env/NAME`, of the newest evaluation or,
-    without evaluations, of the newest episodes; `min:NAME` where less is better."""
+    """The score of a member: `return`, `length`, `return/GROUP` or `env/NAME` of the newest evaluation or, without
+    evaluations, of the newest episodes; `min:NAME` if lower is better."""
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """Settings that may come to differ between members: arguments of the compiled program from the beginning."""
+        """The settings that may differ between members: arguments of the compiled program from the beginning."""
         return ()
 
     def initial(self, rng: np.random.Generator, members: int) -> list[Settings]:
-        """Settings that each member begins with, where they differ from what was asked for."""
+        """The initial settings of each member that differ from those of the run."""
         del rng
         return [{}] * members
 
@@ -60,7 +60,7 @@ class PopulationRule:
         """A decision for each member.
 
         `rng` is the same for the same seed and round. `round`: 1, 2 and so on. `scores`: [M], higher is better; minus
-        infinity for a member that has failed, or has no score yet. `settings`: [M], the values of `varying` now.
+        infinity for a member that has failed, or has no score yet. `settings`: [M], the current values of `varying`.
 
         A member whose state is copied keeps its own state: its `parent` is itself.
         """
@@ -68,9 +68,9 @@ class PopulationRule:
 
 
 def random_numbers(seed: int, round: int, *which: int) -> np.random.Generator:
-    """The random numbers of a decision; those of round 0 choose what members begin with.
+    """The random numbers of a decision; those of round 0 choose initial settings.
 
-    `which`: of several decisions of a round, where they draw different numbers.
+    `which`: distinguishes several decisions of a round.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, round, *which])))
 
@@ -91,15 +91,15 @@ class PBT(PopulationRule):
     every: int = 100_000
     """Environment steps of each member between two decisions."""
     quantile: float = 0.25
-    """Which part of the members are the worst, and which the best: at least one."""
+    """The fraction of members that counts as the worst, and as the best; at least one member."""
     perturb: dict[str, FloatRange] = field(default_factory=dict)
     """Settings that are multiplied."""
     resample: dict[str, FloatRange] = field(default_factory=dict)
-    """Settings that are drawn anew."""
+    """Settings that are sampled independently of their old values."""
     factors: tuple[float, ...] = (0.8, 1.25)
     """One of these is drawn for each setting in `perturb`."""
     objective: str = "return"
-    """What members are compared by."""
+    """The score of a member, see `PopulationRule.objective`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile <= 0.5:

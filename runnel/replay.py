@@ -1,7 +1,7 @@
 """Replay as pure functions over explicit state, on flashbax: uniform, prioritised, and of sequences.
 
-Each kind is a frozen record of what to keep. `flow.replay(kind)` puts it into the dataflow graph; the
-run-time calls `init`, `add`, `sample` and, where a kind has priorities, `update`.
+Each kind is a frozen record. `flow.replay(kind)` puts it into the dataflow graph; the runtime calls `init`, `add`,
+`sample` and, for kinds with priorities, `update`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_ITEMS: Final = (1 << 31) - 1
 
 
 class Prioritised(NamedTuple):
-    """A batch of prioritised replay, as `learn` sees it."""
+    """A batch of prioritised replay, as `learn` receives it."""
 
     items: PyTree  # [batch, ...]
     probability: Array  # [batch] with which each was drawn
@@ -26,7 +26,8 @@ class Prioritised(NamedTuple):
 
 
 def weighted(batch: PyTree, exponent: float) -> tuple[PyTree, Array]:
-    """A batch's items, and weights that make up for their priorities (Schaul et al., 2016): 1 where there are none."""
+    """A batch's items, and importance weights that correct for their priorities (Schaul et al., 2016), 1 without
+    priorities."""
     if not isinstance(batch, Prioritised):
         return batch, jax.numpy.ones(())
     weights = batch.probability**-exponent
@@ -59,15 +60,15 @@ class UniformReplay:
         return self._buffer(batch).sample(state, key).experience
 
     def count(self, items: PyTree) -> int:
-        """How many items an insertion of `items` adds."""
+        """The number of items that an insertion of `items` adds."""
         return jax.tree.leaves(items)[0].shape[0]
 
     def room(self, items: PyTree) -> int:
-        """How many such items it can hold."""
+        """The number of such items that it can hold."""
         return self.capacity
 
     def cost(self, batch: int) -> int:
-        """How many items a batch takes."""
+        """The number of items in a batch."""
         return batch
 
 
@@ -75,8 +76,8 @@ class UniformReplay:
 class PrioritisedReplay:
     """Keeps the newest `capacity` items, drawn in proportion to priority ** `exponent`.
 
-    New items have the highest priority seen. Batches are `Prioritised`; `replay.update(priorities)` sets the
-    priorities of the batch just learnt from.
+    New items have the highest priority so far. Batches are `Prioritised`; `replay.update(priorities)` sets the
+    priorities of the last batch.
     """
 
     capacity: int
@@ -168,9 +169,9 @@ class SequenceReplay:
 
 
 def shared_axis(state: PyTree, devices: int) -> int | None:
-    """The axis of what a replay keeps, `[columns, steps, ...]`, of which devices can hold equal parts; None: neither.
+    """The axis of a replay's arrays, `[columns, steps, ...]`, that devices can divide evenly; None if there is none.
 
-    Single items, `[1, capacity, ...]`, are shared by their place in the ring.
+    Single items, `[1, capacity, ...]`, are divided by their place in the ring.
     """
     columns, steps = jax.tree.leaves(state.experience)[0].shape[:2]
     return next((axis for axis, size in enumerate((columns, steps)) if size % devices == 0), None)

@@ -1,7 +1,7 @@
-"""The values that travel: spaces, specs, acts and trajectories. NumPy only, so that every worker can import it.
+"""The types of exchanged values: spaces, specs, acts and trajectories. NumPy only, so that every worker can import it.
 
-Shapes are written `[T, B]`: T steps of an unroll, B columns. A column is one agent of one environment; with
-one agent per environment there are as many columns as environments.
+Shapes are written `[T, B]`: T steps of an unroll, B columns. A column is one agent of one environment; with one agent
+per environment there are as many columns as environments.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def zeros(space: Space, *leading: int) -> PyTree:
 
 
 SMALLEST_IMAGE: Final = 36
-"""Pixels on a side below which the three convolutions of the Nature network have nothing left to see."""
+"""The smallest side of an image for the three convolutions of the Nature network."""
 
 
 def channel_axis(leaf: Leaf) -> int | None:
-    """Where an image has its channels: -1 of `[H, W, C]` and `[H, W]`, 0 of `[C, H, W]`; None of what is no image."""
+    """The channel axis of an image: -1 for `[H, W, C]` and `[H, W]`, 0 for `[C, H, W]`; None for other leaves."""
     if len(leaf.shape) not in (2, 3):
         return None
     if min(leaf.shape[:2]) >= SMALLEST_IMAGE:
@@ -89,7 +89,7 @@ def channel_axis(leaf: Leaf) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class NativeFormat:
-    """How an environment itself writes actions and observations, where that differs from Runnel's spaces.
+    """The environment's own format of actions and observations, if it differs from Runnel's spaces.
 
     Runnel counts from 0 and acts in flat integers or float32; a Gymnasium space may begin at another number, have
     another shape and another type. Training converts in the environment's adapter; a loaded policy converts by this.
@@ -103,16 +103,16 @@ class NativeFormat:
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """What one group of agents sees and does: the `spec` that `Algorithm.init` is given.
+    """The observation and action spaces of one group of agents: the `spec` that `Algorithm.init` receives.
 
-    `observation` is a tree of spaces; `action` a single `Discrete`, `MultiDiscrete` or `Box`. With
-    `agents > 1`, the group has that many agents in each environment, all sharing one policy, and the
-    environment's arrays for the group have a leading axis of that size. `names` are what the environment calls these
-    agents, in the order of that axis, if it names them.
+    `observation` is a tree of spaces; `action` a single `Discrete`, `MultiDiscrete` or `Box`. With `agents > 1`, the
+    group has that many agents in each environment, all sharing one policy, and the environment's arrays for the group
+    have a leading axis of that size. `names` are the environment's names for these agents, in the order of that axis,
+    if it has any.
 
-    A group need not play in every environment: with `plays`, that of index i is one of its own where
-    `plays[i % len(plays)]`. In the others it is shown what goes on there, but what it does has no effect, and
-    neither trajectories nor returns have it.
+    A group need not play in every environment: with `plays`, it plays in environment i where `plays[i % len(plays)]` is
+    true. In the others it receives observations, but its actions have no effect, and its columns are left out of
+    trajectories and returns.
     """
 
     observation: Space
@@ -129,7 +129,7 @@ class AgentSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment is, known before any step of it runs."""
+    """The name, groups and episode limit of an environment, known before it is stepped."""
 
     name: str
     groups: Mapping[str, AgentSpec]
@@ -145,7 +145,7 @@ class EnvSpec:
 
 
 class Act(NamedTuple):
-    """What `Algorithm.act` gives for one observation."""
+    """The result of `Algorithm.act` for one observation."""
 
     action: Array
     memory: PyTree = ()  # carried to the agent's next step

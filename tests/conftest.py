@@ -46,6 +46,9 @@ def _own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+gc.set_threshold(50_000, 20, 50)  # tracing makes millions of objects that live on; a test process has the memory
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _old_objects_are_not_searched_for_garbage() -> None:
     """What earlier modules have traced and compiled stays: millions of objects, which take seconds to go through."""

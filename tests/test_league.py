@@ -38,7 +38,7 @@ def test_the_learners_of_a_league_have_names():
     assert League(main_agents=2, main_exploiters=0, league_exploiters=0).groups == ("main-1", "main-2")
 
 
-def test_all_play_the_newest_main_agent_while_nobody_has_a_past():
+def test_all_play_the_newest_main_agent_before_there_are_snapshots():
     for learner in LEAGUE.groups:
         assert set(chances(learner, PayoffTable(), versions=1)) == {"main:0"}
 

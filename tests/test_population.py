@@ -59,7 +59,7 @@ def test_settings_stay_in_their_ranges(seed: int) -> None:
         assert all(1e-4 <= each["learning_rate"] <= 1e-2 and 0 <= each["entropy_cost"] <= 0.1 for each in settings)
 
 
-def test_a_copy_multiplies_one_setting_and_draws_the_other_anew() -> None:
+def test_a_copy_multiplies_one_setting_and_draws_the_other_again() -> None:
     settings = [{"learning_rate": 1e-3, "entropy_cost": 0.05}] * 4
     found = RULE.decide(random_numbers(0, 1), 1, np.arange(4.0), settings)[0]
     assert found.parent == 3

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "support")]
 
 PICTURES = (
     "cartpole.png", "dash-runs.png", "dash-run.png", "dash-plan.png", "dash-phone.png", "dash-compare.png",
-    "report.png",
+    "dash-group.png", "report.png",
 )  # fmt: skip
 """Beside those of plans."""
 
@@ -37,6 +37,9 @@ RUNS = {
 """Runs that have ended, beside the one that is watched. The first is that of `make train`."""
 
 WATCHED = "impala CartPole-v1 --distribution decoupled --actors 2 --steps 100000000 --seed 1 --eval-every 50000"
+GROUP = "ppo gymnax:CartPole-v1 --steps 10000000 --seeds 16"
+"""Several runs that are watched together."""
+
 CURVE_S = 60.0
 """How long the watched run trains until its curve is worth a picture."""
 
@@ -74,6 +77,10 @@ def _take(root: Path, profile: Path) -> None:
         _picture(page, "dash-runs.png", 1180, 470)
         watched.terminate()
         watched.wait()
+        with _training(root / "sixteen", GROUP):
+            _go(page, "run/0%2Fsixteen", "document.querySelector('progress') && document.querySelector('.chart .band')")
+            time.sleep(CURVE_S)
+            _picture(page, "dash-group.png", 1180, 1320)
         _go(page, "compare/0%2Fppo/0%2Fppo-fast/0%2Fseeds", "document.querySelectorAll('.legend li').length === 3")
         _picture(page, "dash-compare.png", 1180, 760)
         _go(page, "run/0%2Fppo", "document.querySelector('.chart .line')")

@@ -33,6 +33,7 @@ assert Path(runnel.__file__).is_relative_to(sys.prefix), runnel.__file__
 for text in (
     "list",
     "help faults#when-an-environment-fails",
+    "help reference-algorithms#ppo",
     "doctor",
     "train ppo CartPole-v1 --distribution inline --steps 4096 --seed 1 --run-dir run --eval-every 2048 --quiet",
     "resume run --steps 6144 --quiet",
@@ -49,6 +50,9 @@ for text in (
 ):
     status = main(text.split())
     assert status == 0, (text, status)
+from runnel.cli import pages
+assert "step size of the optimiser" in pages.text("reference-algorithms#ppo")
+assert "class Discrete" in pages.text("reference-python")
 print(runnel.load("run@best").act(np.zeros(4, np.float32)))
 assert Path("curves.png").stat().st_size > 1000
 for run in ("run", "fused", "coarse", "members"):

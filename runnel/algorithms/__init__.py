@@ -1,4 +1,4 @@
-"""Algorithms, one readable file each, found by name. Nothing is imported before it is asked for."""
+"""Algorithms, one file each, found by name and imported on first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REGISTRY: Final = {
 }
 
 ALIASES: Final = {"ippo": "ppo"}
-"""Names by which people know an algorithm on some environments: where there are several agents, PPO is IPPO."""
+"""Other names of algorithms: with several agents, PPO is called IPPO."""
 
 
 def names() -> list[str]:
@@ -34,7 +34,7 @@ def names() -> list[str]:
 
 
 def known_as(name: str) -> str:
-    """The name under which an algorithm is registered; any other is given back as it is."""
+    """The name under which an algorithm is registered; any other name is returned unchanged."""
     lower = name.lower()
     return ALIASES.get(lower, lower if lower in REGISTRY else name)
 

@@ -1,8 +1,8 @@
 """Advantage actor-critic (Mnih et al., 2016), with or without memory.
 
-One gradient step per unroll, given as `gradient` and `apply`: under a synchronous distribution that is A2C. Under
-`central`, where workers compute gradients with the parameters they last saw and a server applies them as they
-come, the same file is A3C.
+One gradient step per unroll, as `gradient` and `apply`: under a synchronous distribution that is A2C. Under `central`,
+where workers compute gradients with the newest parameters that they have received and a server applies each as it
+arrives, it is A3C.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     actor_critic: Any  # ActorCritic; `Any`, for optax knows no such tree of arrays
     values: PopArt | None  # the scale of its values
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     optimiser: optax.OptState
 
 
 class Gradient(NamedTuple):
-    """What one update is made of."""
+    """The gradient of one update, and the moments of its value targets."""
 
     actor_critic: Any
     targets: popart.Moments | None  # of the value
 
 
 class Extras(NamedTuple):
-    """What acting hands to learning. Probabilities and values are not part of it: learning recomputes them."""
+    """Outputs of `act` that `learn` uses. Probabilities and values are recomputed instead."""
 
-    sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
+    sample: Array | tuple[()]  # the unclipped sample, where the action may be clipped
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     policy_loss: Array
     value_loss: Array
@@ -67,20 +67,20 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class A2C(Algorithm):
-    """Learns from each unroll once, in one step along the gradient of the present policy."""
+    """Learns from each unroll once, in one step along the gradient of the current policy."""
 
     learning_rate: float = 7e-4
     discount: float = 0.99
-    gae_lambda: float = 1.0  # 1: returns of as many steps as the unroll has left
-    unroll: int = 8  # steps of every environment per update
+    gae_lambda: float = 1.0  # 1: returns of as many steps as the unroll has left; lower: less noise, more bias
+    unroll: int = 8  # steps of every environment per update; usual: 5 to 32
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     max_grad_norm: float = 0.5
-    popart: bool = False  # learns values of any scale as if theirs were 1
+    popart: bool = False
     optimiser: Optimiser = "rmsprop"
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
     memory: Memory = "none"
     memory_size: int = 64
 

@@ -1,7 +1,7 @@
-"""Categorical Q-learning, C51 (Bellemare et al., 2017): learns how returns are distributed, not only their mean.
+"""Categorical DQN, C51 (Bellemare et al., 2017): learns the distribution of each action's return.
 
-A return is one of `atoms` numbers from `v_min` to `v_max`, and what is learnt of an action is how probable each of them
-is. With the settings that DQN has too, all of them on, it is what Hessel et al. (2018) call Rainbow.
+The distribution has `atoms` support points from `v_min` to `v_max`. With all of DQN's extensions switched on it is
+Rainbow (Hessel et al., 2018).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, ze
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: Any  # ActionValues, of logits; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] what epsilon falls by
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     target: Any  # ActionValues
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     loss: Array
     mean_value: Array
@@ -55,29 +55,29 @@ class C51(Algorithm):
 
     learning_rate: float = 5e-4
     discount: float = 0.99
-    atoms: int = 51
-    v_min: float = -10.0  # the lowest return of the support
-    v_max: float = 10.0  # the highest
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # steps ahead of each, no more than `unroll`
+    atoms: int = 51  # returns that the distribution has a probability for, from `v_min` to `v_max`; usual: 51
+    v_min: float = -10.0  # lowest return of the distribution; at most the lowest discounted return of the task
+    v_max: float = 10.0  # highest return of the distribution; at least the highest discounted return of the task
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1
     batch: int = 64
-    capacity: int = 50_000  # transitions
-    min_size: int = 1_000  # transitions before learning begins
-    samples_per_insert: float = 8.0  # how often each transition is drawn, on average
+    capacity: int = 50_000
+    min_size: int = 1_000
+    samples_per_insert: float = 8.0
     prioritised: bool = False
-    importance_exponent: float = 0.4  # of the correction for priorities
+    importance_exponent: float = 0.4
     double: bool = True
     dueling: bool = False
-    noisy: bool = False  # the layers after the network explore by themselves
-    target_period: int = 250  # updates
-    epsilon_start: float | None = None  # None: 1; with `noisy` as `epsilon_end`
-    epsilon_end: float | None = None  # None: 0.05; with `noisy` 0
-    epsilon_steps: int = 10_000  # environment steps, from the first update on
-    epsilon_spread: float = 0.0  # each environment its own: epsilon to a power from 1 to 1 + this (Ape-X: 7)
+    noisy: bool = False
+    target_period: int = 250
+    epsilon_start: float | None = None  # first probability of a random action; none: 1, or `epsilon_end` if `noisy`
+    epsilon_end: float | None = None  # lowest probability of a random action; none: 0.05, or 0 if `noisy`
+    epsilon_steps: int = 10_000
+    epsilon_spread: float = 0.0
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Discrete,)
     max_staleness: ClassVar[int] = 1_000  # replayed transitions are old in any case
@@ -118,15 +118,15 @@ class C51(Algorithm):
         return Act(exploration.epsilon_greedy(action_key, q, epsilon, view(observation).action_mask))
 
     def support(self) -> Array:
-        """[atoms] the support: the returns that have a probability each."""
+        """[atoms] the support of the return distribution."""
         return jnp.linspace(self.v_min, self.v_max, self.atoms)
 
     def mean(self, logits: Array) -> Array:
-        """[...] of the distributions `[..., atoms]`."""
+        """[...] the means of the distributions `[..., atoms]`."""
         return jax.nn.softmax(logits) @ self.support()
 
     def epsilon(self, params: Params) -> Array:
-        """The probability of a random action, the highest of all environments'."""
+        """The probability of a random action in the environment that explores most."""
         steps = params.updates * (self.batch / self.samples_per_insert)
         return exploration.annealed(steps, self.epsilon_start, self.epsilon_end, self.epsilon_steps, self.noisy)
 
@@ -153,7 +153,7 @@ class C51(Algorithm):
         q_t_selector = self.mean(values.batch(items.s_t, selector_key) if self.double else logits_t)
         a_t = exploration.legal_only(q_t_selector, view(items.s_t).action_mask).argmax(-1)
 
-        # Where the atoms of s_t come to lie, after the reward, is between atoms of s_tm1: these share what is there.
+        # The atoms of s_t, moved by the reward, are between atoms of s_tm1: their probability is shared among these.
         z, row = self.support(), jnp.arange(len(a_t))
         z_t, p_t = items.r_t[:, None] + items.discount_t[:, None] * z, jax.nn.softmax(logits_t[row, a_t])
         p_tm1 = jax.lax.stop_gradient(jax.vmap(rlax.categorical_l2_project, (0, 0, None))(z_t, p_t, z))

@@ -1,4 +1,4 @@
-"""Settings that make no sense are refused when they are given, in words."""
+"""Checks of algorithms' settings; each raises UserError with the setting, its value and the values allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def at_least_one(settings: Any, *names: str) -> None:
 
 
 def positive(settings: Any, *names: str) -> None:
-    """Above 0, or None where a setting may be off."""
+    """Above 0; None is allowed for settings that can be off."""
     for name in names:
         value = getattr(settings, name)
         _refuse_unless(settings, name, value is None or value > 0, "a number above 0")
@@ -36,13 +36,13 @@ def above(settings: Any, name: str, least: float | str) -> None:
 
 
 def steps_ahead(settings: Any) -> None:
-    """What is learnt from looks `n_step` steps ahead, within one unroll."""
+    """An n-step target needs its `n_step` steps within one unroll."""
     fits = settings.n_step <= settings.unroll
     _refuse_unless(settings, "n_step", fits, f"no more than unroll, which is {settings.unroll}: set that, too")
 
 
 def fraction(settings: Any, *names: str) -> None:
-    """From 0 to 1, or None where something else decides."""
+    """From 0 to 1; None is allowed for settings that have a computed default."""
     for name in names:
         value = getattr(settings, name)
         _refuse_unless(settings, name, value is None or 0 <= value <= 1, "a number from 0 to 1")
@@ -50,4 +50,11 @@ def fraction(settings: Any, *names: str) -> None:
 
 def _refuse_unless(settings: Any, name: str, right: bool, wanted: str) -> None:
     if not right:
-        raise UserError(f"{type(settings).__name__}: {name}={getattr(settings, name)!r}; it must be {wanted}")
+        text = f"{type(settings).__name__}: {name}={getattr(settings, name)!r}; it must be {wanted}"
+        raise UserError(text, page=_page(type(settings)))
+
+
+def _page(cls: type) -> str:
+    """Where the settings of an algorithm are described: those of a user's own are in its source."""
+    module, _, name = cls.__module__.rpartition(".")
+    return f"reference-algorithms#{name}" if module == __package__ else "command-line#settings"

@@ -1,4 +1,4 @@
-"""Deep deterministic policy gradient (Lillicrap et al., 2016): follows the slope of a critic's values of actions."""
+"""Deep deterministic policy gradient (Lillicrap et al., 2016): a critic from replay, and a policy by its gradient."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: Any  # DeterministicPolicy; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] actions are random before the first
 
 
 class Networks(NamedTuple):
-    """What is learnt, and how it is to change."""
+    """The learnt networks, or their gradients."""
 
     policy: Any  # DeterministicPolicy
     critics: Any  # Critics
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critics: Any  # Critics
@@ -44,7 +44,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     critic_loss: Array
     policy_loss: Array
@@ -54,23 +54,23 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class DDPG(Algorithm):
-    """Learns from replayed transitions the value of actions, and the action whose value is highest."""
+    """Learns the value of actions from replayed transitions, and the action with the highest value."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # steps ahead of each, no more than `unroll`
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1
     batch: int = 256
-    capacity: int = 1_000_000  # transitions
+    capacity: int = 1_000_000
     min_size: int = 10_000  # transitions before learning begins: until then actions are random
-    samples_per_insert: float = 256.0  # how often each transition is drawn, on average: as `batch`, an update a step
+    samples_per_insert: float = 256.0  # how often each transition is drawn, on average; as `batch`: one update per step
     prioritised: bool = False
-    importance_exponent: float = 0.4  # of the correction for priorities
-    tau: float = 0.005  # of the way to the networks, that their targets go in each update
-    noise: float = 0.1  # of exploration: its deviation, where actions reach from -1 to 1
+    importance_exponent: float = 0.4
+    tau: float = 0.005
+    noise: float = 0.1
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Box,)
     max_staleness: ClassVar[int] = 1_000  # replayed transitions are old in any case

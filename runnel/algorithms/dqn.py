@@ -1,8 +1,8 @@
-"""Deep Q-learning (Mnih et al., 2015) with what was found to help it.
+"""Deep Q-learning (Mnih et al., 2015): double, dueling, noisy, n-step, prioritised replay, Ape-X.
 
-Double estimates (van Hasselt et al., 2016), dueling streams (Wang et al., 2016), noisy layers (Fortunato et al., 2018),
-n-step returns, prioritised replay (Schaul et al., 2016) and, for many actors, an epsilon for each environment: under
-`async` that is Ape-X (Horgan et al., 2018).
+The settings switch on double Q-learning (van Hasselt et al., 2016), dueling streams (Wang et al., 2016), noisy layers
+(Fortunato et al., 2018), n-step returns and prioritised replay (Schaul et al., 2016). With an epsilon per environment
+and `async`, it is Ape-X (Horgan et al., 2018).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory, ze
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: Any  # ActionValues; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] what epsilon falls by
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     target: Any  # ActionValues
@@ -42,7 +42,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     loss: Array
     mean_value: Array
@@ -56,26 +56,26 @@ class DQN(Algorithm):
 
     learning_rate: float = 5e-4
     discount: float = 0.99
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # steps ahead of each, no more than `unroll`
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1
     batch: int = 64
-    capacity: int = 50_000  # transitions
-    min_size: int = 1_000  # transitions before learning begins
-    samples_per_insert: float = 8.0  # how often each transition is drawn, on average
+    capacity: int = 50_000
+    min_size: int = 1_000
+    samples_per_insert: float = 8.0
     prioritised: bool = False
-    importance_exponent: float = 0.4  # of the correction for priorities
+    importance_exponent: float = 0.4
     double: bool = True
     dueling: bool = False
-    noisy: bool = False  # the layers after the network explore by themselves
-    target_period: int = 250  # updates
-    epsilon_start: float | None = None  # None: 1; with `noisy` as `epsilon_end`
-    epsilon_end: float | None = None  # None: 0.05; with `noisy` 0
-    epsilon_steps: int = 10_000  # environment steps, from the first update on
-    epsilon_spread: float = 0.0  # each environment its own: epsilon to a power from 1 to 1 + this (Ape-X: 7)
+    noisy: bool = False
+    target_period: int = 250
+    epsilon_start: float | None = None  # first probability of a random action; none: 1, or `epsilon_end` if `noisy`
+    epsilon_end: float | None = None  # lowest probability of a random action; none: 0.05, or 0 if `noisy`
+    epsilon_steps: int = 10_000
+    epsilon_spread: float = 0.0
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Discrete,)
     max_staleness: ClassVar[int] = 1_000  # replayed transitions are old in any case
@@ -114,7 +114,7 @@ class DQN(Algorithm):
         return Act(exploration.epsilon_greedy(action_key, q, epsilon, view(observation).action_mask))
 
     def epsilon(self, params: Params) -> Array:
-        """The probability of a random action, the highest of all environments'."""
+        """The probability of a random action in the environment that explores most."""
         steps = params.updates * (self.batch / self.samples_per_insert)
         return exploration.annealed(steps, self.epsilon_start, self.epsilon_end, self.epsilon_steps, self.noisy)
 

@@ -1,7 +1,7 @@
-"""IMPALA (Espeholt et al., 2018): an actor-critic whose V-trace targets allow for actors that lag behind.
+"""IMPALA (Espeholt et al., 2018): an actor-critic whose V-trace targets correct for stale actors.
 
-One gradient step per unroll, given as `gradient` and `apply`. Under `async` it is the system of the paper; under a
-synchronous distribution nothing lags, the ratios are 1, and V-trace is a plain n-step return.
+One gradient step per unroll, as `gradient` and `apply`. Under `async` it is the system of the paper; under a
+synchronous distribution samples are not stale, the ratios are 1, and V-trace is a plain n-step return.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     actor_critic: Any  # ActorCritic; `Any`, for optax knows no such tree of arrays
     values: PopArt | None  # the scale of its values
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     optimiser: optax.OptState
 
 
 class Gradient(NamedTuple):
-    """What one update is made of."""
+    """The gradient of one update, and the moments of its value targets."""
 
     actor_critic: Any
     targets: popart.Moments | None  # of the value
 
 
 class Extras(NamedTuple):
-    """What acting hands to learning."""
+    """Outputs of `act` that `learn` uses."""
 
-    sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
+    sample: Array | tuple[()]  # the unclipped sample, where the action may be clipped
     log_prob: Array  # [] by the policy that acted
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     policy_loss: Array
     value_loss: Array
@@ -69,23 +69,23 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class IMPALA(Algorithm):
-    """Learns from each unroll once, weighting steps by how likely the present policy would have taken them."""
+    """Learns from each unroll once, weighting steps by the current policy's probability of their actions."""
 
     learning_rate: float = 6e-4
     discount: float = 0.99
-    unroll: int = 20  # steps of every environment per update
-    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
-    clip_rho: float = 1.0  # of the ratio that weights a step: sets which policy's value is learnt
-    clip_c: float = 1.0  # of the ratio by which later steps count: sets how fast it is learnt
-    trace_lambda: float = 1.0  # how much later steps count at all
+    unroll: int = 20  # steps of every environment per update; usual: 20 to 100
+    reuses: int = 1
+    clip_rho: float = 1.0  # highest ratio that weights a step: decides which policy's value is learnt; usual: 1
+    clip_c: float = 1.0  # highest ratio that weights later steps: decides how fast the value is learnt; usual: 1
+    trace_lambda: float = 1.0  # further weight of later steps, 0 to 1, as `gae_lambda` of PPO; usual: 0.95 to 1
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     max_grad_norm: float = 0.5
-    popart: bool = False  # learns values of any scale as if theirs were 1
+    popart: bool = False
     optimiser: Optimiser = "rmsprop"
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
     memory: Memory = "none"
     memory_size: int = 64
 

@@ -1,6 +1,6 @@
-"""Multi-agent PPO (Yu et al., 2022): policies that act on what each agent sees, and a value that knows the whole state.
+"""Multi-agent PPO (Yu et al., 2022): policies that act on each agent's observation, and a centralised value.
 
-The value is for learning alone: agents that act need nobody to tell them what others see. For actors that lag under an
+Only learning uses the value, which sees the whole state, so agents act without it. For stale actors under an
 asynchronous distribution, advantages are V-trace's, as in PPO.
 """
 
@@ -27,21 +27,21 @@ from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: AgentPolicy
     observations: list[statistics.Statistics | None]  # empty where observations are taken as they are
 
 
 class Networks(NamedTuple):
-    """What gradients change."""
+    """The networks that gradients update."""
 
     policy: Any  # AgentPolicy; `Any`, for optax knows no such tree of arrays
     critic: Any  # StateValue
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critic: StateValue
@@ -51,14 +51,14 @@ class State(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting hands to learning."""
+    """Outputs of `act` that `learn` uses."""
 
-    sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
+    sample: Array | tuple[()]  # the unclipped sample, where the action may be clipped
     log_prob: Array  # []
 
 
 class Batch(NamedTuple):
-    """What is learnt from: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
+    """The input of the loss: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
 
     observation: PyTree  # [T, B, ...] with the state
     agent: Array  # [T, B] its column
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     policy_loss: Array
     value_loss: Array
@@ -88,30 +88,30 @@ class MAPPO(Algorithm):
     """PPO for teams: agents share a policy, and a value that sees the state of the whole environment."""
 
     learning_rate: float = 5e-4
-    anneal_steps: int | None = None  # environment steps over which the learning rate falls to 0
+    anneal_steps: int | None = None  # environment steps over which the learning rate falls to 0; none: it stays
     discount: float = 0.99
     gae_lambda: float = 0.95
-    advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
-    staleness: int = 2  # how many updates old a sample may be, under asynchronous distributions; with gae none is
-    unroll: int = 128  # steps of every environment per update
-    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
+    advantages: Literal["auto", "gae", "vtrace"] = "auto"
+    staleness: int = 2
+    unroll: int = 128  # steps of every environment per update; usual: 32 to 2048
+    reuses: int = 1
     epochs: int = 4
     minibatches: int = 4
-    clip: float = 0.2  # of the probability ratio
-    dual_clip: float | None = None  # of what a bad action can cost, in multiples of its advantage; 3 is usual
-    value_clip: float | None = 0.2  # of the value's change, in deviations of returns with `popart`
+    clip: float = 0.2
+    dual_clip: float | None = None
+    value_clip: float | None = 0.2  # as in PPO; with `popart` in deviations of returns; usual: 0.2
     entropy_cost: float = 0.01
-    max_grad_norm: float = 0.5  # of each network
+    max_grad_norm: float = 0.5  # longest gradient of each network, by global norm; a longer one is scaled down
     normalise_observations: bool = False
     normalise_advantages: bool = True
-    popart: bool = True  # the value learns returns in deviations from their mean
-    agent_ids: bool = True  # the policy knows an agent's number besides what it sees; the value always does
+    popart: bool = True
+    agent_ids: bool = True  # give the policy each agent's number beside its observation; the value always has it
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
-    memory: Memory = "none"  # of the policy: the value sees the state
+    network: Any = None
+    memory: Memory = "none"  # recurrent cell of the policy; the value has none, as it sees the whole state
     memory_size: int = 64
-    scan_unroll: int = 1  # minibatches compiled side by side: faster on a GPU, longer to compile
+    scan_unroll: int = 1
 
     central: ClassVar[bool] = True
 
@@ -128,7 +128,7 @@ class MAPPO(Algorithm):
 
     @property
     def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
-        """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
+        """Low, because a version is several epochs of steps, whereas in A2C and IMPALA it is a single step."""
         return 0 if self.advantages == "gae" else self.staleness
 
     def for_staleness(self, staleness: int) -> MAPPO:
@@ -233,7 +233,7 @@ class MAPPO(Algorithm):
         )
 
     def loss(self, networks: Networks, batch: Batch) -> tuple[Array, Metrics]:
-        """Of a batch or a minibatch, and what is reported of it."""
+        """The loss of a batch or a minibatch, and its metrics."""
         policy: AgentPolicy = networks.policy
         if self.memory == "none":
             distribution, _ = jax.vmap(policy.step, (0, None, 0))(batch.observation, (), batch.agent)
@@ -253,13 +253,13 @@ class MAPPO(Algorithm):
         return loss, Metrics(terms.loss, value_loss, *terms[1:], zero, zero)
 
     def _policies(self, policy: AgentPolicy, observation: PyTree, first: Array, memory: PyTree, agent: Array) -> Any:
-        """[T, B] what each agent may do at every step of its column."""
+        """[T, B] each agent's action distribution at every step of its column."""
         if self.memory == "none":
             return jax.vmap(jax.vmap(policy.step, (0, None, 0)), (0, None, 0))(observation, (), agent)[0]
         return jax.vmap(policy.unroll, (1, 1, 0, 1), 1)(observation, first, memory, agent)
 
     def _seen(self, params: Params, observation: PyTree) -> PyTree:
-        """An observation as the networks see it."""
+        """The normalised observation."""
         return statistics.normalise(params.observations, observation) if self.normalise_observations else observation
 
     def _optimiser(self) -> optax.GradientTransformation:

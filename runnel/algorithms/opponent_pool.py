@@ -1,11 +1,11 @@
-"""Opponents: a group of agents that is played by several stored policies, and does not learn.
+"""A group of agents for which several stored policies act, and which does not learn.
 
-The pool has K *places*, each with the parameters of one policy. Which place plays in an episode is drawn when the
-episode begins, and remembered until it ends. What is learnt is who won: results are counted by place. Everything is
-part of the learner's state and of the agents' memory, so that opponents are the same under every distribution, and
-stop, resume and survive as all training does.
+The pool has K *places*, each with the parameters of one policy. The place that acts in an episode is drawn when the
+episode begins, and kept until it ends. `learn` counts the results of games by place. All this is part of the learner's
+state and of the agents' memory, so opponents are the same under every distribution, and checkpoints and resumption
+include them.
 
-Policies are exchanged from outside, between two iterations (`runnel.matchmaking`); nothing is compiled for that.
+Policies are exchanged from outside, between two iterations (`runnel.matchmaking`), without a compilation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WIN, DRAW, LOSS = range(3)
 
 
 class PoolParams(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     places: PyTree  # [K, ...] the parameters of each place's policy
     probabilities: Array  # [K] how often each place plays
@@ -42,7 +42,7 @@ class PoolParams(NamedTuple):
 
 
 class PoolResults(NamedTuple):
-    """Of the episodes that ended since the last exchange, by place, as the pool's policy saw them."""
+    """Results of the episodes that ended since the last exchange, by place, from the side of the pool's policy."""
 
     games: Array  # [K, 3] how many were won, drawn and lost
     returns: Array  # [K] the sum of its returns
@@ -55,7 +55,7 @@ class PoolState(NamedTuple):
 
 
 class PoolMemory(NamedTuple):
-    """Of one agent."""
+    """The memory of one agent."""
 
     policy: PyTree  # of the policy that plays
     place: Array  # [] NOBODY before the first step
@@ -63,7 +63,7 @@ class PoolMemory(NamedTuple):
 
 
 class PoolStep(NamedTuple):
-    """What the count of results wants to know of a step."""
+    """The place of a step, which the count of results uses."""
 
     place: Array
     serial: Array
@@ -104,7 +104,7 @@ class OpponentPool(Algorithm):
         return self.policy.max_staleness
 
     def init(self, key: Array, spec: AgentSpec) -> PoolState:
-        """Places with one fresh policy; the first exchange comes before the first step."""
+        """Fills all places with one new policy; the first exchange takes place before the first step."""
         one = self.policy.init(key, spec).params
         return self.filled([one] * self.places, [1.0] * self.places, [0] * self.places)
 
@@ -127,7 +127,7 @@ class OpponentPool(Algorithm):
         self, params: PoolParams, observation: PyTree, memory: PoolMemory, key: Array, explore: bool,
         environment_key: Array | None = None,
     ) -> Act:  # fmt: skip
-        """Acts as the policy does that plays in this episode: the same for all agents of the group."""
+        """Acts with the policy of this episode's place, which all agents of the group share."""
         draw_key = jax.random.fold_in(key if environment_key is None else environment_key, 1)
         bounds = jnp.cumsum(params.probabilities)[:-1]
         drawn = jnp.sum(random.uniform(draw_key) >= bounds, dtype=jnp.int32)

@@ -1,8 +1,9 @@
 """Proximal policy optimisation (Schulman et al., 2017), with or without memory.
 
-Advantages are generalised estimates by the policy and value that acted, which must be the present ones; or, for actors
-that lag under an asynchronous distribution, V-trace's by the present ones. Clipping then holds the policy near the one
-that the update began with, and V-trace's ratios make up for the one that acted. `advantages=auto`: the plan decides.
+Advantages are generalised advantage estimates, from the policy and value that acted, which must be current. For stale
+actors under an asynchronous distribution they are V-trace's, from the current policy and value: the ratios correct for
+the policy that acted, and clipping keeps the policy near the one that the update began with. With `advantages=auto`,
+the plan decides.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     actor_critic: ActorCritic
     observations: list[statistics.Statistics | None]  # empty where observations are taken as they are
@@ -36,7 +37,7 @@ class Params(NamedTuple):
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     optimiser: optax.OptState
@@ -45,15 +46,15 @@ class State(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting hands to learning."""
+    """Outputs of `act` that `learn` uses."""
 
-    sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
+    sample: Array | tuple[()]  # the unclipped sample, where the action may be clipped
     log_prob: Array  # []
     value: Array  # []
 
 
 class Batch(NamedTuple):
-    """What is learnt from: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
+    """The input of the loss: an unroll, or a minibatch of it, which is flat, `[N, ...]`, where there is no memory."""
 
     observation: PyTree  # [T, B, ...]
     sample: Array  # [T, B, ...] what the policy drew
@@ -65,7 +66,7 @@ class Batch(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     policy_loss: Array
     value_loss: Array
@@ -79,34 +80,34 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class PPO(Algorithm):
-    """Learns from each unroll in a few epochs of minibatches, holding the policy near the one that acted."""
+    """Learns from each unroll in a few epochs of minibatches, with updates clipped near the policy that acted."""
 
     learning_rate: float = 3e-4
-    anneal_steps: int | None = None  # steps of all agents over which the learning rate falls to 0
+    anneal_steps: int | None = None  # steps of all agents over which the learning rate falls to 0; none: it stays
     discount: float = 0.99
     gae_lambda: float = 0.95
-    advantages: Literal["auto", "gae", "vtrace"] = "auto"  # vtrace corrects for actors that lag; auto: where they may
-    staleness: int = 2  # how many updates old a sample may be, under asynchronous distributions; with gae none is
-    unroll: int = 128  # steps of every environment per update
-    reuses: int = 1  # how often an unroll may be learnt from, under asynchronous distributions, while it is not too old
+    advantages: Literal["auto", "gae", "vtrace"] = "auto"
+    staleness: int = 2
+    unroll: int = 128  # steps of every environment per update; usual: 32 to 2048
+    reuses: int = 1
     epochs: int = 4
     minibatches: int = 4
-    clip: float = 0.2  # of the probability ratio
-    dual_clip: float | None = None  # of what a bad action can cost, in multiples of its advantage; 3 is usual
-    value_clip: float | None = None  # of the value's change
+    clip: float = 0.2
+    dual_clip: float | None = None
+    value_clip: float | None = None
     value_cost: float = 0.5
     entropy_cost: float = 0.0
     max_grad_norm: float = 0.5
-    popart: bool = False  # learns values of any scale as if theirs were 1
+    popart: bool = False
     normalise_observations: bool = False
     normalise_returns: bool = False
     normalise_advantages: bool = True
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
     memory: Memory = "none"
     memory_size: int = 64
-    scan_unroll: int = 1  # minibatches compiled side by side: faster on a GPU, longer to compile
+    scan_unroll: int = 1
 
     def __post_init__(self) -> None:
         check.one_of(self, "advantages", "auto", "gae", "vtrace")
@@ -121,7 +122,7 @@ class PPO(Algorithm):
 
     @property
     def max_staleness(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]: a setting decides
-        """Few: a version is some epochs of steps, where that of A2C or IMPALA is a single one."""
+        """Low, because a version is several epochs of steps, whereas in A2C and IMPALA it is a single step."""
         return 0 if self.advantages == "gae" else self.staleness
 
     def for_staleness(self, staleness: int) -> PPO:
@@ -226,7 +227,7 @@ class PPO(Algorithm):
         return batch, return_statistics
 
     def _rewards(self, state: State, trajectory: Trajectory) -> tuple[Array, statistics.Statistics]:
-        """Rewards on the scale of returns, where that is asked for, by statistics that include these."""
+        """Rewards on the scale of returns, if that is enabled, by statistics that include these."""
         r_t = trajectory.reward
         if not self.normalise_returns:
             return r_t, state.returns
@@ -236,7 +237,7 @@ class PPO(Algorithm):
         return r_t * jax.lax.rsqrt(return_statistics.variance + 1e-8), return_statistics
 
     def loss(self, actor_critic: ActorCritic, batch: Batch) -> tuple[Array, Metrics]:
-        """Of a batch or a minibatch, and what is reported of it."""
+        """The loss of a batch or a minibatch, and its metrics."""
         if self.memory == "none":
             prediction = actor_critic.batch(batch.observation)
         else:
@@ -254,7 +255,7 @@ class PPO(Algorithm):
         return loss, Metrics(policy_loss, value_loss, entropy, approx_kl, clip_fraction, zero, zero, zero)
 
     def _seen(self, params: Params, observation: PyTree) -> PyTree:
-        """An observation as the network sees it."""
+        """The normalised observation."""
         return statistics.normalise(params.observations, observation) if self.normalise_observations else observation
 
     def _optimiser(self) -> optax.GradientTransformation:

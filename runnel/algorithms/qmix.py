@@ -1,7 +1,7 @@
-"""QMIX (Rashid et al., 2018): a team's value is a mixture of its agents', which rises wherever one of theirs does.
+"""QMIX (Rashid et al., 2018): a team's value is a monotonic mixture of its agents' values.
 
-As in VDN, the team learns as one and each agent acts alone on values of its own. Here a mixing network computes the
-team's value from these; its weights are computed from the state. Only learning sees the state.
+As in VDN, the team learns from its shared reward and each agent acts on its own values. A mixing network computes the
+team's value from these; its weights are computed from the state, which only learning sees.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: TeamValues
     updates: Array  # [] what epsilon falls by
 
 
 class MixedValues(NamedTuple):
-    """What is learnt: the values of the agents, and how they mix."""
+    """The learnt networks: the agents' values and the mixer."""
 
     values: TeamValues
     mixer: Mixer
 
     def __call__(self, observation: PyTree, action: Array) -> Array:
-        """[] the value of what a team does."""
+        """[] the value of a team's joint action."""
         return self.mixer(self.values.of(observation, action), observation)
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     mixer: Mixer
@@ -54,7 +54,7 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     loss: Array
     mean_value: Array
@@ -63,28 +63,28 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class QMIX(Algorithm):
-    """Learns values of each agent's actions, and how states mix them, from replayed steps of whole teams."""
+    """Learns values of each agent's actions, and their mixture by the state, from replayed steps of whole teams."""
 
     learning_rate: float = 5e-4
     discount: float = 0.99
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # steps ahead of each, no more than `unroll`
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1
     batch: int = 64
-    capacity: int = 50_000  # steps of a team
-    min_size: int = 1_000  # steps before learning begins
-    samples_per_insert: float = 8.0  # how often each step is drawn, on average
+    capacity: int = 50_000  # steps of a team that the replay holds, the oldest replaced first
+    min_size: int = 1_000  # steps of a team in the replay before learning begins
+    samples_per_insert: float = 8.0  # how often each step of a team is drawn, on average; usual: 1 to 32
     double: bool = True
-    target_period: int = 250  # updates
+    target_period: int = 250
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
-    epsilon_steps: int = 10_000  # environment steps, from the first update on
-    agent_ids: bool = True  # agents know their number besides what they see
-    mixing_embed: int = 32  # units of the mixing network
-    mixing_hidden: int = 64  # units of the networks that make its weights
+    epsilon_steps: int = 10_000
+    agent_ids: bool = True  # give each agent's values its number beside its observation
+    mixing_embed: int = 32  # units of the mixing network's hidden layer; usual: 32
+    mixing_hidden: int = 64  # units of the networks that make its weights from the state; usual: 64
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Discrete,)
     max_staleness: ClassVar[int] = 1_000  # replayed steps are old in any case
@@ -126,7 +126,7 @@ class QMIX(Algorithm):
         return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)(steps)
 
     def transitions(self, trajectory: Trajectory, agents: int) -> Transition:
-        """[T * E] of whole teams: what they see and do is `[agents, ...]`."""
+        """[T * E] transitions of whole teams: observations and actions are `[agents, ...]`."""
         return n_step_transitions(teams.together(trajectory, agents), self.n_step, self.discount)
 
     def gradient(self, state: State, batch: Transition, key: Array) -> tuple[MixedValues, Metrics]:

@@ -1,9 +1,9 @@
-"""REINFORCE (Williams, 1992): makes more likely what was followed by much reward.
+"""REINFORCE (Williams, 1992): Monte-Carlo policy gradient.
 
-With a baseline, returns are compared to a learnt value, which also stands for the rewards that were not seen because
-the unroll or a time limit cut an episode. Without one, only what was seen counts: an episode that reached a time limit
-ended there, and steps of an episode that the unroll cut, whose return nobody knows, are left out. Unrolls should then
-be longer than episodes.
+With a baseline, the advantage is the return minus a learnt value. The value also stands for the rewards that follow
+where the unroll or a time limit cuts an episode. Without a baseline only observed rewards count: an episode that
+reaches a time limit ends there, and the steps of an episode that the unroll cuts are left out, because their return is
+unknown. Unrolls should then be longer than episodes.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
 
 
 class State(NamedTuple):
-    """What learning needs; `params`, an `ActorCritic`, is what acting needs."""
+    """The state of the learner; `params`, an `ActorCritic`, is also what `act` uses."""
 
     params: Any
     optimiser: optax.OptState
 
 
 class Extras(NamedTuple):
-    """What acting hands to learning."""
+    """Outputs of `act` that `learn` uses."""
 
-    sample: Array | tuple[()]  # what the policy drew, where the action it stands for may be clipped
+    sample: Array | tuple[()]  # the unclipped sample, where the action may be clipped
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     policy_loss: Array
     value_loss: Array
@@ -52,18 +52,18 @@ class Metrics(NamedTuple):
 
 @dataclass(frozen=True)
 class Reinforce(Algorithm):
-    """Learns from each unroll once, in one step along the gradient of the returns that followed."""
+    """Learns from each unroll once, in one step along the policy gradient."""
 
     learning_rate: float = 1e-3
     discount: float = 0.99
-    unroll: int = 128  # steps of every environment per update
+    unroll: int = 128  # steps of every environment per update; usual: as long as an episode
     baseline: bool = True
     value_cost: float = 0.5
     entropy_cost: float = 0.0
     max_grad_norm: float = 0.5
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
     memory: Memory = "none"
     memory_size: int = 64
 

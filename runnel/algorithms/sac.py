@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al., 2018) with a temperature that is learnt: acts well, and as randomly as asked."""
+"""Soft actor-critic (Haarnoja et al., 2018), learnt temperature: maximises return and policy entropy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: Any  # StochasticPolicy; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] actions are random before the first
 
 
 class Learnt(NamedTuple):
-    """What is learnt, and how it is to change."""
+    """The learnt networks, or their gradients."""
 
     policy: Any  # StochasticPolicy
     critics: Any  # Critics, two
@@ -37,7 +37,7 @@ class Learnt(NamedTuple):
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critics: Any  # Critics
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     critic_loss: Array
     policy_loss: Array
@@ -59,24 +59,24 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class SAC(Algorithm):
-    """Learns from replayed transitions what two critics agree on, and a policy as random as the task allows."""
+    """Learns from replayed transitions: the smaller value of two critics, and a policy of high value and entropy."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # no more than `unroll`; of the entropies on the way, none counts but the last
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1  # steps of reward before the value is used, no more than `unroll`; only the last entropy counts
     batch: int = 256
-    capacity: int = 1_000_000  # transitions
+    capacity: int = 1_000_000
     min_size: int = 10_000  # transitions before learning begins: until then actions are random
-    samples_per_insert: float = 256.0  # how often each transition is drawn, on average: as `batch`, an update a step
+    samples_per_insert: float = 256.0  # how often each transition is drawn, on average; as `batch`: one update per step
     prioritised: bool = False
-    importance_exponent: float = 0.4  # of the correction for priorities
-    tau: float = 0.005  # of the way to the critics, that their targets go in each update
-    target_entropy: float | None = None  # where actions reach from -1 to 1; None: minus the number of their elements
-    initial_temperature: float = 1.0
+    importance_exponent: float = 0.4
+    tau: float = 0.005
+    target_entropy: float | None = None  # of the policy, which the temperature holds; none: minus the size of an action
+    initial_temperature: float = 1.0  # first weight of the entropy beside the return, which is learnt; usual: 0.1 to 1
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Box,)
     max_staleness: ClassVar[int] = 1_000  # replayed transitions are old in any case

@@ -1,4 +1,4 @@
-"""A group of agents that follows a function of the user's, and does not learn."""
+"""A group of agents for which a user's function acts, and which does not learn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scripted(Algorithm):
 
     @property
     def max_staleness(self) -> int:  # type: ignore[override]
-        """The function is the same at all times."""
+        """The function does not depend on learning, so samples are never too old."""
         return 1 << 20
 
     def init(self, key: Array, spec: AgentSpec) -> ScriptedState:

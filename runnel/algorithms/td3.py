@@ -1,4 +1,4 @@
-"""Twin delayed DDPG (Fujimoto et al., 2018): doubts its critics, and changes its policy less often than them."""
+"""Twin delayed DDPG (Fujimoto et al., 2018): two critics against overestimation, delayed policy updates."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     policy: Any  # DeterministicPolicy; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] actions are random before the first, and the policy changes every few
 
 
 class Networks(NamedTuple):
-    """What is learnt, and how it is to change."""
+    """The learnt networks, or their gradients."""
 
     policy: Any  # DeterministicPolicy
     critics: Any  # Critics, two
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     critics: Any  # Critics
@@ -46,7 +46,7 @@ class State(NamedTuple):
 
 
 class Out(NamedTuple):
-    """Metrics of one update, and the priorities of what it learnt from."""
+    """Metrics of one update, and the new priorities of its transitions."""
 
     critic_loss: Array
     policy_loss: Array
@@ -56,26 +56,26 @@ class Out(NamedTuple):
 
 @dataclass(frozen=True)
 class TD3(Algorithm):
-    """Learns from replayed transitions what two critics agree on, and the action that one of them values most."""
+    """Learns from replayed transitions: the smaller value of two critics, and a deterministic policy."""
 
     learning_rate: float = 3e-4
     discount: float = 0.99
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # steps ahead of each, no more than `unroll`
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1
     batch: int = 256
-    capacity: int = 1_000_000  # transitions
+    capacity: int = 1_000_000
     min_size: int = 10_000  # transitions before learning begins: until then actions are random
-    samples_per_insert: float = 256.0  # how often each transition is drawn, on average: as `batch`, an update a step
+    samples_per_insert: float = 256.0  # how often each transition is drawn, on average; as `batch`: one update per step
     prioritised: bool = False
-    importance_exponent: float = 0.4  # of the correction for priorities
-    tau: float = 0.005  # of the way to the networks, that their targets go whenever the policy changes
-    policy_delay: int = 2  # updates of the critics for one of the policy and of the targets
-    noise: float = 0.1  # of exploration: its deviation, where actions reach from -1 to 1
-    target_noise: float = 0.2  # on the target's action, so that a narrow peak of the critics is not believed
-    target_noise_clip: float = 0.5
+    importance_exponent: float = 0.4
+    tau: float = 0.005  # share of the way that targets go to the networks when the policy changes; usual: 0.001 to 0.01
+    policy_delay: int = 2  # updates of the critics for one of the policy and of the targets; usual: 2
+    noise: float = 0.1
+    target_noise: float = 0.2  # deviation of noise on the target's action: smooths the critics' peaks; usual: 0.2
+    target_noise_clip: float = 0.5  # most noise on the target's action, where actions reach from -1 to 1; usual: 0.5
     hidden: tuple[int, ...] = (256, 256)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Box,)
     max_staleness: ClassVar[int] = 1_000  # replayed transitions are old in any case
@@ -129,7 +129,7 @@ class TD3(Algorithm):
         policy: Any = optax.apply_updates(state.params.policy, changes)
         target = optax.incremental_update(Networks(policy, critics), state.target, self.tau)
 
-        # By a count of the one who applies: of gradients made elsewhere, any may be the next to come.
+        # By a count in `apply`: gradients that other workers computed may arrive in any order.
         updates = state.params.updates + 1
         policy, target, policy_optimiser = jax.tree.map(
             partial(jnp.where, updates % self.policy_delay == 0),
@@ -139,7 +139,7 @@ class TD3(Algorithm):
         return State(Params(policy, updates), critics, target, policy_optimiser, critic_optimiser)
 
     def smoothed(self, action: Array, key: Array) -> Array:
-        """Target actions `[batch, n]` with a little noise, within bounds."""
+        """Target actions `[batch, n]` with noise, clipped to the bounds."""
         limit = self.target_noise_clip
         noise = self.target_noise * jax.random.normal(key, action.shape, action.dtype)
         return jnp.clip(action + jnp.clip(noise, -limit, limit), -1.0, 1.0)

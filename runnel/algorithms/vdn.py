@@ -1,8 +1,8 @@
-"""Value decomposition (Sunehag et al., 2018): a team's value is the sum of its agents'.
+"""Value decomposition (Sunehag et al., 2018): a team's value is the sum of its agents' values.
 
-The team learns as one from what it is paid together, and each agent acts alone: where a sum is greatest, so is each of
-its parts. Agents share one network, and tell themselves apart by number. Any value that is not such a sum is missed,
-however long it is learnt; QMIX misses less.
+The team learns from its shared reward, and each agent acts on its own values: the action that maximises each agent's
+value also maximises the sum. Agents share one network, which receives the agent's number. A value that is not such a
+sum cannot be represented; QMIX represents more.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from runnel.types import Act, AgentSpec, Array, Discrete, PyTree, Trajectory
 
 
 class Params(NamedTuple):
-    """What acting needs."""
+    """The parameters that `act` uses."""
 
     values: Any  # TeamValues; `Any`, for optax knows no such tree of arrays
     updates: Array  # [] what epsilon falls by
 
 
 class State(NamedTuple):
-    """What learning needs."""
+    """The state of the learner."""
 
     params: Params
     target: Any  # TeamValues
@@ -43,7 +43,7 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one update."""
+    """Metrics of one update."""
 
     loss: Array
     mean_value: Array
@@ -56,22 +56,22 @@ class VDN(Algorithm):
 
     learning_rate: float = 5e-4
     discount: float = 0.99
-    unroll: int = 4  # steps of every environment per iteration
-    n_step: int = 1  # steps ahead of each, no more than `unroll`
+    unroll: int = 4  # steps of every environment per iteration; usual: 1 to 16
+    n_step: int = 1
     batch: int = 64
-    capacity: int = 50_000  # steps of a team
-    min_size: int = 1_000  # steps before learning begins
-    samples_per_insert: float = 8.0  # how often each step is drawn, on average
+    capacity: int = 50_000  # steps of a team that the replay holds, the oldest replaced first
+    min_size: int = 1_000  # steps of a team in the replay before learning begins
+    samples_per_insert: float = 8.0  # how often each step of a team is drawn, on average; usual: 1 to 32
     double: bool = True
-    target_period: int = 250  # updates
+    target_period: int = 250
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
-    epsilon_steps: int = 10_000  # environment steps, from the first update on
-    agent_ids: bool = True  # agents know their number besides what they see
+    epsilon_steps: int = 10_000
+    agent_ids: bool = True  # give each agent's values its number beside its observation
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
     activation: Literal["tanh", "relu"] = "relu"
-    network: Any = None  # None: chosen by the observation; a network; or package.module:name
+    network: Any = None
 
     actions: ClassVar = (Discrete,)
     max_staleness: ClassVar[int] = 1_000  # replayed steps are old in any case
@@ -108,7 +108,7 @@ class VDN(Algorithm):
         return optax.linear_schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)(steps)
 
     def transitions(self, trajectory: Trajectory, agents: int) -> Transition:
-        """[T * E] of whole teams: what they see and do is `[agents, ...]`."""
+        """[T * E] transitions of whole teams: observations and actions are `[agents, ...]`."""
         return n_step_transitions(teams.together(trajectory, agents), self.n_step, self.discount)
 
     def gradient(self, state: State, batch: Transition, key: Array) -> tuple[TeamValues, Metrics]:

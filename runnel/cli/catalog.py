@@ -9,14 +9,14 @@ import ast
 import functools
 import shutil
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.config import setting_docs, settings
 from runnel.config.setting_docs import Setting
-from runnel.errors import UserError, nearest
+from runnel.errors import UserError, did_you_mean, near, nearest
 from runnel.user_code import source_scan
 
 if TYPE_CHECKING:
@@ -93,8 +93,11 @@ def environments() -> list[Scheme]:
     return envs.schemes()
 
 
-def find(name: str) -> AlgorithmEntry | DistributionEntry:
-    """A built-in algorithm or distribution, or the user's own at `package.module:Name`."""
+def find(name: str, environments: Callable[[], Iterable[str]] = tuple) -> AlgorithmEntry | DistributionEntry:
+    """A built-in algorithm or distribution, or the user's own at `package.module:Name`.
+
+    `environments`: names that may be meant by one that is nothing.
+    """
     from runnel.algorithms import REGISTRY
 
     known = {entry.name: entry for entry in (*algorithms(), *distributions())}
@@ -103,8 +106,10 @@ def find(name: str) -> AlgorithmEntry | DistributionEntry:
     if ":" in name:
         return _own(name)
     bases = ["Algorithm", "Distribution", *(path.rpartition(":")[2] for path in REGISTRY.values())]
-    meant = source_scan.hint(name, source_scan.subclasses(name, bases)) or nearest(name, known)
-    raise UserError(f"there is no algorithm or distribution '{name}'{meant}", page="command-line#list")
+    meant = source_scan.hint(name, source_scan.subclasses(name, bases))
+    alike = near(name, [*known, *environments()])
+    meant = meant or (did_you_mean(alike) if alike else nearest(name, known))
+    raise UserError(f"there is no algorithm, distribution or environment '{name}'{meant}", page="command-line#list")
 
 
 def as_json() -> dict[str, Any]:
@@ -185,8 +190,8 @@ class _Source:
     """The class at an import path, as its source has it."""
 
     def __init__(self, path: str):
-        module, _, name = path.partition(":")
-        tree, self._text = _tree(module)
+        self._module, _, name = path.partition(":")
+        tree, self._text = _tree(self._module)
         self.summary = _first_line(ast.get_docstring(tree))
         self._imported = {
             alias.name: node.module or ""
@@ -196,7 +201,7 @@ class _Source:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        docs = setting_docs.field_docs(self._class, self._text)
+        docs = setting_docs.field_docs(self._class, self._text, self._module)
         return tuple(
             Setting(node.target.id, self._type(node.annotation), _value(node.value), docs[node.target.id])
             for node in self._class.body

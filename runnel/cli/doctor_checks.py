@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from runnel.config.jax_config import cache_directory
 from runnel.errors import UserError
@@ -35,6 +35,9 @@ Verdict = Literal["ok", "note", "wrong"]
 """`note`: something is missing that many runs do without."""
 
 OLDEST: Final = (3, 11)
+NEWEST: Final = (3, 14)
+"""The newest Python that Runnel was tried with; its classifiers in `pyproject.toml` have the same."""
+
 LITTLE_MEMORY: Final = 1 << 30
 MANY_DESCRIPTORS: Final = RUN + 64 * WORKER
 """What a run of 64 workers opens."""
@@ -62,8 +65,15 @@ class Check:
 def python(version: Sequence[Any] = sys.version_info) -> Check:
     found = ".".join(map(str, version[:3]))
     if tuple(version[:2]) < OLDEST:
-        return Check("Python", "wrong", found, f"use Python {'.'.join(map(str, OLDEST))} or later")
+        return Check("Python", "wrong", found, f"use Python {_dotted(OLDEST)} or later")
+    if tuple(version[:2]) > NEWEST:
+        fix = f"if something fails, use Python {_dotted(OLDEST)} to {_dotted(NEWEST)}"
+        return Check("Python", "note", f"{found}, newer than {_dotted(NEWEST)}, the newest that was tried", fix)
     return Check("Python", "ok", found)
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _version(package: str) -> str | None:
@@ -73,34 +83,65 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _required(package: str = "runnel", extra: str | None = None) -> list[tuple[str, list[str]]]:
-    """What an installed package asks for, always or with an extra: names, each with the extras that it is to have."""
+class Requirement(NamedTuple):
+    """A package that is asked for, with the extras that it is to have, and the oldest version; "" for any."""
+
+    name: str
+    extras: tuple[str, ...]
+    least: str
+
+    def older(self, found: str) -> bool:
+        """Whether a version is below the lower bound. Signs of a pre-release are not compared."""
+        return bool(self.least) and _numbers(found) < _numbers(self.least)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`1.26.4rc1` as numbers, of the same length for all versions: 1.0 and 1.0.0 are equal."""
+    plain = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = [int(part) for part in plain[0].split(".")] if plain else []
+    return tuple([*numbers, 0, 0, 0, 0][: max(4, len(numbers))])
+
+
+def _required(package: str = "runnel", extra: str | None = None) -> list[Requirement]:
+    """What an installed package asks for, always or with an extra."""
     found = []
     for requirement in metadata.requires(package) or ():
         name = re.match(r"([\w.-]+)(?:\[([\w,\s-]+)\])?", requirement)
         of = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", requirement)
+        least = re.search(r">=\s*([\w.]+)", requirement.partition(";")[0])
         if name is not None and (of[1] if of else None) == extra and name[1].lower() != "runnel":
-            found.append((name[1], [each.strip() for each in (name[2] or "").split(",") if each.strip()]))
+            extras = tuple(each.strip() for each in (name[2] or "").split(",") if each.strip())
+            found.append(Requirement(name[1], extras, least[1] if least else ""))
     return found
 
 
 def _has(extra: str, version: Callable[[str], str | None], package: str = "runnel") -> bool:
-    """Whether all that an extra of a package asks for is installed, with the extras that this is to have."""
+    """Whether all that an extra of a package asks for is installed and new enough, with the extras that this has."""
     try:
         needed = _required(package, extra)
     except metadata.PackageNotFoundError:
         return False
-    return all(version(name) and all(_has(inner, version, name) for inner in extras) for name, extras in needed)
+    return all(
+        (found := version(each.name)) and not each.older(found)
+        and all(_has(inner, version, each.name) for inner in each.extras)
+        for each in needed
+    )  # fmt: skip
 
 
 def packages(version: Callable[[str], str | None] = _version) -> Check:
     try:
-        required = [name for name, _ in _required()]
+        required = _required()
     except metadata.PackageNotFoundError:
         return Check("packages", "wrong", "runnel itself is not installed", "pip install -e . in its checkout")
-    missing = [name for name in required if version(name) is None]
+    versions = {each: version(each.name) for each in required}
+    missing = [each.name for each, found in versions.items() if found is None]
     if missing:
         return Check("packages", "wrong", f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    old = {each: found for each, found in versions.items() if found is not None and each.older(found)}
+    if old:
+        found = ", ".join(f"{each.name} {found} (expected {each.least} or later)" for each, found in old.items())
+        upgrades = " ".join(f"'{each.name}>={each.least}'" for each in old)
+        return Check("packages", "wrong", f"too old: {found}", f"pip install -U {upgrades}")
     shown = ", ".join(f"{name} {version(name)}" for name in ("runnel", "jax", "jaxlib", "flax", "gymnasium", "numpy"))
     if str(version("jax")).split(".")[:2] != str(version("jaxlib")).split(".")[:2]:
         return Check(
@@ -370,7 +411,7 @@ def workers(entry: str = "runnel.cli.doctor_checks:answer", timeout_s: float = W
 
         with tempfile.TemporaryDirectory() as place, LocalLauncher() as launcher:
             log = Path(place) / "log"
-            process = launcher.start(WorkerCommand("doctor", entry, {}, light=True, log=log))
+            process = launcher.start(WorkerCommand("doctor", entry, {}, env_only=True, log=log))
             heard = process.control.receive(timeout_s)
             if heard is None or heard.value != {"answer": "here"}:
                 said = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]

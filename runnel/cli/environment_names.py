@@ -13,24 +13,29 @@ import importlib
 import importlib.util
 import inspect
 import io
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from runnel.config import serialization, setting_docs
+from runnel.config.setting_descriptions import ENVIRONMENTS
 from runnel.config.setting_docs import Setting
 from runnel.config.settings import default_text
 from runnel.envs import FAMILIES, Family, frame_stack, lineups, seats
 from runnel.errors import NotInstalled, UserError, nearest
+from runnel.types import EnvSpec
 
 GYMNASIUM: Final = Family("", "runnel.envs.gymnasium:GymnasiumEnvironment", "gymnasium", "", "a Gymnasium id")
 """The family of names without a prefix."""
 
 OF_ALL: Final = {
-    frame_stack.SETTING: Setting(frame_stack.SETTING, "int", "1", "how many observations are shown, the newest last"),
-    seats.SETTING: Setting(seats.SETTING, "int", "all", "of a game of several players: how many seats learn"),
-    lineups.SETTING: Setting(lineups.SETTING, "tuple", "none", "of a game of several roles: which groups play them"),
-}
+    name: Setting(name, kind, default, ENVIRONMENTS[name])
+    for name, kind, default in (
+        (frame_stack.SETTING, "int", "1"), (seats.SETTING, "int", "all"), (lineups.SETTING, "tuple", "none"),
+    )
+}  # fmt: skip
 """Settings that Runnel itself gives to every environment that has no such setting."""
 
 
@@ -120,8 +125,9 @@ def _texts(name: str, assigned: dict[str, ast.expr]) -> list[str]:
 def _of_gymnasium() -> Iterable[str]:
     import gymnasium
 
-    others = tuple(family.prefix for family in FAMILIES)
-    return [name for name in gymnasium.registry if ":" not in name and not name.startswith((*others, "GymV2"))]
+    others = (*(family.prefix for family in FAMILIES), "GymV2")
+    atari = {name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("ale_py")}
+    return [name for name in gymnasium.registry.keys() - atari if ":" not in name and not name.startswith(others)]
 
 
 def _of_ale() -> Iterable[str]:
@@ -158,8 +164,11 @@ _BY_IMPORT: Final[Mapping[str, Callable[[], Iterable[str]]]] = {
 # Settings
 
 
-def settings(name: str) -> list[Setting]:
-    """The settings of an environment, `--set env.NAME=VALUE`: its library's, its adapter's and Runnel's own."""
+def settings(name: str, spec: EnvSpec | None = None) -> list[Setting]:
+    """The settings of an environment, `--set env.NAME=VALUE`: its library's, its adapter's and Runnel's own.
+
+    With its `spec`, without those of Runnel's that cannot apply to it.
+    """
     family = family_of(name) or (GYMNASIUM if ":" not in name else None)
     if family is None:
         found = of_callable(serialization.import_object(name))
@@ -173,9 +182,18 @@ def settings(name: str) -> list[Setting]:
         own = [] if family is GYMNASIUM else of_callable(adapter, keyword_only=True)
         library = _OF_LIBRARY.get(family.package, lambda _: [])(name.removeprefix(family.prefix))
         found = [*library, *own]
-    rows = {row.name: row for row in found}
+    rows = {row.name: row._replace(doc=row.doc or (ENVIRONMENTS.get(row.name, "") if family else "")) for row in found}
     skipped = {family.stacks and frame_stack.SETTING} if family else set()
+    if spec is not None:
+        skipped |= _not_for(spec)
     return [*rows.values(), *(row for key, row in OF_ALL.items() if key not in rows and key not in skipped)]
+
+
+def _not_for(spec: EnvSpec) -> set[str]:
+    """Runnel's settings that an environment refuses: seats are of a symmetric game, line-ups of several groups."""
+    several = len(spec.groups) > 1
+    symmetric = not several and next(iter(spec.groups.values())).agents > 1
+    return {name for name, right in ((seats.SETTING, symmetric), (lineups.SETTING, several)) if not right}
 
 
 def of_callable(makes: Any, keyword_only: bool = False) -> list[Setting]:
@@ -189,18 +207,33 @@ def of_callable(makes: Any, keyword_only: bool = False) -> list[Setting]:
         parameters += [p for p in handed if p.default is not p.empty and p.name not in {q.name for q in parameters}]
     kinds = (inspect.Parameter.KEYWORD_ONLY, *(() if keyword_only else (inspect.Parameter.POSITIONAL_OR_KEYWORD,)))
     taken = [p for p in parameters if p.kind in kinds and p.name not in ("render_mode", "self")]
-    return [Setting(p.name, _type(p), _default(p.default, p.empty), "") for p in taken]
+    said = inspect.getdoc(makes) or ""
+    return [Setting(p.name, _type(p), _default(p.default, p.empty), documented(said, p.name)) for p in taken]
+
+
+def documented(docstring: str, name: str) -> str:
+    """What a docstring says of a parameter: in a row of a table, or after its name in a list; the first sentence."""
+    quoted = rf"[`*]*{re.escape(name)}[`*]*"
+    row = re.search(rf"^ *\|\s*{quoted}\s*\|(.*)\|\s*$", docstring, re.M)
+    on = r"(?:\n *(?!\w+(?: \(\w+\))?:)[a-z(].*)*"  # lines that go on, and do not begin with the next name
+    listed = re.search(rf"^ *[-*]? *{quoted}(?: ?\([^)]*\)|=[^:\n]*)?: +(\S.*{on})$", docstring, re.M)
+    said = row[1].split("|")[-1] if row else listed[1] if listed else ""
+    plain = re.sub(r"<[^>]*>|\(see[^)]*\)|\[([^\]]*)\]\([^)]*\)", r"\1", said).replace("`", "")
+    return textwrap.shorten(re.split(r"(?<=[.;]) ", plain, maxsplit=1)[0], 120, placeholder=" ...").rstrip(".;")
 
 
 def _type(parameter: inspect.Parameter) -> str:
     annotation = parameter.annotation
     if annotation is not parameter.empty:
         return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return "" if parameter.default in (parameter.empty, None) else type(parameter.default).__name__
+    missing = parameter.default is parameter.empty or parameter.default is None
+    return "" if missing else type(parameter.default).__name__
 
 
 def _default(value: Any, empty: Any) -> str:
-    return "required" if value is empty else default_text(value).replace("\n", " ")[:60]
+    if value is empty:
+        return "required"
+    return default_text(value).replace("\n", " ")[:60]
 
 
 def _plain(values: Mapping[str, Any]) -> list[Setting]:
@@ -217,7 +250,7 @@ def _gymnasium_settings(name: str) -> list[Setting]:
     spec: Any = gymnasium.spec(name)
     try:
         rows = of_callable(spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point))
-    except ImportError:  # what it needs besides Gymnasium is not installed
+    except Exception:  # what it needs besides Gymnasium is not installed, which Gymnasium says in several ways
         rows = []
     limit = "none" if spec.max_episode_steps is None else str(spec.max_episode_steps)
     by_name = {row.name: row for row in [*rows, *_plain(spec.kwargs)]}

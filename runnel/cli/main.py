@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         # A line or two, whatever a library put into its reason.
         lines = arguments.in_flags(error).strip().splitlines()[: 1 if error.page else 2]
-        complain(f"{command}: " + "\n".join(lines + link(error)))
+        complain(f"{command}: " + "\n".join([*lines, *link(error)][:2]))
         return 2
     except (EnvironmentFailed, RunFailed, WorkerFailed) as error:
         # With the worker's own traceback, and none of this process's.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 from pathlib import Path
 from typing import Final
 
+from runnel.cli import error_pages
 from runnel.errors import UserError, nearest
 
 PACKAGED: Final = Path(__file__).resolve().parents[1] / "pages"
@@ -29,7 +31,7 @@ def help_command(args: argparse.Namespace) -> int:
 
 def link(error: BaseException) -> list[str]:
     """The line that says where an error is explained; none where it is nowhere."""
-    page = getattr(error, "page", "")
+    page = error_pages.page_of(error)
     return [f"see `runnel help {page}`"] if page else []
 
 
@@ -39,7 +41,8 @@ def names() -> list[str]:
 
 def title(name: str) -> str:
     """The first heading of a page."""
-    return next((line[2:] for line in _lines(name) if line.startswith("# ")), "")
+    lines = (_directory() / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    return next((line[2:] for line in lines if line.startswith("# ")), "")
 
 
 def text(page: str) -> str:
@@ -52,7 +55,9 @@ def text(page: str) -> str:
         return "\n".join(lines) + "\n"
     found = sections(name)
     if section not in found:
-        raise UserError(f"the page {name} has no section '{section}'{nearest(section, found)}")
+        raise UserError(
+            f"the page {name} has no section '{section}'{nearest(section, found)}", page="command-line#help"
+        )
     first, depth = found[section]
     after = (line for line, below in found.values() if line > first and below <= depth)
     return "\n".join(lines[first : min(after, default=len(lines))]) + "\n"
@@ -72,7 +77,18 @@ def sections(name: str) -> dict[str, tuple[int, int]]:
 
 
 def _lines(name: str) -> list[str]:
-    return (_directory() / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    """Of a page, with the code's own lists where it asks for them."""
+    return _expanded(_directory() / f"{name}.md").splitlines()
+
+
+@functools.lru_cache(maxsize=64)
+def _expanded(page: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    if not re.search(r"^(<!-- generated: |::: )", text, re.M):
+        return text
+    from runnel.cli import reference
+
+    return reference.for_terminal(text, sorted(page.parent.glob("*.md")))
 
 
 def _directory() -> Path:

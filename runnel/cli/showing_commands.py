@@ -111,7 +111,7 @@ def list_command(args: argparse.Namespace) -> int:
         if shown is not None:
             print(printable(shown))
             return 0
-        entry = catalog.find(args.name)
+        entry = catalog.find(args.name, environment_lists.candidates)
         print(json.dumps(catalog.plain(entry), indent=2) if args.json else catalog.described(entry))
         return 0
     if args.json:

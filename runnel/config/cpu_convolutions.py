@@ -1,10 +1,10 @@
-"""Convolutions on CPUs in the one layout that XLA has a fast kernel for.
+"""Lowers convolutions on CPUs to the one layout that XLA has a fast kernel for.
 
-XLA's CPU compiler rewrites convolutions into that layout (`NHWC`, `HWIO`) only in a program's entry computation.
-Inside a loop the gradients of a convolution keep the layouts that JAX gives them, and run in a naive loop nest, about
-ten times slower. Here every convolution is lowered in the fast layout, with transpositions around it, so it does not
-matter whether a training step stands in a `lax.scan`, in a `lax.while_loop` or alone. This holds for all networks,
-users' own included, because it replaces how JAX lowers the primitive on CPUs. The numbers are the same.
+XLA's CPU compiler rewrites convolutions into that layout (`NHWC`, `HWIO`) only in a program's entry computation. Inside
+a loop the gradients of a convolution keep the layouts that JAX gives them, and run in a naive loop nest, about ten
+times slower. Here every convolution is lowered in the fast layout, with transpositions around it, so a training step
+runs equally fast in a `lax.scan`, in a `lax.while_loop` or alone. This holds for all networks, users' own included,
+because it replaces how JAX lowers the primitive on CPUs. The numbers are the same.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _lower = functools.partial(convolution._conv_general_dilated_lower, expand_compl
 
 
 def register() -> None:
-    """Lowers convolutions on CPUs this way from now on, in this process."""
+    """Registers this lowering of convolutions for CPUs in this process."""
     mlir.register_lowering(convolution.conv_general_dilated_p, rule, platform="cpu")
 
 
 @contextlib.contextmanager
 def left_to_jax() -> Iterator[None]:
-    """Meanwhile convolutions are lowered as JAX itself does it: for programs that run elsewhere."""
+    """Within this context, convolutions are lowered as JAX itself does it: for programs that run elsewhere."""
     token = _LEFT_TO_JAX.set(True)
     try:
         yield
@@ -50,7 +50,7 @@ def fast_layout(rank: int) -> lax.ConvDimensionNumbers:
 
 
 def rule(ctx: Any, lhs: Any, rhs: Any, *, dimension_numbers: lax.ConvDimensionNumbers, **settings: Any) -> Any:
-    """How a convolution is lowered."""
+    """The lowering rule of a convolution."""
     fast = fast_layout(len(dimension_numbers.lhs_spec))
     if dimension_numbers == fast or _LEFT_TO_JAX.get():
         return _lower(ctx, lhs, rhs, dimension_numbers=dimension_numbers, **settings)

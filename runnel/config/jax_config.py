@@ -1,4 +1,4 @@
-"""How JAX runs here, in the user's process and in every worker."""
+"""Configures JAX, in the user's process and in every worker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
 def cache_directory() -> str:
-    """Where compiled programs are kept between runs, unless JAX is configured otherwise. Imports no JAX."""
+    """The directory of the compilation cache, unless JAX is configured otherwise. Imports no JAX."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.path.join(home, "runnel", "xla")
 
 
 def configure_jax() -> None:
-    """How JAX should run here; settings the user has made are left alone."""
+    """Configures JAX; settings that the user has made are left alone."""
     import jax
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
@@ -38,7 +38,7 @@ def configure_jax() -> None:
 
 @contextlib.contextmanager
 def lowering_for_elsewhere() -> Iterator[None]:
-    """Meanwhile programs are lowered as JAX itself does it, and do not name the files that they were traced from."""
+    """Within this context, programs are lowered as JAX itself does it, without the names of the traced files."""
     import jax
 
     frames = jax.config.values["jax_traceback_in_locations_limit"]

@@ -7,9 +7,9 @@
     Pause(3).to_json()                                 # {"type": "pause", "at_iteration": 3}
     parse({"type": "pause", "at_iteration": 3}, Pause | Stop)
 
-A field may be a bool, int, float, str, None, `Any` (as it is in JSON), a `Literal`, a dataclass, another message, and
-lists, tuples, unions and dicts (with text as keys) of these. Nothing that is read is executed. Standard library only:
-every worker imports this.
+A field may be a bool, int, float, str, None, `Any` (as it is in JSON), a `Literal`, a dataclass, a named tuple (a list
+in JSON), another message, and lists, tuples, unions and dicts (with text as keys) of these. Nothing that is read is
+executed. Standard library only: every worker imports this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from runnel.errors import MalformedMessage
 
 _SHOWN = 60
-"""How many characters of a wrong value an error quotes."""
+"""The characters of a wrong value that an error quotes."""
 
 
 class JsonMessage:
@@ -98,6 +98,8 @@ def _read(value: Any, kind: Any, where: str) -> Any:
         return _one_of(value, inner, where)
     if dataclasses.is_dataclass(kind):
         return _dataclass(value, kind, where)
+    if _is_named_tuple(kind):
+        return kind(*_read(value, tuple[tuple(_types(kind).values())], where))
     if kind is float and type(value) in (int, float):
         return float(value)
     if kind in (bool, int, str, types.NoneType) and type(value) is kind:
@@ -126,6 +128,10 @@ def _one_of(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
         except MalformedMessage:
             continue
     raise MalformedMessage(f"{where}: found {_quote(value)}, expected {' or '.join(map(_describe, kinds))}")
+
+
+def _is_named_tuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _describe(kind: Any) -> str:

@@ -1,4 +1,4 @@
-"""What `config.json` says of a stored policy: how to make it again, what it sees and does, and where it comes from."""
+"""The `config.json` of a stored policy: its algorithm and settings, its spaces, and its origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runnel.types import AgentSpec
 
 FORMAT: Final = 1
 WHAT: Final = "policy"
-"""Distinguishes it from the config.json of a run."""
+"""The entry that distinguishes it from the config.json of a run."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def is_policy(config: Any) -> bool:
 
 
 def from_json(config: Any, path: Path | str) -> PolicyConfig:
-    """What a config.json says; one that no run has written is refused."""
+    """Reads a policy's config.json; refuses a file that no run has written."""
     if not is_policy(config):
         raise UserError(f"{path} is not a policy's configuration")
     found = config.get("format")

@@ -1,7 +1,7 @@
-"""Settings known to serve well, as data: what `runnel train` starts from where nothing else is said.
+"""Tuned settings by algorithm and environment, the defaults of `runnel train`.
 
-Each entry was verified by runs of seeds 1, 2 and 3, but where it says so; `tests/algorithms/test_learning.py` and
-`benchmarks/learning.py` run them again.
+Each entry was verified by runs of seeds 1, 2 and 3, except where a comment gives others;
+`tests/algorithms/test_learning.py` and `benchmarks/learning.py` run them again.
 """
 
 from __future__ import annotations
@@ -132,5 +132,5 @@ TUNED: Final[dict[tuple[str, str], dict[str, Any]]] = {
 
 
 def tuned(algorithm: str, environment: str) -> dict[str, Any]:
-    """Settings of an algorithm for an environment, `envs` among them; empty where none are known."""
+    """Tuned settings of an algorithm for an environment, including `envs`; empty if there are none."""
     return dict(TUNED.get((algorithm.lower(), environment), {}))

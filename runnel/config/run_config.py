@@ -1,17 +1,16 @@
 """What a run is asked for besides its algorithm, environment and distribution.
 
 `RunConfig` is the one list of it: `runnel.train` has a keyword for each field, `runnel train` a flag, and `to_json` and
-`from_json` write and read those that config.json keeps.
+`from_json` write and read those that config.json keeps. Beside each field stands whether that is so, and its range.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from runnel import __version__
 from runnel.config import settings
@@ -37,28 +36,52 @@ MOST_MEMBERS: Final = 4096
 FORMAT: Final = 1
 """Of config.json. Directories without a format were written before there was one, and are read as format 1."""
 
-STORED: Final = (
-    "envs", "steps", "seed", "stop_at_return", "wandb", "checkpoint_every_s", "restarts", "hang_after_s", "on_nan",
-    "eval_every", "eval_episodes", "eval_seed", "eval_env_settings", "eval_workers", "eval_wait", "eval_explore",
-    "eval_metric", "stop_at_eval_return", "keep_every", "keep_every_s", "keep_best", "init_from", "frozen",
-)  # fmt: skip
-"""The fields that config.json keeps. `settings`, `opponents` and `env_settings` are kept with the algorithm and the
-environment; the others belong to one process and its machine."""
+# What is said of a field of `RunConfig`, beside its type and its default
+
+
+class Range(NamedTuple):
+    """The numbers that a field may be."""
+
+    fits: Callable[[Any], bool]
+    expected: str
+
+
+STEPS: Final = Range(lambda x: 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62")
+SEED: Final = Range(lambda x: 0 <= x <= MOST_SEED, "a whole number from 0 to 2**32 - 1")
+SECONDS: Final = Range(lambda x: x > 0, "more than 0 seconds")
+
+
+def _whole(least: int, most: int) -> Range:
+    return Range(lambda x: least <= x <= most, f"a whole number from {least} to {most}")
+
+
+def _ranged(numbers: Range) -> dict[str, Any]:
+    """A field of one process and its machine."""
+    return {"range": numbers}
+
+
+def _stored(numbers: Range | None = None, as_json: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+    """A field that config.json keeps. `as_json`: whether a value may stand there, if its type does not say that."""
+    return {"stored": True, "range": numbers, "as_json": as_json}
+
+
+def _names_policies(x: Any) -> bool:
+    return x is None or (isinstance(x, dict) and all(isinstance(v, str) for v in x.values()))
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """The arguments of a run. A test compares them with the keywords of `train` and the flags of `runnel train`."""
 
-    envs: int | None = None
+    envs: int | None = field(default=None, metadata=_stored(_whole(1, MOST_ENVS), as_json=lambda x: type(x) is int))
     """The total number of environments. None: the tuned number, else 8 host environments or 64 JAX environments."""
-    steps: int = 500_000
+    steps: int = field(default=500_000, metadata=_stored(STEPS))
     """Environment steps to train for: one action each, summed over environments."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=_stored(SEED))
     """Seed of all random numbers."""
     run_dir: str | Path | None = None
     """Where the run is stored. None: a new directory under runs/."""
-    stop_at_return: float | None = None
+    stop_at_return: float | None = field(default=None, metadata=_stored())
     """Ends the run at this mean return of 100 episodes."""
     launcher: str | HostLauncher = "local"
     """Starts the workers: `local`, `ray`, or a launcher of the user's own."""
@@ -68,11 +91,11 @@ class RunConfig:
     """Moves messages between workers: a transport of the user's own. None: shared memory and TCP."""
     quiet: bool = False
     """Prints nothing."""
-    wandb: bool = False
+    wandb: bool = field(default=False, metadata=_stored())
     """Also logs to Weights & Biases."""
     sinks: Sequence[Sink | str] = ()
     """More receivers of metrics: the user's own, or the names of trackers."""
-    metrics_port: int | None = None
+    metrics_port: int | None = field(default=None, metadata=_ranged(_whole(0, 65535)))
     """Serves metrics for Prometheus on this port during the run; 0: on a free port, which is printed."""
     metrics_address: str = "127.0.0.1"
     """The address of this machine on which `metrics_port` is opened."""
@@ -82,45 +105,49 @@ class RunConfig:
     """Called after each evaluation."""
     on_checkpoint: Callback | None = None
     """Called after each checkpoint."""
-    callback_every_s: float = 1.0
+    callback_every_s: float = field(default=1.0, metadata=_ranged(Range(lambda x: x >= 0, "0 seconds or more")))
     """The shortest time between two calls of `on_update`."""
-    checkpoint_every_s: float = 60.0
+    checkpoint_every_s: float = field(default=60.0, metadata=_stored(SECONDS))
     """The time between two checkpoints."""
-    restarts: int = 10
+    restarts: int = field(default=10, metadata=_stored(Range(lambda x: x >= 0, "a whole number, 0 or more")))
     """The number of lost workers that are replaced within ten minutes before the run ends."""
-    hang_after_s: float = 120.0
+    hang_after_s: float = field(default=120.0, metadata=_stored(SECONDS))
     """The time without a heartbeat after which a worker is replaced."""
-    on_nan: OnNan = "stop"
+    on_nan: OnNan = field(default="stop", metadata=_stored())
     """What to do when an update is refused because something is not finite."""
-    init_from: Source | Mapping[str, Source] | None = None
+    init_from: Source | Mapping[str, Source] | None = field(
+        default=None, metadata=_stored(as_json=lambda x: x is None or isinstance(x, str | dict))
+    )
     """Stored policies with whose parameters training begins."""
-    frozen: Mapping[str, Source] | None = None
+    frozen: Mapping[str, Source] | None = field(default=None, metadata=_stored(as_json=_names_policies))
     """By group: stored policies that act for groups that do not learn."""
     opponents: Matchmaker | type[Matchmaker] | str | None = None
     """A matchmaker, which chooses past policies as opponents."""
-    eval_every: int | None = None
+    eval_every: int | None = field(default=None, metadata=_stored(STEPS))
     """Environment steps between two evaluations; the policy is also evaluated at the beginning and at the end."""
-    eval_episodes: int = 10
+    eval_episodes: int = field(default=10, metadata=_stored(_whole(1, MOST_EPISODES)))
     """Episodes of an evaluation."""
-    eval_seed: int | None = None
+    eval_seed: int | None = field(default=None, metadata=_stored(SEED))
     """Seed of all evaluations. None: the run's seed plus 10,000."""
-    eval_env_settings: dict[str, Any] | None = None
+    eval_env_settings: dict[str, Any] | None = field(default=None, metadata=_stored())
     """Settings of the environment that differ in evaluation."""
-    eval_workers: int | None = None
+    eval_workers: int | None = field(default=None, metadata=_stored(_whole(0, 1024)))
     """Processes that evaluate. None: one if training runs in several processes; else none, and training waits."""
-    eval_wait: bool = False
+    eval_wait: bool = field(default=False, metadata=_stored())
     """Training waits for each evaluation, so decisions that follow from it are the same in every run."""
-    eval_explore: bool = False
+    eval_explore: bool = field(default=False, metadata=_stored())
     """Acts in evaluation as in training, instead of greedily."""
-    eval_metric: str | None = None
+    eval_metric: str | None = field(default=None, metadata=_stored())
     """The metric of the best policy: `return`, `return/GROUP`, `length` or `env/NAME`; `min:NAME` if less is better."""
-    stop_at_eval_return: float | None = None
+    stop_at_eval_return: float | None = field(default=None, metadata=_stored())
     """Ends the run at this mean return of an evaluation."""
-    keep_every: int | None = None
+    keep_every: int | None = field(default=None, metadata=_stored(STEPS))
     """Keeps one policy in this many environment steps."""
-    keep_every_s: float | None = None
+    keep_every_s: float | None = field(default=None, metadata=_stored(SECONDS))
     """Keeps one policy in this many seconds."""
-    keep_best: int = 1
+    keep_best: int = field(
+        default=1, metadata=_stored(Range(lambda x: 0 <= x <= 1_000_000, "a whole number, 0 or more"))
+    )
     """The number of best policies, by evaluation, that are kept."""
     settings: dict[str, Any] | None = None
     """Settings of the algorithm."""
@@ -155,37 +182,45 @@ class RunConfig:
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> RunConfig:
         """From the arguments of a call, among others."""
-        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
+        return cls(**{each.name: arguments[each.name] for each in fields(cls)})
 
 
-_RANGES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "envs": (lambda x: x is None or 1 <= x <= MOST_ENVS, f"a whole number from 1 to {MOST_ENVS}"),
-    "steps": (lambda x: 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),
-    "seed": (lambda x: 0 <= x <= MOST_SEED, "a whole number from 0 to 2**32 - 1"),
-    "checkpoint_every_s": (lambda x: x > 0, "more than 0 seconds"),
-    "callback_every_s": (lambda x: x >= 0, "0 seconds or more"),
-    "metrics_port": (lambda x: x is None or 0 <= x <= 65535, "a whole number from 0 to 65535"),
-    "restarts": (lambda x: x >= 0, "a whole number, 0 or more"),
-    "hang_after_s": (lambda x: x > 0, "more than 0 seconds"),
-    "eval_every": (lambda x: x is None or 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),
-    "eval_episodes": (lambda x: 1 <= x <= MOST_EPISODES, f"a whole number from 1 to {MOST_EPISODES}"),
-    "eval_seed": (lambda x: x is None or 0 <= x <= MOST_SEED, "a whole number from 0 to 2**32 - 1"),
-    "eval_workers": (lambda x: x is None or 0 <= x <= 1024, "a whole number from 0 to 1024"),
-    "keep_every": (lambda x: x is None or 1 <= x <= MOST_STEPS, "a whole number from 1 to 2**62"),
-    "keep_every_s": (lambda x: x is None or x > 0, "more than 0 seconds"),
-    "keep_best": (lambda x: 0 <= x <= 1_000_000, "a whole number, 0 or more"),
+_RANGES: Final[Mapping[str, Range]] = {
+    each.name: each.metadata["range"] for each in fields(RunConfig) if each.metadata.get("range")
 }
+
+_OPTIONAL: Final = frozenset(each.name for each in fields(RunConfig) if "None" in str(each.type))
 
 
 def out_of_range(name: str, value: Any) -> str | None:
     """What a field of `RunConfig` expects instead of a number; None where it fits."""
-    fits, expected = _RANGES.get(name, (lambda x: True, ""))
-    return None if fits(value) else expected
+    numbers = _RANGES.get(name)
+    unset = value is None and name in _OPTIONAL
+    return None if numbers is None or unset or numbers.fits(value) else numbers.expected
 
 
 # config.json
 
-_NUMBER: Final = (int, float)
+STORED: Final = tuple(each.name for each in fields(RunConfig) if each.metadata.get("stored"))
+"""The fields that config.json keeps. `settings`, `opponents` and `env_settings` are kept with the algorithm and the
+environment; the others belong to one process and its machine."""
+
+_AS_JSON: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "None": lambda x: x is None,
+    "bool": lambda x: isinstance(x, bool),
+    "int": lambda x: type(x) is int,
+    "float": lambda x: type(x) in (int, float),
+    "str": lambda x: isinstance(x, str),
+    "dict[str, Any]": lambda x: isinstance(x, dict),
+    "OnNan": lambda x: x in get_args(OnNan),
+}
+"""By a word of a field's annotation: the values of JSON that it admits."""
+
+
+def _as_annotated(annotation: str) -> Callable[[Any], bool]:
+    admits = [_AS_JSON[word] for word in annotation.split(" | ")]
+    return lambda x: any(each(x) for each in admits)
+
 
 _WELL_FORMED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "algorithm": lambda x: isinstance(x, dict),
@@ -193,30 +228,12 @@ _WELL_FORMED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "environment": lambda x: (
         isinstance(x, dict) and isinstance(x.get("name"), str) and isinstance(x.get("settings"), dict)
     ),
-    "envs": lambda x: type(x) is int,
-    "steps": lambda x: type(x) is int,
-    "seed": lambda x: type(x) is int,
-    "stop_at_return": lambda x: x is None or type(x) in _NUMBER,
-    "checkpoint_every_s": lambda x: type(x) in _NUMBER,
-    "wandb": lambda x: isinstance(x, bool),
-    "restarts": lambda x: type(x) is int,
-    "hang_after_s": lambda x: type(x) in _NUMBER,
-    "on_nan": lambda x: x in ("stop", "skip", "rollback"),
+    **{
+        each.name: each.metadata["as_json"] or _as_annotated(str(each.type))
+        for each in fields(RunConfig)
+        if each.name in STORED
+    },
     "code": lambda x: isinstance(x, dict),
-    "init_from": lambda x: x is None or isinstance(x, str | dict),
-    "frozen": lambda x: x is None or (isinstance(x, dict) and all(isinstance(v, str) for v in x.values())),
-    "eval_every": lambda x: x is None or type(x) is int,
-    "eval_episodes": lambda x: type(x) is int,
-    "eval_seed": lambda x: x is None or type(x) is int,
-    "eval_env_settings": lambda x: x is None or isinstance(x, dict),
-    "eval_workers": lambda x: x is None or type(x) is int,
-    "eval_wait": lambda x: isinstance(x, bool),
-    "eval_explore": lambda x: isinstance(x, bool),
-    "eval_metric": lambda x: x is None or isinstance(x, str),
-    "stop_at_eval_return": lambda x: x is None or type(x) in _NUMBER,
-    "keep_every": lambda x: x is None or type(x) is int,
-    "keep_every_s": lambda x: x is None or type(x) in _NUMBER,
-    "keep_best": lambda x: type(x) is int,
 }
 """The fields of config.json and their types. They are checked, since the file may have been edited."""
 

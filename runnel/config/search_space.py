@@ -87,7 +87,7 @@ def parse(cls: type, pairs: Iterable[str], what: str = "") -> Space:
 
 
 def checked(cls: type, over: Mapping[str, Any], what: str = "") -> Space:
-    """A space as it was given in Python; refused in words where a setting cannot have its values."""
+    """A search space given in Python; raises UserError if a setting cannot have its values."""
     hints = settings.hints_of(cls)
     if not isinstance(over, Mapping) or not 1 <= len(over) <= MOST_SETTINGS:
         raise UserError(
@@ -139,7 +139,8 @@ def contains(values: Range, value: Any) -> bool:
 
 
 def probes(space: Space) -> list[dict[str, Any]]:
-    """Settings by which a mistake shows before anything is trained: each value or end, the others at their first."""
+    """Combinations that are checked before anything is trained: each value or end of a range, with the other settings
+    at their first values."""
     ends = {name: list(v.values) if isinstance(v, Choice) else [v.low, v.high] for name, v in space.items()}
     first = {name: each[0] for name, each in ends.items()}
     return [first, *({**first, name: value} for name, each in ends.items() for value in each[1:])]
@@ -149,13 +150,13 @@ def probes(space: Space) -> list[dict[str, Any]]:
 
 
 def to_json(space: Space) -> dict[str, Any]:
-    """As sweep.json has it."""
+    """The space in the form of sweep.json."""
     names = {cls: kind for kind, cls in _KINDS.items()}
     return {name: {"kind": names[type(values)], **asdict(values)} for name, values in space.items()}
 
 
 def from_json(cls: type, data: Any) -> Space:
-    """Of sweep.json. Raises UserError where it is none."""
+    """Reads a search space from sweep.json. Raises UserError if it is invalid."""
     if not isinstance(data, dict):
         raise UserError("found no space, expected settings with the values to try")
     found = {}

@@ -1,8 +1,8 @@
-"""Objects as another process or a later run can make them again: an import path and the fields.
+"""Serialises objects as an import path and fields, from which another process or a later run can create them.
 
-An import path is `package.module:name`, or `/path/to/file.py:name` for what a script defines. Reading one
-executes nothing but the import of the module it names; nothing is ever unpickled. Which paths of a stored configuration
-may be read is decided before, in `trust`.
+An import path is `package.module:name`, or `/path/to/file.py:name` for a script. Reading one executes nothing but the
+import of the module it names; nothing is ever unpickled. `trust` decides beforehand which paths of a stored
+configuration may be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runnel.user_code import loading, source_scan
 T = TypeVar("T")
 
 STANDARD = sys.stdlib_module_names - {"__main__", "math"}
-"""Modules that are not imported by name; functions of `math` may be settings."""
+"""Modules that are not imported by name, except that functions of `math` may be settings."""
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _PATH = re.compile(rf"({_NAME}|.*\.py):({_NAME})")
@@ -42,7 +42,7 @@ def to_json(instance: Any) -> dict[str, Any]:
 def from_json(data: Mapping[str, Any], base: type[T]) -> T:
     """The object that `to_json` described; it must be a `base`."""
     if not isinstance(data, Mapping) or not isinstance(data.get("settings"), Mapping):
-        raise UserError(f"found {str(data)[:60]!r}, wanted a {base.__name__}'s class and settings")
+        raise UserError(f"found {str(data)[:60]!r}, expected a {base.__name__}'s class and settings")
     cls = held(data)
     if "unavailable" in data and cls is None:
         raise UserError(_unavailable(data["unavailable"]))
@@ -88,20 +88,20 @@ def plain_value(data: Any) -> Any:
             return _decode(data)
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"found {str(data)[:60]!r}, which cannot be read ({type(error).__name__})") from None
-    raise UserError(f"found {str(data)[:60]!r}, wanted a setting that names no code")
+    raise UserError(f"found {str(data)[:60]!r}, expected a setting that names no code")
 
 
 def split(path: Any) -> tuple[str, str] | None:
-    """The module (or file) and the name of an import path; None of what is none."""
+    """The module (or file) and the name of an import path; None if it is no import path."""
     match = _PATH.fullmatch(path) if isinstance(path, str) and path.isprintable() else None
     return (match[1], match[2]) if match else None
 
 
 def import_object(path: Any) -> Any:
-    """What `package.module:name` (or `/path/to/file.py:name`) stands for; calls nothing."""
+    """The object at `package.module:name` or `/path/to/file.py:name`. Imports its module, and calls nothing."""
     parts = split(path)
     if parts is None:
-        raise UserError(f"found '{path}', wanted package.module:name")
+        raise UserError(f"found '{path}', expected package.module:name")
     current = deprecated.current_path(path)
     if current != path:
         deprecated.warn(path, current)
@@ -110,7 +110,7 @@ def import_object(path: Any) -> Any:
     if module_name.partition(".")[0] in STANDARD:
         # It has no algorithm or environment, but much that a file must not be able to call.
         raise UserError(
-            f"found '{path}' of Python's standard library; wanted a module of yours",
+            f"found '{path}' of Python's standard library; expected a module of yours",
             page="command-line#algorithms-and-environments",
         )
     is_file = module_name.endswith(".py")
@@ -119,7 +119,7 @@ def import_object(path: Any) -> Any:
 
 
 def loaded(path: str) -> Any:
-    """What an import path stands for in modules that are loaded; None where they do not have it. Imports nothing."""
+    """The object at an import path if its module is already loaded, otherwise None. Imports nothing."""
     module_name, _ = split(path) or ("", "")
     main = sys.modules["__main__"]
     if module_name.endswith(".py"):
@@ -135,7 +135,7 @@ def loaded(path: str) -> Any:
 
 
 def _attribute(module: types.ModuleType, path: str) -> Any:
-    """What a module has under the name in a path. It is not looked for in modules that this one has imported."""
+    """The attribute of a module that a path names. Paths through another module that this one imported are refused."""
     module_name, name = split(path) or ("", "")
     value: Any = module
     for part in name.split("."):
@@ -149,7 +149,7 @@ def _attribute(module: types.ModuleType, path: str) -> Any:
             )
         value = getattr(value, part)
     if isinstance(value, _FUNCTIONS) and str(value.__module__).partition(".")[0] in STANDARD:
-        raise UserError(f"found '{path}', which is of Python's standard library; wanted one of yours")
+        raise UserError(f"found '{path}', which is of Python's standard library; expected one of yours")
     return value
 
 
@@ -168,7 +168,7 @@ def load_class(name: str, registry: Mapping[str, str], base: type[T], what: str,
     cls = import_object(registry.get(name, name))
     if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
         raise UserError(
-            f"{name} is no {what}; wanted a frozen dataclass that extends runnel.{base.__name__}",
+            f"{name} is no {what}; expected a frozen dataclass that extends runnel.{base.__name__}",
             page="command-line#algorithms-and-environments",
         )
     return cls
@@ -201,14 +201,14 @@ def _place(value: Any, *modules: str) -> tuple[str, str] | None:
 
 
 def unavailable(what: str, value: Any) -> dict[str, Any]:
-    """What is noted of an object without an import path; the interactive session that holds it finds it again."""
+    """The entry for an object without an import path; the interactive session that defined it can find it again."""
     place = _place(value, "__main__")
     in_session = place is not None and place[0] == "__main__"
     return {"unavailable": what, **({"session": place[1]} if in_session and place is not None else {})}
 
 
 def held(data: Mapping[str, Any]) -> Any:
-    """The object that `unavailable` noted, where this is an interactive session that has it; else None."""
+    """The object that `unavailable` noted, if this is an interactive session that has it; otherwise None."""
     main = sys.modules["__main__"]
     path = session_path(data)
     if path is None or not (getattr(main, "__file__", None) or "<stdin>").startswith("<"):
@@ -254,7 +254,7 @@ def _encode_fields(value: Any) -> dict[str, Any]:
 
 
 def _encode(value: Any, module: str) -> Any:
-    """JSON that `_decode` reads: arrays are tuples; objects with one key say what they are."""
+    """JSON that `_decode` reads: arrays are tuples; an object with one key names the kind of its value."""
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()  # a NumPy scalar
     if isinstance(value, bool | int | str) or value is None:

@@ -1,4 +1,4 @@
-"""The fields of a dataclass as a help text shows them: type, default, and what its source says of each."""
+"""The fields of a dataclass as a help text shows them: type, default, and description from the source."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import types
 import typing
 from typing import Any, Literal, NamedTuple
 
+from runnel.config import setting_descriptions
 from runnel.config.settings import default_text, hints_of
 
 
 class Setting(NamedTuple):
-    """A field of a dataclass, in words."""
+    """A field of a dataclass, as text."""
 
     name: str
     type: str
@@ -26,7 +27,7 @@ class Setting(NamedTuple):
 
 
 def describe(cls: type) -> list[Setting]:
-    """A dataclass's fields, with the comment or docstring that stands beside each in the source."""
+    """A dataclass's fields, each with the comment or docstring beside it in the source."""
     hints, docs = hints_of(cls), {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -59,20 +60,20 @@ def _docs_in_source(cls: type) -> dict[str, str]:
     except (OSError, TypeError):  # made in a notebook or by make_dataclass
         return {}
     node = ast.parse(source).body[0]
-    return field_docs(node, source) if isinstance(node, ast.ClassDef) else {}
+    return field_docs(node, source, cls.__module__) if isinstance(node, ast.ClassDef) else {}
 
 
-def field_docs(node: ast.ClassDef, source: str) -> dict[str, str]:
-    """What is said of each field of a class: the string under it, or the comment that ends its line."""
+def field_docs(node: ast.ClassDef, source: str, module: str = "") -> dict[str, str]:
+    """Descriptions of a class's fields: the string under each, the comment that ends its line, or a shared text."""
     docs = {}
-    comments = _comments(source)
+    comments, shared = _comments(source), setting_descriptions.defaults_of(module)
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             doc = comments.get(statement.end_lineno or statement.lineno, "")
             match after:
                 case ast.Expr(value=ast.Constant(value=str(below))):
                     doc = " ".join(below.split())
-            docs[statement.target.id] = doc
+            docs[statement.target.id] = doc or shared.get(statement.target.id, "")
     return docs
 
 

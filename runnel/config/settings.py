@@ -1,4 +1,4 @@
-"""The fields of a dataclass as a user gives them: `key=value` on the command line, and values from Python."""
+"""Reads and checks the fields of a dataclass: from `key=value` text, and from Python values."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def split(pair: str) -> tuple[str, str]:
     """`"key=value"` -> `("key", "value")`."""
     key, equals, text = pair.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"found '{pair}', wanted key=value", page="command-line#settings")
+        raise UserError(f"found '{pair}', expected key=value", page="command-line#settings")
     return key.strip(), text.strip()
 
 
 def convert(key: str, text: str, annotation: Any) -> Any:
-    """The value that `text` stands for where `annotation` is wanted."""
+    """Reads `text` as a value of the type `annotation`. Raises UserError if it does not fit."""
     try:
         return _read(text, annotation)
     except _Mismatch as mismatch:
         raise UserError(
-            f"{key}={_short(text)}: found {_found(_short(text))}, wanted {mismatch}", page="command-line#settings"
+            f"{key}={_short(text)}: found {_found(_short(text))}, expected {mismatch}", page="command-line#settings"
         ) from None
     except RecursionError:
-        raise UserError(f"{key}={_short(text)}: found brackets in brackets without end, wanted a value") from None
+        raise UserError(f"{key}={_short(text)}: found brackets in brackets without end, expected a value") from None
 
 
 def _short(text: str) -> str:
@@ -66,7 +66,7 @@ def _short(text: str) -> str:
 
 
 def literal(text: str) -> Any:
-    """The value that `text` stands for where no type is known: a number, true, none, a tuple, else text."""
+    """Reads `text` without a known type: as a number, true, none or a tuple, otherwise as text."""
     for annotation in (int, float, bool, None):
         try:
             return _read(text, annotation)
@@ -76,12 +76,12 @@ def literal(text: str) -> Any:
         try:
             return tuple(literal(part) for part in _parts(text))
         except RecursionError:
-            raise UserError(f"found brackets in brackets without end ({_short(text)}), wanted a value") from None
+            raise UserError(f"found brackets in brackets without end ({_short(text)}), expected a value") from None
     return text
 
 
 class _Mismatch(Exception):
-    """What was wanted instead, in words."""
+    """The text does not fit the annotation; the message describes the expected type."""
 
 
 def _read(text: str, wanted: Any) -> Any:
@@ -204,7 +204,7 @@ def check(instance: Any) -> None:
         if words:
             found = f"text '{value}'" if isinstance(value, str) else repr(value)
             name = f"{type(instance).__name__}({field.name}={value!r})"
-            raise UserError(f"{name}: found {found}, wanted {words}")
+            raise UserError(f"{name}: found {found}, expected {words}")
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,17 +240,17 @@ def _as_whole(value: Any, wanted: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """What was found, in words."""
+    """Describes a value that was found, for an error."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"text '{value}'" if isinstance(value, str) else _short(repr(value))
 
 
 def misfit(value: Any, annotation: Any, owner: Any) -> str | None:
-    """What a plainly annotated parameter of a user's callable expects instead of `value`; None where it fits.
+    """The type that a plainly annotated parameter of a user's callable expects; None if `value` fits.
 
-    Only int, float, bool, None and unions of them are looked at. A text may look like a number on the command line, and
-    0 and 1 stand for False and True there.
+    Checks only int, float, bool, None and unions of these. Text passes, since it may look like a number on the command
+    line, and 0 and 1 pass for False and True.
     """
     wanted = _evaluated(annotation, owner)
     union = typing.get_origin(wanted) in (typing.Union, types.UnionType)
@@ -263,7 +263,7 @@ def misfit(value: Any, annotation: Any, owner: Any) -> str | None:
 
 
 def _misfit(value: Any, wanted: Any) -> str | None:
-    """What was wanted instead of `value`, in words; None where it fits."""
+    """Describes the expected type if `value` does not fit it; None if it fits."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if wanted is bool:
@@ -315,7 +315,7 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def check_declared(cls: type) -> None:
-    """Refuses a subclass with fields or defaults that its dataclass does not see, and would drop silently."""
+    """Refuses a subclass whose fields or defaults its dataclass would silently ignore."""
     for base in cls.__mro__:
         above: list[Any] = [each for each in base.__mro__[1:] if dataclasses.is_dataclass(each)]
         inherited = {field.name for each in above for field in dataclasses.fields(each)}
@@ -349,7 +349,7 @@ def _evaluated(annotation: Any, owner: Any) -> Any:
 
 
 def default_text(value: Any) -> str:
-    """A value as it would be typed."""
+    """A value in the form of the command line."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, tuple) and not hasattr(value, "_fields"):

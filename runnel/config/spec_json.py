@@ -1,10 +1,10 @@
-"""What a group of agents sees and does, as JSON: a policy that is loaded knows its spaces without its environment.
+"""The spaces of a group of agents as JSON, so that a stored policy can be loaded without its environment.
 
     {"observation": {"kind": "box", "shape": [4], "dtype": "float32", "low": null, "high": null},
      "action": {"kind": "discrete", "n": 2}, "agents": 1, "names": [], "native": null}
 
-A bound is one number, or a flat list of one for each element; null stands for no bound. What is read may come from a
-stranger: it is checked, and nothing in it is executed.
+A bound is one number, or a flat list with one number per element; null means no bound. The input may be untrusted: it
+is checked, and nothing in it is executed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from runnel.errors import UserError, printable
 from runnel.recording.files import one_line
 from runnel.recording.requests import ALL
 from runnel.reporting.report import PAGE
-from runnel.reporting.run_view import UNREADABLE, VIDEOS
+from runnel.reporting.run_facts import UNREADABLE
+from runnel.reporting.run_view import VIDEOS
 
 TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 MOST_BODY_BYTES: Final = 4096

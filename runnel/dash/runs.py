@@ -17,8 +17,9 @@ from runnel.recording import evaluation_log, members_file, requests, run_directo
 from runnel.recording.sweep_file import WINNER
 from runnel.reporting import group_curves
 from runnel.reporting.curves import RETURN
-from runnel.reporting.run_view import UNREADABLE, about, run_view, status, text
-from runnel.reporting.series import Series, five_digits, spread
+from runnel.reporting.run_facts import UNREADABLE, about, status, text
+from runnel.reporting.run_view import run_view
+from runnel.reporting.series import Series, five_digits, thinned
 
 MOST_RUNS: Final = 2000
 MOST_OPEN: Final = 32
@@ -26,6 +27,9 @@ MOST_OPEN: Final = 32
 
 MOST_KEPT: Final = 4 * MOST_RUNS
 MOST_COMPARED: Final = 40
+MOST_LINES: Final = 80
+"""Curves and bands over one another: directories of several runs may have a band for each of their settings."""
+
 COMPARED_POINTS: Final = 300
 LONGEST_METRIC: Final = 1000
 LOG_BYTES: Final = 1 << 16
@@ -112,20 +116,29 @@ class Runs:
             raise UserError(f"found {len(names)} runs, expected {MOST_COMPARED} or fewer")
         if len(metric) > LONGEST_METRIC:
             raise UserError("found no name of a metric")
-        runs, settings, metrics = [], [], {RETURN}
+        runs: list[dict[str, Any]] = []
+        settings: list[dict[str, str]] = []
+        metrics, left_out = {RETURN}, 0
         for name in names:
             directory = self.directory(name)
-            own, known = self._curve(name, directory, metric)
+            called = text(directory.name) if self.is_top(name) else text(f"{directory.parent.name}/{directory.name}")
+            lines, known = self._lines(name, directory, metric)
             metrics |= known
-            runs.append({"name": text(directory.name), "steps": [], "values": [], **own})
-            settings.append(self._settings(name, directory))
+            shared, clock = self._settings(name, directory), self._clock(name, directory)
+            for line, varied in lines:
+                if len(runs) >= MOST_LINES:
+                    left_out += 1
+                    continue
+                label = f"{called}: {line['name']}" if line.get("name") and len(lines) > 1 else called
+                runs.append({"steps": [], "values": [], **line, "name": label, "id": name, "clock": clock})
+                settings.append({**shared, **varied})
         keys = dict.fromkeys(key for each in settings for key in each)
         differing = [
             {"name": key, "values": [each.get(key) for each in settings]}
             for key in keys
             if len({each.get(key) for each in settings}) > 1
         ]
-        return {"runs": runs, "metrics": sorted(metrics), "differing": differing}
+        return {"runs": runs, "metrics": sorted(metrics), "differing": differing, "left_out": left_out}
 
     def log(self, name: str, log: str) -> str:
         """The end of a worker's log."""
@@ -151,17 +164,29 @@ class Runs:
 
     # Reading
 
-    def _curve(self, name: str, directory: Path, metric: str) -> tuple[dict[str, Any], set[str]]:
-        """What is drawn of a run, nothing where it has no such metric; and the metrics that it has."""
+    def _lines(
+        self, name: str, directory: Path, metric: str
+    ) -> tuple[list[tuple[dict[str, Any], dict[str, str]]], set[str]]:
+        """What is drawn of a run, of several a band for each of their settings: each with the settings of its own; and
+        the metrics that there are."""
         if members_file.holds_members(directory):
             listed = members_file.read(directory)
             files = group_curves.files(directory, listed)
             return self._keep(
-                name, f"band {metric}", directory, files, lambda: group_curves.merged(directory, listed, metric)
+                name, f"band {metric}", directory, files, lambda: group_curves.compared(directory, listed, metric)
             )
         curves = self._curves(name, directory)
         steps, values = curves.get(metric, ((), ()))
-        return ({"steps": steps, "values": values} if steps else {}), curves.keys() - group_curves.NOT_DRAWN
+        return [({"steps": steps, "values": values}, {})], curves.keys() - group_curves.NOT_DRAWN
+
+    def _clock(self, name: str, directory: Path) -> dict[str, Sequence[float | None]] | None:
+        """After how many seconds a run, or several, had taken how many steps."""
+        if members_file.holds_members(directory):
+            listed = members_file.read(directory)
+            files = group_curves.files(directory, listed)
+            return self._keep(name, "clock", directory, files, lambda: group_curves.clock(directory, listed))
+        steps, seconds = self._curves(name, directory).get("wall_seconds", ((), ()))
+        return {"steps": steps, "seconds": seconds} if seconds else None
 
     def _curves(self, name: str, directory: Path) -> dict[str, tuple[Sequence[float], Sequence[float | None]]]:
         """By metric: the steps and values of one run."""
@@ -228,6 +253,6 @@ def _evaluated(directory: Path) -> dict[str, tuple[list[float], list[float | Non
     """By metric: the steps and values of evaluations, as they are sent."""
     found = {}
     for metric, points in group_curves.of_evaluations(directory).items():
-        steps, values = (array[spread(len(array), COMPARED_POINTS)].tolist() for array in points)
-        found[printable(metric)] = steps, list(map(five_digits, values))
+        kept = thinned(list(zip(*(array.tolist() for array in points), strict=True)), COMPARED_POINTS)
+        found[printable(metric)] = [steps for steps, _ in kept], [five_digits(value) for _, value in kept]
     return found

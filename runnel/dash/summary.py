@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from runnel.recording import members_file, run_directory, run_lock, stacks
+from runnel.recording.members_file import Member
 from runnel.recording.metrics import FILE as METRICS
-from runnel.reporting import group_view
-from runnel.reporting.run_view import UNREADABLE, about, plain, result, text
+from runnel.reporting import group_progress, group_view
+from runnel.reporting.run_facts import UNREADABLE, about, plain, result, status, text
 from runnel.reporting.series import five_digits, glance, number
 
 SPARK: Final = 40
@@ -22,6 +23,7 @@ FILES: Final = ("config.json", "result.json", METRICS, members_file.FILE, run_lo
 def summary(directory: Path) -> dict[str, Any]:
     """A run in a few words: what it is of, how far it is, and its learning curve."""
     several = members_file.holds_members(directory)
+    listed: list[Member] = []
     first, members, recorded = directory, 0, METRICS
     if several:
         listed = members_file.read(directory)
@@ -34,7 +36,14 @@ def summary(directory: Path) -> dict[str, Any]:
     of = about(first)
     seen = glance(directory, recorded)
     now = {**seen.last, **ended} if ended else seen.last
-    reached = ended.get("iqm_return") if several else now.get("mean_return")
+    reached = now.get("mean_return")
+    if several:
+        running = status(directory, ended) == "running"
+        now, reached = ended, ended.get("iqm_return")
+        if running or not ended:
+            found = group_progress.standings(directory, listed[: group_view.MOST_MEMBERS], running)
+            now = group_progress.now(found, members, None)
+            reached = now.get("median_return")
     changed = max(
         (os.stat(directory / name, follow_symlinks=False).st_mtime for name in _files(directory)), default=0.0
     )

@@ -1,4 +1,4 @@
-"""Actors run free; learners take what has come."""
+"""Actors do not wait for the learner; staleness is bounded."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from runnel.planning.plan import REST, BoundedStaleness, Distribution, Fragment,
 
 @dataclass(frozen=True)
 class Async(Distribution):
-    """N actors that never wait but for the staleness limit, and one or more learners."""
+    """N actors that wait only where a sample would be too old, and one or more learners."""
 
     actors: int = 2
     learners: int = 1

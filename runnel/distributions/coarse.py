@@ -1,4 +1,4 @@
-"""Actors unroll alone and ship trajectories to one learner; all meet once an unroll."""
+"""Actors run whole unrolls and send trajectories to one learner; all synchronise after every unroll."""
 
 from dataclasses import dataclass
 

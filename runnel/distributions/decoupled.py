@@ -1,4 +1,4 @@
-"""Environment workers, inference workers and learners, each scaled alone."""
+"""Environment workers, inference workers and learners, each scaled independently."""
 
 from dataclasses import dataclass
 

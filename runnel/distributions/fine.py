@@ -1,4 +1,4 @@
-"""Environment workers step, one learner acts for all of them; all meet every step."""
+"""Environment workers step, one learner acts for all of them; all synchronise every step."""
 
 from dataclasses import dataclass
 

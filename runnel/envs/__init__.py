@@ -24,11 +24,11 @@ from runnel.types import EnvSpec
 
 
 class Family(NamedTuple):
-    """Environments with one prefix and one adapter, which is given the rest of the name and the settings."""
+    """Environments with one prefix and one adapter, which receives the rest of the name and the settings."""
 
     prefix: str
     adapter: str  # runnel.envs.module:Class
-    package: str  # what must be installed; empty of what comes with runnel
+    package: str  # what must be installed; empty for families that need nothing more
     extra: str  # of runnel: brings it
     summary: str
     central: bool = False  # takes `state=True`: observations then carry the whole environment's state
@@ -68,11 +68,11 @@ CHOICES = frozenset({
     "layout", "lineups", "map_id", "map_name", "maze_map", "obs_method", "obs_type", "observation_type", "observe",
     "reward_type", "rules", "scenario", "score_function",
 })  # fmt: skip
-"""Settings of environments that choose one of a library's own words. A text under any other may be a file."""
+"""Settings of environments whose text is one of a library's own words. Other texts may be files."""
 
 
 class Scheme(NamedTuple):
-    """A way of naming environments: `gymnax:NAME`, and what it means."""
+    """A way of naming environments: `gymnax:NAME`, and its description."""
 
     name: str
     summary: str
@@ -80,18 +80,18 @@ class Scheme(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What stands before the colon; empty where there is none."""
+        """The part of the name before the colon; empty if there is none."""
         return self.name.partition(":")[0] if ":" in self.name else ""
 
 
 OWN = "package.module"
-"""Stands for the module of the user's own environment."""
+"""Placeholder for the module of the user's own environment."""
 
 WANTED = "a gymnasium.Env or VectorEnv, a JaxEnvironment or a HostEnvironment"
 
 
 def schemes() -> list[Scheme]:
-    """How environments can be named in this version."""
+    """The ways of naming environments in this version."""
 
     def of(family: Family) -> Scheme:
         missing = "" if family.installed else f" (not installed; run: pip install 'runnel[{family.extra}]')"
@@ -131,9 +131,9 @@ def make(name: str, /, **kwargs: Any) -> Environment:
 def _stacked(
     settings: dict[str, Any], has_setting: Callable[[str], bool], make: Callable[[dict[str, Any]], Environment]
 ) -> Environment:
-    """What `make` makes of settings, its frames stacked, its seats divided and its roles shared if they ask for that.
+    """The environment that `make` creates, wrapped in frame stacks, seats and line-ups as the settings ask.
 
-    An environment that has a setting of that name keeps it: it stacks its frames itself, or does something else.
+    If the environment itself has a setting of such a name, the setting is passed to it instead.
     """
     if lineups.SETTING in settings and not has_setting(lineups.SETTING):
         rest = {key: value for key, value in settings.items() if key != lineups.SETTING}
@@ -164,7 +164,7 @@ def lined_up(made: Environment, groups: Any) -> Environment:
 
 
 def seated(made: Environment, learning: int) -> Environment:
-    """An environment of which so many seats learn."""
+    """The environment with `learning` seats that learn."""
     if not is_traceable(made):
         return seats.SeatedEnvironment(cast(HostEnvironment, made), learning)
     from runnel.envs.seats_jax import SeatedJaxEnvironment
@@ -180,7 +180,7 @@ def _has_setting(adapter: Any, name: str, setting: str) -> bool:
 
 @contextlib.contextmanager
 def _blaming(name: str, settings: dict[str, Any]) -> Iterator[None]:
-    """Around making an environment of a library's, which has its own exceptions for settings that it does not take."""
+    """Surrounds the creation of a library's environment, whose errors for unknown settings it converts."""
     try:
         yield
     except (UserError, EnvironmentFailed):
@@ -194,7 +194,7 @@ def _blaming(name: str, settings: dict[str, Any]) -> Iterator[None]:
 
 
 def is_registered(name: str) -> bool:
-    """Whether a name leads to nothing but an environment of an installed library: to no module of the user's."""
+    """Whether a name refers to an environment of an installed library, and not to a module of the user's."""
     family = _family(name)
     if family is None:
         # Gymnasium's own environments, except those that make another one, of any module, by its id.
@@ -205,7 +205,7 @@ def is_registered(name: str) -> bool:
 
 
 def is_choice(setting: str, text: str) -> bool:
-    """Whether a text under this setting can be nothing but one of a library's own words."""
+    """Whether a text in this setting can only be one of a library's own words."""
     return setting in CHOICES and re.fullmatch(r"[\w|-]*", text) is not None
 
 
@@ -231,7 +231,7 @@ def _adapter_module(family: Family) -> Any:
 
 
 def central_settings(name: str) -> dict[str, Any]:
-    """The settings with which an environment's observations carry its whole state, where that is to be asked for."""
+    """The settings that make an environment's observations carry its whole state, if it needs any."""
     family = _family(name)
     return {"state": True} if family is not None and family.central else {}
 
@@ -246,7 +246,7 @@ def of_object(found: Any, kwargs: dict[str, Any]) -> Environment:
 
 
 def label(found: Any) -> str:
-    """What an environment that was given as an object is called: its import path, else its name in its source."""
+    """The display name of an environment given as an object: its import path, otherwise its name in its source."""
     if isinstance(found, str):
         return found
     named = found
@@ -257,7 +257,8 @@ def label(found: Any) -> str:
 
 
 def to_json(found: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """As a run's configuration has it: by a name that another process can make it from, else noted as unavailable."""
+    """The entry of an environment in a run's configuration: a name for other processes, otherwise noted as
+    unavailable."""
     if isinstance(found, str):
         file, _, attribute = found.rpartition(":")
         # A script by its whole path: the run is evaluated from anywhere.
@@ -268,7 +269,7 @@ def to_json(found: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
-    """The user's own environment: what `found` is, or what it gives when called."""
+    """The user's own environment: `found` itself, or the result of calling it."""
     return _stacked(kwargs, partial(names_parameter, found), lambda rest: _unstacked(name, found, rest))
 
 
@@ -284,7 +285,7 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
         found = _copies(name, found, kwargs)
     if not callable(found):
         raise UserError(
-            f"'{name}' is {a(found)}; wanted a callable that returns {WANTED}",
+            f"'{name}' is {a(found)}; expected a callable that returns {WANTED}",
             page="add-an-environment#an-object-of-python",
         )
     given = _call(name, found, kwargs)
@@ -297,12 +298,14 @@ def _unstacked(name: str, found: Any, kwargs: dict[str, Any]) -> Environment:
 
         return GymnasiumEnvironment(cast("Factory", found), kwargs, name=name, probe=given)
     if not _is_environment(given):
-        raise UserError(f"'{name}' returned {a(given)}; wanted {WANTED}", page="add-an-environment#an-object-of-python")
+        raise UserError(
+            f"'{name}' returned {a(given)}; expected {WANTED}", page="add-an-environment#an-object-of-python"
+        )
     return given
 
 
 def _copies(name: str, environment: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """A run needs several environments, and only one was given: makes copies of it."""
+    """Copies an environment object, because a run needs several and only one was given."""
     _check_no_settings(name, kwargs)
     make = partial(copy.deepcopy, environment)
     try:
@@ -322,7 +325,7 @@ def _check_no_settings(name: str, kwargs: dict[str, Any]) -> None:
 
 
 def _find(name: str, module: str, attribute: str) -> Any:
-    """What `package.module:callable` (or `/path/to/file.py:callable`) stands for."""
+    """The object at `package.module:callable` or `/path/to/file.py:callable`."""
     families = [family.prefix.rstrip(":") for family in FAMILIES if family.prefix.endswith(":")]
     if meant := difflib.get_close_matches(module, families, n=1, cutoff=0.7):
         raise UserError(
@@ -350,7 +353,8 @@ def _call(name: str, factory: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _is_gymnasium(value: Any) -> bool:
-    """Asked first: a gymnasium.Env has `spec`, `reset` and `step`, and would pass for a JaxEnvironment."""
+    """Whether an object is a gymnasium.Env. Must be checked first: it also has `spec`, `reset` and `step`, as a
+    JaxEnvironment does."""
     gymnasium = sys.modules.get("gymnasium")  # an Env cannot exist before its module
     return gymnasium is not None and isinstance(value, gymnasium.Env)
 

@@ -1,16 +1,16 @@
-"""Atari games, through ale-py's C++ environments: 84 x 84 greys, four pictures stacked. No JAX is imported here.
+"""Atari games through ale-py's C++ environments: 84 x 84 grey frames, four stacked. No JAX is imported here.
 
-Each environment is a C++ vector of one, because games that are stepped as one vector cannot begin their episodes one by
-one. The vector's own loop is that of Gymnasium's environments. A game has a thread of its own, and all receive their
-actions before the first is waited for.
+Each environment is a C++ vector of one, because games stepped as one vector cannot begin their episodes independently.
+The loop over environments is that of Gymnasium's. Each game has its own thread, and all receive their actions before
+the first is waited for.
 
-Seeding the emulator takes a hundred milliseconds, beginning a game five; without randomness of its own, a game is the
-same whenever it is given the same actions. So random numbers are drawn here, from the episode's seed: how long the game
-does nothing at first, and where a step repeats the action before it.
+Seeding the emulator takes a hundred milliseconds, beginning a game five. A game without randomness of its own is
+determined by its actions. So random numbers are drawn here, from the episode's seed: the number of no-ops at the
+beginning, and the steps that repeat the previous action.
 
-The emulator knows neither clipped rewards nor episodes of one life: both are made here, for learning. What is reported
-is the score of the whole game. A game goes on after the loss of a life, as everywhere since DQN; an episode as it is
-numbered and replayed is the whole game.
+Clipped rewards and episodes of one life are computed here, for learning, because the emulator has neither. The score of
+the whole game is reported. A game continues after the loss of a life, as usual since DQN; a numbered and replayed
+episode is the whole game.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from runnel.errors import UserError, nearest
 from runnel.types import EnvSpec, PyTree
 
 NEVER = 2**30
-"""Frames after which the emulator cuts an episode: the vector cuts it before."""
+"""The frames after which the emulator would end an episode; the vector truncates it earlier."""
 
 FULL_STRENGTH = np.ones(1, np.float32)
-"""How far the joystick is moved."""
+"""The deflection of the joystick."""
 
 IN_COLOUR = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num": 1}
-"""What is asked for of a game that is to be looked at: the screen as it is."""
+"""The emulator's settings for rendering: the screen in full size and colour."""
 
 
 @dataclass(frozen=True)
 class AleSettings:
-    """What can be set: `runnel train ppo ALE/Pong-v5 --set env.sticky=0.25`."""
+    """Settings of an Atari game: `runnel train ppo ALE/Pong-v5 --set env.sticky=0.25`."""
 
     reward_clip: bool = True  # rewards are -1, 0 or 1
     no_ops: int = 30  # an episode begins with at most so many frames of doing nothing, in whole steps
@@ -60,7 +60,7 @@ class AleSettings:
 
     @property
     def emulator(self) -> dict[str, Any]:
-        """The same in ale-py's words: the game itself, without any chance."""
+        """The settings as ale-py's: the game itself, without randomness."""
         return {
             "reward_clipping": False,
             "episodic_life": False,
@@ -109,9 +109,9 @@ class AleEnvironment:
 
 
 class AtariGame(gymnasium.Env):
-    """One game. `step` has two parts, so that other games step between them: `send`, then `receive`.
+    """One game. `step` has two parts, `send` and `receive`, so that other games step in between.
 
-    With `life_loss`, `step` says `terminated` where a life was lost, and `next_life` goes on with the game.
+    With `life_loss`, `step` returns `terminated` when a life is lost, and `next_life` continues the game.
     """
 
     def __init__(self, rom: str, settings: AleSettings, render: bool = False):
@@ -128,7 +128,7 @@ class AtariGame(gymnasium.Env):
         self._sticky = settings.sticky
         self._random = np.random.default_rng(0)
         self._before = self._waiting = -1
-        self.alive = False  # a life was lost with the last step, and the game goes on
+        self.alive = False  # a life was lost with the last step, and the game continues
         self.lived = 0  # steps since the game, or the life, began
         self._lives, self._score, self._length = 0, 0.0, 0
         self._picture = np.zeros((210, 160, 3), np.uint8)
@@ -150,7 +150,7 @@ class AtariGame(gymnasium.Env):
         return self.receive()
 
     def send(self, action: Any) -> None:
-        """Begins a step, unless one is begun."""
+        """Begins a step, unless one is in progress."""
         if self._waiting >= 0 or action not in self._codes:
             return
         if self._sticky and self._random.random() < self._sticky:
@@ -163,9 +163,9 @@ class AtariGame(gymnasium.Env):
             emulator.ale.send(self._codes[action], FULL_STRENGTH)
 
     def receive(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """What the step that was begun gave."""
+        """Returns the result of the step that `send` began."""
         if self._waiting < 0:  # the emulator would never answer
-            raise ValueError(f"an action that the game does not have; wanted one from 0 to {len(self._codes) - 1}")
+            raise ValueError(f"an action that the game does not have; expected one from 0 to {len(self._codes) - 1}")
         self._waiting = -1
         observation, rewards, ended, _, info = self._look([emulator.ale.recv() for emulator in self._emulators])
         reward, over = float(rewards[0]), bool(ended[0])
@@ -176,15 +176,13 @@ class AtariGame(gymnasium.Env):
             reward = float((reward > 0) - (reward < 0))
         if self._settings.life_loss:
             before, self._lives = self._lives, int(info["lives"][0])
-            # Some games go on for a few frames without any life left: the end of the game is theirs to say.
+            # Some games continue for a few frames without any life left: only the game reports its end.
             self.alive = 0 < self._lives < before and not over
         return observation[0], reward, over or self.alive, False, {}
 
     def next_life(self) -> tuple[np.ndarray, bool]:
-        """Goes on after the loss of a life with one step that no policy chose, fire or nothing.
-
-        Gives what is then seen, and whether the game is over.
-        """
+        """Continues after the loss of a life with one step that no policy chose, fire or no-op. Returns the next
+        observation, and whether the game is over."""
         self._press(self._fire)
         observation, _, ended, _, _ = self.receive()
         over = ended and not self.alive
@@ -192,7 +190,7 @@ class AtariGame(gymnasium.Env):
         return observation, over
 
     def outcome(self) -> dict[str, float]:
-        """The game's own score and length so far, where learning sees others; nothing before the first step."""
+        """The game's own score and length so far, if learning uses others; empty before the first step."""
         known = self._settings.alters_return and self._length
         return {"return": self._score, "length": float(self._length)} if known else {}
 
@@ -208,7 +206,7 @@ class AtariGame(gymnasium.Env):
         return observation[0]
 
     def _fire_button(self) -> int:
-        """The action that only fires; where the game has none, the one that does nothing."""
+        """The action that only fires; in a game without it, the no-op."""
         known = list(self._emulators[0].ale.get_action_set())
         return known.index(Action.FIRE) if Action.FIRE in known else 0
 
@@ -220,7 +218,7 @@ class AtariGame(gymnasium.Env):
 
 
 class AleVector(GymnasiumVector):
-    """Several games, which step at the same time. With `life_loss`, a game goes on after the loss of a life."""
+    """Several games, stepped in parallel. With `life_loss`, a game continues after the loss of a life."""
 
     def __init__(
         self,
@@ -280,7 +278,7 @@ class AleVector(GymnasiumVector):
 
 
 def _rom_of(name: str) -> str:
-    """What the emulator calls the game: `ms_pacman` for `MsPacman-v5`."""
+    """The emulator's name of the game: `ms_pacman` for `MsPacman-v5`."""
     registered = gymnasium.registry.items()  # importing ale-py has registered its games
     known = {id.removeprefix("ALE/"): spec.kwargs["game"] for id, spec in registered if id.startswith("ALE/")}
     if name not in known:
@@ -300,5 +298,5 @@ def _checked(name: str, settings: dict[str, Any]) -> AleSettings:
         fits = type(value) is kind or (kind is float and type(value) is int)
         if not fits or value < 0 or (kind is float and value >= 1) or (key in ("frame_skip", "stack") and value < 1):
             wanted = {bool: "true or false", int: "a whole number", float: "a number from 0 to 1"}[kind]
-            raise UserError(f"{name}: setting {key} is {value!r}; wanted {wanted}, like {defaults[key]!r}")
+            raise UserError(f"{name}: setting {key} is {value!r}; expected {wanted}, like {defaults[key]!r}")
     return AleSettings(**settings)

@@ -81,7 +81,7 @@ class BraxEnvironment:
             return np.asarray(image.render_array(system, pose, PICTURE_SIDE, PICTURE_SIDE), np.uint8)
         except Exception as problem:  # MuJoCo passes on any exception of its OpenGL
             raise UserError(
-                f"{self._title} cannot be drawn: MuJoCo's renderer says '{problem}'. "
+                f"{self._title} cannot be rendered: MuJoCo's renderer reports '{problem}'. "
                 "Where there is no display, set MUJOCO_GL=egl"
             ) from problem
 
@@ -121,7 +121,7 @@ def _versions() -> str:
 
 @contextmanager
 def _scope() -> Iterator[None]:
-    """In which Brax is traced: it warns of what its user can do nothing about, and its systems are of 32 bits."""
+    """The context in which Brax is traced, without its warnings and with 32-bit systems."""
     with warnings.catch_warnings(), jax.enable_x64(False):
         warnings.simplefilter("ignore")
         yield

@@ -1,14 +1,15 @@
 """EnvPool: many C++ environments that are stepped in one call. No JAX is imported here.
 
-EnvPool seeds an environment once, when it is made, so an episode cannot be begun from a seed of its own and replayed:
-where a run is resumed, its episodes are cut, and the next ones begin. An environment's episodes still follow from the
-run's seed and its index alone, and not from its neighbours.
+EnvPool seeds an environment once, when it is created, so an episode cannot be replayed from a seed of its own. When a
+run resumes, its episodes are truncated and new ones begin. An environment's episodes still depend on the run's seed and
+its index alone, not on the other environments.
 
-EnvPool spends the step after an episode's end on beginning the next; here the ended ones are reset at once, so that no
-step shows nothing. An episode that ends by itself at the very step of its limit counts as truncated, as EnvPool says.
+EnvPool uses the step after an episode's end to reset; here ended environments are reset at once, so that every step is
+a step of the environment. An episode that terminates in the very step of its limit counts as truncated, as EnvPool
+reports it.
 
-Of Atari games, EnvPool gives the unclipped reward and the end of the game beside what learning sees, so what is
-reported is the score of the whole game. With `episodic_life`, a game goes on after the loss of a life.
+For Atari games, EnvPool also returns the unclipped reward and the end of the game, so the reported score is that of the
+whole game. With `episodic_life`, a game continues after the loss of a life.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from runnel.errors import UserError, nearest
 from runnel.types import DEFAULT_GROUP, EnvSpec, PyTree
 
 OWN_SCORE = frozenset({"info:reward", "info:terminated"})
-"""What an Atari game gives beside the reward and the end of an episode that learning sees."""
+"""The entries of an Atari game's info with the reward and the end of the game, which learning does not see."""
 
 BOOKKEEPING = frozenset({"env_id", "elapsed_step", "lives", "reward", "terminated"})
 """Numbers in the infos of EnvPool that are no metrics."""
@@ -96,7 +97,7 @@ class EnvPoolEnvironment:
 
 
 class EnvPoolVector(PooledVector):
-    """Environments of one pool. Single ones of them cannot be replaced, only reset."""
+    """Environments of one pool. Single environments can be reset, but not replaced."""
 
     def __init__(
         self,
@@ -108,14 +109,14 @@ class EnvPoolVector(PooledVector):
         actions: spaces.Actions,
         own_score: bool,
     ):
-        """`make` gives a pool of environments with these seeds; with `own_score`, its infos have that of a game."""
+        """`make` creates a pool of environments with these seeds; with `own_score`, its infos have a game's score."""
         super().__init__(name, indices, seed, observations)
         self._make, self._actions = make, actions
         self._all = np.arange(len(self._indices), dtype=np.int32)
         self.pool: Any = None
         self._own_score = own_score
         self._score, self._length = np.zeros(len(self._all)), np.zeros(len(self._all), np.int64)  # of the games so far
-        self._infos: list[tuple[np.ndarray, dict[str, Any]]] = []  # of the last step: rows, and what came with them
+        self._infos: list[tuple[np.ndarray, dict[str, Any]]] = []  # of the last step: rows and their info
 
     def step(self, action: dict[str, np.ndarray], out: HostStep) -> None:
         self._clock += 1
@@ -169,7 +170,7 @@ class EnvPoolVector(PooledVector):
         return self._show(rows, observation, "step", {row: fault for row, fault in faults.items() if fault})
 
     def _next_lives(self, rows: np.ndarray) -> list[int]:
-        """Goes on with games after the loss of a life; gives the rows whose games do not go on after all.
+        """Continues games after the loss of a life; returns the rows whose games have ended after all.
 
         EnvPool begins the next life in the step after the last, whatever the action; a reset would begin a new game.
         """
@@ -181,19 +182,19 @@ class EnvPoolVector(PooledVector):
         return rows[terminated | truncated].tolist()
 
     def _info(self, row: int) -> dict[str, Any]:
-        """What came with the last step of one environment."""
+        """The info of one environment's last step."""
         rows, info = next((rows, info) for rows, info in self._infos if row in rows)
         at = rows.tolist().index(row)
         return {name: each[at] for name, each in info.items() if np.ndim(each) == 1}
 
     def _metrics(self, row: int, info: dict[str, Any]) -> dict[str, float]:
-        """What an environment reports of the episode that has just ended."""
+        """The metrics of an environment's episode that has just ended."""
         found = infos.numbers({name: value for name, value in info.items() if name not in BOOKKEEPING})
         own = {"return": float(self._score[row]), "length": float(self._length[row])} if self._own_score else {}
         return found | own
 
     def _next_episodes(self, rows: np.ndarray, failed: Collection[int], out: HostStep) -> None:
-        """What is shown of these is the last of their episodes; shows the first of the next."""
+        """Records the current observations as the last of their episodes, and shows the first of the next."""
         for row in rows.tolist():
             self._observations.copy_row(out.last_observation[DEFAULT_GROUP], self._shown, row)
         given = {row: self._info(row) for row in rows.tolist() if row not in failed}
@@ -209,7 +210,7 @@ class EnvPoolVector(PooledVector):
             self._observations.copy_row(out.observation[DEFAULT_GROUP], self._shown, row)
 
     def _reset(self, rows: np.ndarray) -> None:
-        """Begins the episodes whose numbers stand in `_episodes`, or the first after them that can be begun."""
+        """Begins the episodes numbered in `_episodes`; after a failure, the next that can be begun."""
         self._score[rows], self._length[rows] = 0, 0
         while len(rows):
             for row in rows.tolist():
@@ -266,7 +267,7 @@ def defaults_of(name: str) -> dict[str, Any]:
 
 @contextmanager
 def _quiet_and_without_jax() -> Iterator[None]:
-    """EnvPool imports JAX where it finds it, for functions that are not used here: workers are to stay light."""
+    """Keeps EnvPool from importing JAX, for functions that are not used here, so that workers stay light."""
     absent = "jax" not in sys.modules
     if absent:
         sys.modules["jax"] = None  # type: ignore[assignment]  # an import now says that there is none

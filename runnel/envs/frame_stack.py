@@ -1,4 +1,4 @@
-"""Frame stacking by setting, for any host environment, and what its counterpart in JAX shares. No JAX is imported here.
+"""The `frame_stack` setting, for host environments; shared with `frame_stack_jax`. No JAX is imported here.
 
 `--set env.frame_stack=4` shows an agent its last 4 observations as one, the newest last. The first observation of an
 episode is repeated to fill the stack, so that nothing of an episode is seen in the next.
@@ -48,7 +48,7 @@ from runnel.types import (
 )
 
 SETTING: Final = "frame_stack"
-"""The name of the setting, of every environment that has no such setting of its own."""
+"""The name of the setting, unless an environment has its own setting of that name."""
 
 MOST_FRAMES: Final = 128
 
@@ -84,7 +84,7 @@ def axis_of(leaf: Leaf) -> FrameAxis:
 
 
 class LeafPlace(NamedTuple):
-    """Where a leaf lies in observations by group; `axis` is None of what is not stacked."""
+    """The position of a leaf in observations by group; `axis` is None if the leaf is not stacked."""
 
     group: str
     path: Path
@@ -117,7 +117,7 @@ def _leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Leaf]]:
 
 
 def stacked_spec(spec: EnvSpec, frames: int) -> EnvSpec:
-    """The spec of an environment whose observations are stacks of so many frames."""
+    """The spec of an environment whose observations are stacks of `frames` frames."""
 
     def stacked(space: Space) -> Space:
         return space_map(lambda leaf: _stacked(leaf, frames), space)
@@ -193,9 +193,9 @@ class FrameStackedVector(VectorWrapper):
         self._show(out.observation)
 
     def restore(self, episodes: Sequence[Episode], observation: dict[str, PyTree]) -> np.ndarray:
-        """Rebuilds episodes and their stacks: each is replayed to each of its last k steps, the last time to its end.
+        """Rebuilds episodes and their stacks: replays each to each of its last k steps, finally to its end.
 
-        A vector shows where an episode stands, and not how it came there.
+        Replay is repeated because a vector returns only an episode's current observation, not earlier ones.
         """
         stand, cut = list(episodes), np.zeros(len(episodes), np.bool_)
         oldest = min(len(self._frames) - 1, max(map(_length, episodes), default=0))
@@ -211,7 +211,7 @@ class FrameStackedVector(VectorWrapper):
                 self._fill(None)
             elif self.lives is not None:
                 self._fill(self.lives.first)  # for learning, an episode begins here
-            if cut.all():  # all stand at the beginning of other episodes
+            if cut.all():  # all are at the beginning of other episodes
                 break
         if cut.any():
             self._fill(cut)

@@ -1,4 +1,4 @@
-"""Frame stacking of JAX environments: the stack is a part of an environment's state. See `runnel.envs.frame_stack`."""
+"""The `frame_stack` setting for JAX environments; the stack is part of the environment's state. See `frame_stack`."""
 
 from __future__ import annotations
 

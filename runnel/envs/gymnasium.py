@@ -31,7 +31,7 @@ Factory = Callable[..., gymnasium.Env]
 
 
 class GymnasiumEnvironment:
-    """A Gymnasium id, or a callable that makes a new `gymnasium.Env` each time, and its settings."""
+    """A Gymnasium id, or a callable that creates a new `gymnasium.Env` each time, and its settings."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class GymnasiumEnvironment:
         name: str | None = None,
         probe: gymnasium.Env | None = None,
     ):
-        """`name` is what a factory is called in messages; `probe` is one already made, closed here."""
+        """`name`: the name of a factory in messages. `probe`: an environment that it created, closed here."""
         self._made_from = name_or_factory
         self._kwargs = dict(kwargs or {})
         self._name = name or _name_of(name_or_factory)
@@ -84,7 +84,7 @@ class GymnasiumEnvironment:
             environment.close()
             has = f"found {found!r} of {', '.join(modes)}" if modes else "its metadata has no render_modes"
             raise UserError(
-                f"{self._name} cannot be rendered: wanted render mode 'rgb_array', {has}. "
+                f"{self._name} cannot be rendered: expected render mode 'rgb_array', {has}. "
                 "Let it take `render_mode`, and implement `render`"
             )
         return environment
@@ -100,7 +100,7 @@ def _space(environment: gymnasium.Env, which: str, name: str) -> gymnasium.Space
 
 
 def _time_limit(environment: gymnasium.Env) -> int | None:
-    """The most steps an episode can have, as the outermost limit says."""
+    """The largest number of steps in an episode, from the outermost TimeLimit."""
     outer = environment
     while isinstance(outer, gymnasium.Wrapper):
         if isinstance(outer, TimeLimit):
@@ -128,7 +128,7 @@ def _make_registered(name: str, kwargs: dict[str, Any]) -> gymnasium.Env:
 
 
 def _maker(name: str) -> Any:
-    """What makes the environment of an id; None where that cannot be found."""
+    """The callable that creates the environment of an id; None if it cannot be found."""
     try:
         entry: Any = gymnasium.spec(name).entry_point
         return entry if callable(entry) else load_env_creator(entry)
@@ -144,7 +144,7 @@ def _make_own(factory: Factory, name: str, kwargs: dict[str, Any]) -> gymnasium.
     except TypeError as problem:
         raise bad_setting(name, kwargs, problem, factory) from problem
     if not isinstance(environment, gymnasium.Env):
-        raise UserError(f"{name} returned {a(environment)}; wanted a new gymnasium.Env at each call")
+        raise UserError(f"{name} returned {a(environment)}; expected a new gymnasium.Env at each call")
     return environment
 
 

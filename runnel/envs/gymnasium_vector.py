@@ -1,8 +1,8 @@
-"""Gymnasium environments stepped together. No JAX is imported here.
+"""A vector of Gymnasium environments, stepped one after the other. No JAX is imported here.
 
-The vector is our own loop. It takes off the wrappers whose work it does itself (the time limit, the order
-of calls), because one Python call around a `step` of a few microseconds is a measurable part of it. The same goes
-for looking whether all went well: that is done for all environments at once, and for each only where it did not.
+The vector has its own loop. It removes wrappers whose work it does itself (the time limit, the order of calls), because
+one Python call around a `step` of a few microseconds is a measurable part of it. For the same reason results are
+checked for all environments at once, and individually only after a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runnel.types import DEFAULT_GROUP, PyTree, zeros
 _call: Any = operator.call
 
 NEVER = 1 << 62
-"""The clock time at which the episode of an environment without a time limit is cut."""
+"""The deadline of an environment without a time limit."""
 
 
 class GymnasiumVector(RecoveringVector[gymnasium.Env]):
@@ -128,11 +128,11 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         self._next_deadline = min(self._deadlines)
 
     def _step_each(self, actions: Iterable[Any]) -> Iterable[Any]:
-        """Steps every environment; gives what they give one by one."""
+        """Steps every environment; yields the results one by one."""
         return map(_call, self._steps, actions)
 
     def _ends(self, terminated: Sequence[bool], truncated: Sequence[bool]) -> list[tuple[int, bool]]:
-        """The rows whose episodes end with this step, and whether they say so themselves."""
+        """The rows whose episodes end with this step, each with whether it terminated."""
         return [
             (row, bool(terminated[row]))  # said both: there is no value to bootstrap
             for row, deadline in enumerate(self._deadlines)
@@ -140,7 +140,7 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         ]
 
     def _end(self, row: int, terminated: bool, result: Any, out: HostStep) -> None:
-        """What is shown is an episode's last observation; shows the next one's first."""
+        """Records the current observation as an episode's last one, and shows the first of the next."""
         out.terminated[row] = terminated
         out.truncated[row] = not terminated
         self._observations.copy_row(out.last_observation[DEFAULT_GROUP], self._shown, row)
@@ -152,17 +152,18 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
         self._observations.copy_row(out.observation[DEFAULT_GROUP], self._shown, row)
 
     def _goes_on(self, row: int) -> bool:
-        """Whether an environment need not be reset, although an episode has ended; it then shows what comes next."""
+        """Whether an environment continues without a reset although an episode has ended; it then shows its next
+        observation."""
         return False
 
     def _metrics(self, row: int, info: Any) -> dict[str, float]:
-        """What an environment reports of the episode that has just ended."""
+        """The metrics of the environment's episode that has just ended."""
         return infos.numbers(info)
 
     def _look_at_each(self, actions: Iterable[Any], results: list[Any], out: HostStep) -> list[tuple[int, bool]]:
-        """Something is wrong, or we are watched: steps those not yet stepped, and goes on without what failed.
+        """Steps the remaining environments one by one after a failure or under a watch; truncates those that fail.
 
-        Gives the rows whose episodes end; of those that failed, the last good observation stays shown.
+        Returns the rows whose episodes end; a failed row keeps its last valid observation.
         """
         for row, action in enumerate(actions):
             if row >= len(results):
@@ -201,9 +202,10 @@ class GymnasiumVector(RecoveringVector[gymnasium.Env]):
 
 
 class _QuickDiscrete(gymnasium.spaces.Discrete):
-    """The same space with a quicker answer to whether an action is in it.
+    """The same space with a faster check of whether it contains an action.
 
-    Many environments assert that at every step. In a run of PPO on CartPole, stepping took a fifth less time with it.
+    Many environments assert that at every step. In a run of PPO on CartPole, this took a fifth off the time of
+    stepping.
     """
 
     def __init__(self, n: int, start: int):
@@ -238,7 +240,7 @@ def _strip(environment: gymnasium.Env) -> tuple[gymnasium.Env, int]:
 
 
 def _needed(environment: gymnasium.Env) -> gymnasium.Env:
-    """Without the wrappers that only check how the environment is used: the vector uses it rightly."""
+    """Removes the wrappers that only check the use of the environment."""
     while isinstance(environment, OrderEnforcing | PassiveEnvChecker):
         environment = environment.env
     return environment

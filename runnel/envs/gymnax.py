@@ -1,8 +1,8 @@
 """gymnax environments, 0.0.9 and 1.x, as single environments that only the runtime resets.
 
-gymnax is imported when an environment is made: it takes seconds, and workers without one never pay.
+gymnax takes seconds to import, so it is imported when one of its environments is created.
 
-What happens at `max_steps_in_episode` is decided here, because 0.0.9 says `done` there without saying why:
+The end at `max_steps_in_episode` is classified here, because 0.0.9 returns `done` there without a reason:
 
 | environments | the end at the limit is | because |
 |---|---|---|
@@ -13,7 +13,7 @@ What happens at `max_steps_in_episode` is decided here, because 0.0.9 says `done
 | SimpleBandit, MNISTBandit | never reached | every step is the last one, a termination |
 | DiscountingChain | termination | the chain is that long; the agent sees time / limit |
 | BernoulliBandit, GaussianBandit, MetaMaze, PointRobot | termination | the horizon is the task, and seen |
-| any other (registered by the user) | truncation | 1.x says so too |
+| any other (registered by the user) | truncation | as in 1.x |
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ COLOURS = np.array(
 
 
 class _Types(NamedTuple):
-    """What the arrays of one environment are under one setting of `jax_enable_x64`."""
+    """The dtypes of an environment's arrays under one setting of `jax_enable_x64`."""
 
     state: PyTree  # of dtypes, which neither `reset` nor `step` leaves
     action: np.dtype  # what `step_env` is given
@@ -125,7 +125,7 @@ class GymnaxEnvironment:
             return _draw_classic(name, state)
         grid = np.asarray(self._observe(state))
         if grid.ndim not in (2, 3):
-            raise UserError(f"{self._title} cannot be drawn: its observation is no grid (shape {grid.shape})")
+            raise UserError(f"{self._title} cannot be rendered: its observation is no grid (shape {grid.shape})")
         return _draw_grid(grid)
 
     @cached_property
@@ -155,10 +155,10 @@ class GymnaxEnvironment:
         return self._types_by_x64[x64]
 
     def _settle(self) -> _Types:
-        """Finds types that `reset` and `step` can share, so that a scan can carry the state.
+        """Finds dtypes that `reset` and `step` can share, so that a scan can carry the state.
 
-        gymnax resets `time` to a Python 0 and steps it to an array, adds booleans to integers, and selects
-        between the action and 32-bit or 64-bit state, each environment in its own way.
+        gymnax resets `time` to a Python 0 and steps it to an array, adds booleans to integers, and selects between the
+        action and 32-bit or 64-bit state, each environment in its own way.
         """
         problem: Exception | None = None
         discrete = isinstance(self._action, Discrete)
@@ -239,7 +239,7 @@ def _like(name: str, key: str, default: Any, value: Any) -> Any:
         return jnp.asarray(value, default.dtype).reshape(default.shape)
     except (TypeError, ValueError) as problem:
         raise UserError(
-            f"gymnax:{name}: setting {key} is {value!r}; wanted a {type(default).__name__}, like {default!r}"
+            f"gymnax:{name}: setting {key} is {value!r}; expected a {type(default).__name__}, like {default!r}"
         ) from problem
 
 
@@ -278,13 +278,13 @@ def _x64() -> bool:
 
 
 def _cast(tree: PyTree, dtypes: PyTree) -> PyTree:
-    """Gives every leaf its own strong type: a weak one would change under a scan."""
+    """Removes weak types from every leaf: a weak type would change in a scan."""
     return jax.tree.map(lambda leaf, dtype: jnp.asarray(leaf, dtype), tree, dtypes)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """gymnax mixes types in ways JAX warns of at every trace; its user can do nothing about it."""
+    """Silences JAX's warnings about dtypes that gymnax mixes, at every trace, which its user cannot change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
@@ -324,7 +324,7 @@ def _draw_classic(name: str, state: Any) -> np.ndarray:
 
 @cache
 def _drawing(name: str) -> Any:
-    """One Gymnasium environment of the same name, that only draws."""
+    """One Gymnasium environment of the same name, used for rendering only."""
     import gymnasium
 
     environment = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True).unwrapped

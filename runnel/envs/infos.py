@@ -1,6 +1,6 @@
-"""Metrics of the environment in what libraries return as `info`: the numbers in it, at the last step of an episode.
+"""Metrics of the environment from the `info` of libraries: its numbers at the last step of an episode.
 
-No JAX is imported here. Nothing is read of steps that do not end an episode.
+No JAX is imported here. The info of other steps is ignored.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from runnel.environment import LARGEST_METRIC, METRIC_NAME, MOST_METRICS, EpisodeMetrics
 
 KEPT: Final = 10_000
-"""Episodes that were not fetched; beyond this the oldest are forgotten."""
+"""The most episodes kept until they are fetched; beyond this the oldest are dropped."""
 
 WRAPPERS: Final = "TimeLimit."
-"""Begins what Gymnasium's own wrapper puts into `info`."""
+"""The prefix of entries of Gymnasium's own wrapper in `info`."""
 
 
 def numbers(info: Any) -> dict[str, float]:
@@ -37,7 +37,8 @@ def numbers(info: Any) -> dict[str, float]:
 
 
 def number(value: Any) -> float | None:
-    """A bool, int or float, of Python's or NumPy's, as a float; None of anything else and of what is not finite."""
+    """A bool, int or float, of Python or NumPy, as a float; None for anything else and for values that are not
+    finite."""
     if isinstance(value, np.ndarray | np.generic):
         if value.ndim or value.dtype.kind not in "biuf":
             return None
@@ -61,7 +62,7 @@ def means(infos: Iterable[Any]) -> dict[str, float]:
 
 
 def by_group(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Each group's metrics, under names that have the group in them where there are several."""
+    """Metrics by group; with several groups, names include the group's."""
     if len(values) == 1:
         return dict(next(iter(values.values())))
     return {f"{group}/{name}": value for group, own in values.items() for name, value in own.items()}
@@ -78,7 +79,7 @@ class EndedEpisodes:
             self._kept.append(EpisodeMetrics(row, episode, values))
 
     def fetch(self) -> list[EpisodeMetrics]:
-        """All that were kept, once."""
+        """Returns all of them, and clears them."""
         kept = list(self._kept)
         self._kept.clear()
         return kept

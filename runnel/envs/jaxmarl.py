@@ -1,10 +1,10 @@
 """JaxMARL's environments of several agents (0.2), as single environments that only the runtime resets.
 
 A name is one of JaxMARL's own (`MPE_simple_spread_v3`, `hanabi`), or a map of SMAX (`3m`, `2s3z`): that battle against
-the enemy that comes with it.
+SMAX's own enemy.
 
-How an episode ends is decided here, because JaxMARL says `done` without saying why. Its limits are kept to the step:
-MPE and SMAX by themselves take one step more.
+The reason for an episode's end is decided here, because JaxMARL returns `done` without one. Its limits hold to the
+step: MPE and SMAX themselves take one step more.
 
 | environments | limit | the end at the limit is | ends before it |
 |---|---|---|---|
@@ -12,16 +12,16 @@ MPE and SMAX by themselves take one step more.
 | SMAX | 100 | truncation: as MPE | a battle won, lost or drawn is a termination |
 | overcooked, overcooked_v2 | 400 | truncation: a kitchen has no last dish | never |
 | hanabi | none | | termination: the deck or the lives are used up, or all is played |
-| switch_riddle | 4 n - 6 | truncation: not seen | to tell is a termination |
+| switch_riddle | 4 n - 6 | truncation: not seen | announcing is a termination |
 | coin_game | 10 games of 10 | truncation: the next game would be as good | never |
 | jaxnav | 500 | truncation | all have arrived or collided: termination |
 | ant_4x2 and others of MABrax | 1000 | truncation: as in Brax | termination: it fell |
 
-Agents without a choice are not `active`: the dead of SMAX, those that wait in Hanabi, the arrived of jaxnav. SMAX and
-Hanabi have legal actions, which come as `action_mask`.
+Agents without a choice are not `active`: dead agents of SMAX, waiting agents of Hanabi, agents of jaxnav that have
+arrived. SMAX and Hanabi have legal actions, which become `action_mask`.
 
 The return of SMAX is 1 for all damage done, plus 1 for a won battle: 2 where it was won, at most 1 where it was not.
-`env/is_success` is the share of battles that were won. With `shaping`, the return that is reported is that without it.
+`env/is_success` is the share of battles that were won. With `shaping`, the reported return excludes the shaping.
 """
 
 from __future__ import annotations
@@ -59,16 +59,17 @@ class JaxMarlEnvironment:
     def __init__(
         self, name: str, /, *, groups: Grouping = "kind", state: bool = False, shaping: float = 0.0, **settings: Any
     ):
-        """Makes the environment of that name with JaxMARL's own `settings`.
+        """Creates the environment of that name with JaxMARL's own `settings`.
 
-        Agents with equal spaces and the same name before its number form a group (`groups="kind"`); or every agent is
-        one (`"each"`), or all are (`"one"`; where they see or do different things, as JaxMARL's own trainers do it:
-        observations are filled up with zeros and followed by who it is, actions are masked). With `state`, observations
-        carry the whole environment's. Rewards have `shaping` times those for steps on the way, where there are such.
+        Agents with equal spaces and the same name before their number form a group (`groups="kind"`); or each agent is
+        a group (`"each"`), or all are one (`"one"`). In one group, agents that differ are treated as in JaxMARL's own
+        trainers: observations are padded with zeros and followed by a one-hot identity, and actions are masked. With
+        `state`, observations carry the whole environment's. Rewards include `shaping` times the shaped rewards, if
+        there are any.
         """
         self._title = f"jaxmarl:{name}"
         if groups not in get_args(Grouping):
-            raise UserError(f"{self._title}: groups is '{groups}'; wanted kind, each or one")
+            raise UserError(f"{self._title}: groups is '{groups}'; expected kind, each or one")
         with quiet():
             self._environment, self._kind = make(self._title, name, settings)
         self._agents: list[str] = list(self._environment.agents)
@@ -121,7 +122,7 @@ class JaxMarlEnvironment:
         return State(self._types.cast(inner), time, score), timestep
 
     def _metrics(self, score: PyTree, rewards: dict[str, Array], terminated: Array) -> PyTree:
-        """The score without shaping, where there is shaping; and who has won, where JaxMARL counts that."""
+        """The score without shaping, if there is shaping; and the winner, if JaxMARL counts wins."""
         groups: dict[str, PyTree] = {}
         for group, members in self._groups.items():
             own = {}
@@ -144,12 +145,12 @@ class JaxMarlEnvironment:
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """In which JaxMARL is traced."""
+        """The context in which JaxMARL is traced."""
         with quiet(), jax.enable_x64(False) if self._kind.narrow else nullcontext():
             yield
 
     def _observe(self, observations: dict[str, Array], inner: PyTree) -> dict[str, PyTree]:
-        """What each agent sees, and what else its observation carries."""
+        """The observations of all agents, with their masks, activity and state where the environment has them."""
         with self._scope():
             legal: Any = getattr(self._environment, self._kind.legal)(inner) if self._masks else None
             active = self._kind.active(inner) if self._kind.active else None
@@ -183,7 +184,7 @@ class JaxMarlEnvironment:
         return {agent: jax.tree.map(_observation_spec, by_agent[agent]) for agent in self._agents}
 
     def _by_group(self, by_agent: dict[str, PyTree]) -> PyTree:
-        """[(agents,) ...] of each group; of the only one, without its name."""
+        """[(agents,) ...] by group; for a single group, without its name."""
 
         def gather(members: list[str]) -> PyTree:
             if len(members) == 1:
@@ -194,7 +195,7 @@ class JaxMarlEnvironment:
         return groups if len(groups) > 1 else next(iter(groups.values()))
 
     def _by_agent(self, action: PyTree) -> dict[str, Array]:
-        """The actions of all, inside their bounds."""
+        """The actions of all agents, clipped to their bounds."""
         by_group: dict[str, Any] = action if len(self._groups) > 1 else {next(iter(self._groups)): action}
         each = {
             agent: by_group[group][number] if len(members) > 1 else by_group[group]
@@ -205,7 +206,7 @@ class JaxMarlEnvironment:
 
 
 class Filled(NamedTuple):
-    """Different agents made alike: vectors of one length, followed by who it is, and as many actions."""
+    """Makes different agents alike: padded observations with a one-hot identity, and equally many actions."""
 
     length: int
     actions: int
@@ -255,7 +256,7 @@ def _action_spec(title: str, environment: Any, agent: str) -> Box | Discrete:
 
 
 def _inside(space: Box | Discrete, action: Array) -> Array:
-    """An action as JaxMARL takes it; the trajectory keeps what the policy did."""
+    """An action in JaxMARL's format; the trajectory keeps the policy's."""
     low, high = (0, space.n - 1) if isinstance(space, Discrete) else (space.low, space.high)
     return jnp.clip(jnp.asarray(action, space.dtype), low, high)
 

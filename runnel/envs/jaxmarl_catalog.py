@@ -1,7 +1,7 @@
-"""Which environments JaxMARL has, what its interface does not say of them, and how one is made.
+"""A catalogue of JaxMARL's environments with traits that its interface lacks, and how to create one.
 
 Importing `jaxmarl` imports all its environments, and with them Brax, MuJoCo, SciPy and Matplotlib, takes 5 seconds and
-prints. So only the module of the environment asked for is imported, in half a second or less. Besides itself it needs
+prints. So only the module of the requested environment is imported, in half a second or less. Besides itself it needs
 `jaxtyping`; jaxnav also Matplotlib, and MABrax Brax.
 """
 
@@ -28,7 +28,7 @@ NEVER = 2**31 - 1
 
 
 class EnvironmentTraits(NamedTuple):
-    """What JaxMARL's own interface does not say of an environment."""
+    """Traits of an environment that JaxMARL's own interface does not report."""
 
     limit: Sequence[str] = ("max_steps",)  # the attributes whose product is the limit of steps
     stops: bool = True  # its clock can be stopped, because nothing but the limit depends on it
@@ -128,7 +128,7 @@ def make(title: str, name: str, settings: dict[str, Any]) -> tuple[Any, Environm
 
 
 def classes_of(name: str) -> list[Any]:
-    """The classes that take an environment's settings; two of a battle of SMAX, which hands some of them on."""
+    """The classes that take an environment's settings; two for a battle of SMAX, which passes some on."""
     place = ENVIRONMENTS.get(name, (SMAX, BATTLE))[1]
     return [_import(each) for each in ((place, ENVIRONMENTS["SMAX"][1]) if place == BATTLE else (place,))]
 
@@ -146,7 +146,7 @@ def take_limit(environment: Any, kind: EnvironmentTraits) -> int | None:
 
 
 def _import(place: str) -> Any:
-    """What `module:name` is among JaxMARL's environments, without what its packages import by themselves."""
+    """The object `module:name` of JaxMARL's environments, imported without the imports of its parent packages."""
     module, _, name = place.partition(":")
     path = f"jaxmarl.environments.{module}"
     parents = [path[: dot.start()] for dot in re.finditer(r"\.", path)]
@@ -163,7 +163,7 @@ def _import(place: str) -> Any:
 
 
 def _bare(package: str) -> ModuleType:
-    """A package in which modules can be found, that has run nothing of its own."""
+    """A package whose modules can be imported without running its own `__init__`."""
     above = package.rpartition(".")[0]
     spec = PathFinder.find_spec(package, sys.modules[above].__path__ if above else None)
     if spec is None:
@@ -175,7 +175,7 @@ def _bare(package: str) -> ModuleType:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """JaxMARL and Brax warn, at every trace, of what their user can do nothing about."""
+    """Silences warnings of JaxMARL and Brax, at every trace, about code that the user cannot change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,9 +1,9 @@
-"""Line-ups by setting, for any host environment of several groups, and what its counterpart in JAX shares.
+"""The `lineups` setting, for host environments of several groups; shared with `lineups_jax`.
 
 `env.lineups=[["row", "column"], ["row", "column-past"], ["row-past", "column"]]` lets several groups of agents share
-each role of a game, which is a group of the environment itself. A line-up names a group for every role; line-up
-`i % 3` plays in environment i. So a group learns in some environments from its own games, and in others it is played by
-its past. A group plays one role. No JAX is imported here.
+each role of a game; a role is a group of the environment itself. A line-up names one group for every role, and line-up
+`i % 3` plays in environment i. So a group learns from its own games in some environments, while others play its past
+policies against the other roles. A group plays one role. No JAX is imported here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runnel.errors import UserError
 from runnel.types import EnvSpec, PyTree, zeros
 
 SETTING: Final = "lineups"
-"""The name of the setting, of every environment that has no such setting of its own."""
+"""The name of the setting, unless an environment has its own setting of that name."""
 
 MOST: Final = 256
 """Line-ups of an environment."""
@@ -62,7 +62,7 @@ def checked(value: Any, spec: EnvSpec) -> Lineups:
 
 
 def roles_of(spec: EnvSpec, lineups: Lineups) -> dict[str, str]:
-    """By group: the role that it plays."""
+    """Maps each group to its role."""
     return {group: role for lineup in lineups for role, group in zip(spec.groups, lineup, strict=True)}
 
 
@@ -81,7 +81,7 @@ def lined_up_spec(spec: EnvSpec, lineups: Lineups) -> EnvSpec:
 
 
 class LinedUpEnvironment(HostWrapper):
-    """A host environment of which each role is played by several groups."""
+    """A host environment whose roles are each shared by several groups."""
 
     def __init__(self, environment: HostEnvironment, lineups: Any):
         self.lineups = checked(lineups, environment.spec)
@@ -92,7 +92,7 @@ class LinedUpEnvironment(HostWrapper):
 
 
 class LinedUpVector(VectorWrapper):
-    """A vector whose environments are each played by one line-up."""
+    """A vector with one line-up per environment."""
 
     def __init__(self, vector: HostVector, spec: EnvSpec, indices: Sequence[int], lineups: Lineups):
         """`spec` is that of the vector inside, whose groups are the roles."""
@@ -143,7 +143,7 @@ class LinedUpVector(VectorWrapper):
         return cut
 
     def episode_metrics(self) -> list[EpisodeMetrics]:
-        """Metrics of a role are those of the group that played it."""
+        """Metrics of a role belong to the group that played it."""
         return [each._replace(values=self._of_groups(each.row, each.values)) for each in ended_episodes(self._vector)]
 
     def _of_groups(self, row: int, values: Mapping[str, float]) -> dict[str, float]:
@@ -156,7 +156,7 @@ class LinedUpVector(VectorWrapper):
         return envs.repeat(self._spec.groups[self._role[group]].agents)
 
     def _show(self, source: Mapping[str, PyTree], target: dict[str, PyTree], envs: np.ndarray | None = None) -> None:
-        """Copies what each role sees, in all environments or in some, to where its groups see it."""
+        """Copies each role's observations, in all environments or in some, to its groups' rows."""
         for group, role in self._role.items():
             rows = slice(None) if envs is None else self._rows(group, envs)
             copy_rows(source[role], rows, target[group], rows)

@@ -1,4 +1,5 @@
-"""Line-ups of JAX environments: which one plays follows from the environment's index. See `runnel.envs.lineups`."""
+"""The `lineups` setting for JAX environments; the environment's index selects the line-up. See
+`runnel.envs.lineups`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class LinedUpState(NamedTuple):
 
 
 class LinedUpJaxEnvironment(JaxWrapper):
-    """A JAX environment of which each role is played by several groups."""
+    """A JAX environment whose roles are each shared by several groups."""
 
     def __init__(self, environment: JaxEnvironment, lineups: Any):
         self.lineups = checked(lineups, environment.spec)
@@ -54,18 +55,18 @@ class LinedUpJaxEnvironment(JaxWrapper):
         return jnp.asarray(np.asarray([group in lineup for lineup in self.lineups]))[state.lineup]
 
     def _played(self, given: list[tuple[str, Array]], state: LinedUpState) -> Array:
-        """What the group does that plays, of those that share a role."""
+        """The action of the group that plays, among those that share a role."""
         (_, chosen), *others = given
         for group, action in others:
             chosen = jnp.where(self._plays(group, state), action, chosen)
         return chosen
 
     def _by_group(self, value: PyTree) -> dict[str, PyTree]:
-        """What each role has, as each of its groups has it."""
+        """A copy of each role's value for each of its groups."""
         return {group: value[role] for group, role in self._role.items()}
 
     def _metrics(self, metrics: PyTree, state: LinedUpState) -> PyTree:
-        """Metrics of a role are those of the group that plays it: NaN, which is not counted, of the others."""
+        """Metrics of a role belong to the group that plays it; the others get NaN, which is not counted."""
         found = {}
         for name, value in dict(metrics).items():
             if not isinstance(value, dict):

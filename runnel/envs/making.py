@@ -1,4 +1,4 @@
-"""What adapters do and say when an environment of another library is made. No JAX is imported here."""
+"""Helpers for adapters that create another library's environment, and their errors. No JAX is imported here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runnel.errors import EnvironmentFailed, NotInstalled, UserError, nearest
 
 
 def draw_without_screen() -> None:
-    """Where there is no screen, the defaults of MuJoCo and pygame fail or warn: configures them to do without."""
+    """Configures MuJoCo and pygame to render without a screen if there is none: their defaults fail or warn."""
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a picture has no sound
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("MUJOCO_GL", "egl")
@@ -25,7 +25,7 @@ def draw_without_screen() -> None:
 
 
 def warn_once() -> None:
-    """Lets MuJoCo say each of its warnings once: it has the same ones for every environment that is made."""
+    """Makes MuJoCo print each of its warnings once; otherwise every environment prints the same ones."""
     mujoco: Any = importlib.import_module("mujoco")
     said: set[str] = set()
 
@@ -41,7 +41,7 @@ def warn_once() -> None:
 def bad_setting(
     name: str, settings: Iterable[str], problem: TypeError, makes: Any = None, also: Sequence[str] = ()
 ) -> Exception:
-    """Says which setting the environment, which `makes` makes, does not take; other TypeErrors are its own and pass.
+    """Converts a TypeError about a setting that `makes` does not take into a UserError; other TypeErrors pass.
 
     `also`: settings that are taken before `makes` is called.
     """
@@ -58,7 +58,7 @@ def bad_setting(
 
 
 def _settings_of(makes: Any) -> list[str]:
-    """The names that a callable takes, except for how it is to be rendered."""
+    """The parameters of a callable, except for those that select rendering."""
     try:
         parameters = inspect.signature(makes).parameters.values()
     except (TypeError, ValueError):
@@ -84,7 +84,7 @@ def requires_parameter(makes: Any, name: str) -> bool:
 
 
 def takes_keyword(makes: Any, name: str) -> bool:
-    """Whether a callable accepts a keyword argument of that name, be it as one of any."""
+    """Whether a callable accepts a keyword argument of that name, including by `**kwargs`."""
     try:
         parameters = inspect.signature(makes).parameters.values()
     except (TypeError, ValueError):
@@ -101,7 +101,7 @@ def _parameter(makes: Any, name: str) -> inspect.Parameter | None:
 
 
 def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:
-    """Refuses settings that a callable of the user's does not take, or whose plain annotation says another type."""
+    """Refuses settings that a user's callable does not take, or that do not fit its plain annotation."""
     try:
         signature = inspect.signature(makes)
     except (TypeError, ValueError):
@@ -126,7 +126,7 @@ def check_settings(name: str, makes: Any, settings: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def as_user_errors(name: str, makes: Any, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Around the first construction of an environment: turns what its own code raises into a `UserError`."""
+    """Surrounds the first creation of an environment: converts its exceptions into a `UserError`."""
     try:
         yield
     except (UserError, EnvironmentFailed):
@@ -160,5 +160,5 @@ def missing_dependency(name: str, problem: Exception) -> UserError:
 
 
 def joined_lines(problem: Exception) -> str:
-    """All that an exception says, in one line."""
+    """The message of an exception, in one line."""
     return " ".join(str(problem).split())

@@ -30,7 +30,7 @@ GROUPS: Final = ("kind", "each")
 
 
 class Payoffs(NamedTuple):
-    """What the players receive, by what each of them does: [row's actions, column's actions]."""
+    """The payoffs of both players by their actions: [row's actions, column's actions]."""
 
     row: Any
     column: Any = None  # None: zero-sum
@@ -83,15 +83,15 @@ class MatrixGame:
         The players of a symmetric game share a policy, or each has its own (`groups="each"`).
         """
         if groups not in GROUPS:
-            raise UserError(f"{name}: groups is '{groups}'; wanted kind or each")
+            raise UserError(f"{name}: groups is '{groups}'; expected kind or each")
         if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
-            raise UserError(f"{name}: rounds is {rounds}; wanted a whole number of 1 or more")
+            raise UserError(f"{name}: rounds is {rounds}; expected a whole number of 1 or more")
         row = _matrix(name, "payoff_row", payoff_row)
         column = -row if payoff_column is None else _matrix(name, "payoff_column", payoff_column)
         if row.shape != column.shape:
             raise UserError(
-                f"{name}: payoff_row is {_shape(row)}, payoff_column {_shape(column)}; wanted both as row's actions x "
-                "column's actions"
+                f"{name}: payoff_row is {_shape(row)}, payoff_column {_shape(column)}; expected both as row's actions "
+                "x column's actions"
             )
         self.payoffs = np.stack([row, column])  # [2, row's actions, column's actions]
         self._rounds, self._actions = rounds, row.shape
@@ -140,9 +140,11 @@ def _matrix(name: str, argument: str, given: Any) -> np.ndarray:
     try:
         matrix = np.asarray(given, np.float64)
     except (TypeError, ValueError) as problem:
-        raise UserError(f"{name}: {argument} is no matrix of numbers; wanted rows of equal length") from problem
+        raise UserError(f"{name}: {argument} is no matrix of numbers; expected rows of equal length") from problem
     if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
-        raise UserError(f"{name}: {argument} is {_shape(matrix)}; wanted a matrix of finite numbers, actions x actions")
+        raise UserError(
+            f"{name}: {argument} is {_shape(matrix)}; expected a matrix of finite numbers, actions x actions"
+        )
     return matrix
 
 

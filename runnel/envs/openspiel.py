@@ -28,21 +28,21 @@ from runnel.types import AgentSpec, EnvSpec
 GROUPS: Final = ("kind", "each", "one")
 
 TENSORS: Final = ("information_state", "observation")
-"""What a player may see: all that it has seen and done since the beginning, or what it sees now."""
+"""The tensors that a player may observe: its whole history, or its current observation."""
 
 SEED: Final = "rng_seed"
 """The parameter of games that draw their chance themselves."""
 
 
 KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-"""What a parameter of a game can be."""
+"""The types of a game's parameters, as errors describe them."""
 
 
 class OpenSpielEnvironment:
-    """A game by OpenSpiel's name for it, with its parameters as settings: `kuhn_poker`, `goofspiel`.
+    """A game by its OpenSpiel name, with its parameters as settings: `kuhn_poker`, `goofspiel`.
 
-    Besides those: `observe` chooses a tensor (None: the information state, where the game has it), `groups` says which
-    players share a policy ("kind", "one": all; "each": none), `state` whether observations carry what all players see.
+    Besides those: `observe` selects a tensor (None: the information state, if the game has it), `groups` which players
+    share a policy ("kind", "one": all; "each": none), `state` whether observations carry all players' tensors.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class _Maker:
 
 
 class Table:
-    """One game that is played again and again: a `runnel.envs.team_games.Game`, and its own environment."""
+    """One game that is played repeatedly: a `runnel.envs.team_games.Game`, and its own environment."""
 
     def __init__(self, make: _Maker, observe: str):
         self.environment = self
@@ -140,7 +140,7 @@ class Table:
         pass
 
     def _draw(self) -> None:
-        """Draws what chance decides before the next decision."""
+        """Draws the outcomes of chance nodes before the next decision."""
         while self._played.is_chance_node():
             outcomes, probabilities = zip(*self._played.chance_outcomes(), strict=True)
             drawn = np.searchsorted(np.cumsum(probabilities), self._rng.random(), side="right")
@@ -153,7 +153,7 @@ class Table:
         return [self._played.current_player()]
 
     def _penalties(self, losers: Collection[int], returns: np.ndarray) -> np.ndarray:
-        """[players] rewards that end a game in which somebody did what is not legal."""
+        """[players] the rewards after an illegal move, which ends the game."""
         rewards = np.zeros(len(returns))
         rewards[list(losers)] = self.game.min_utility() - returns[list(losers)]
         if self._zero_sum and len(losers) < len(returns):
@@ -176,7 +176,7 @@ class Table:
 
 
 def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
-    """How the game of that name is loaded, once that has been seen to work."""
+    """Loads the game of that name, once to check it."""
     kinds = {kind.short_name: kind for kind in pyspiel.registered_games()}
     if name not in kinds:
         playable = [known for known, kind in kinds.items() if kind.default_loadable and _tensors(kind)]
@@ -185,7 +185,7 @@ def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
         )
     kind = kinds[name]
     if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
-        raise UserError(f"{title} is a mean-field game; wanted a game of one or more players")
+        raise UserError(f"{title} is a mean-field game; expected a game of one or more players")
     known = dict(kind.parameter_specification)
     if _draws_itself(kind) and known.pop(SEED, None) is None and kind.default_loadable:
         raise UserError(f"{title} draws chance events itself, without a seed: its episodes cannot be replayed")
@@ -196,10 +196,10 @@ def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
             settings[setting] = float(value)
         elif type(known[setting]) in KINDS and type(value) is not type(known[setting]):
             wanted = KINDS[type(known[setting])]
-            raise UserError(f"{title}: {setting} is {value!r}; wanted {wanted}, like {known[setting]!r}")
+            raise UserError(f"{title}: {setting} is {value!r}; expected {wanted}, like {known[setting]!r}")
     if not kind.min_num_players <= settings.get("players", kind.min_num_players) <= kind.max_num_players:
         raise UserError(
-            f"{title}: players is {settings['players']}; wanted {kind.min_num_players} to {kind.max_num_players}"
+            f"{title}: players is {settings['players']}; expected {kind.min_num_players} to {kind.max_num_players}"
         )
     make = _Maker(name, settings)
     try:
@@ -211,7 +211,7 @@ def _find(title: str, name: str, settings: dict[str, Any]) -> _Maker:
 
 
 def _draws_itself(kind: Any) -> bool:
-    """Whether a game does not show its chance; it is then made anew for every episode, with a seed."""
+    """Whether a game hides its chance nodes; a new game with a seed is then created for every episode."""
     return kind.chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC
 
 
@@ -220,11 +220,11 @@ def _tensors(kind: Any) -> list[str]:
 
 
 def _tensor(title: str, game: Any, observe: str | None) -> str:
-    """Which tensor the players see."""
+    """The tensor that players observe."""
     provided = [tensor for tensor in _tensors(game.get_type()) if _has_shape(game, tensor)]
     if not provided:
         raise UserError(
-            f"{title} has no tensor that a player could see; wanted a game with one of {', '.join(TENSORS)}"
+            f"{title} has no tensor that a player could see; expected a game with one of {', '.join(TENSORS)}"
         )
     if observe is None:
         return provided[0]
@@ -234,7 +234,7 @@ def _tensor(title: str, game: Any, observe: str | None) -> str:
 
 
 def _has_shape(game: Any, tensor: str) -> bool:
-    """Whether a game has a tensor that it says it has."""
+    """Whether a game really has a tensor that it announces."""
     try:
         getattr(game, f"{tensor}_tensor_shape")()
     except pyspiel.SpielError:

@@ -36,10 +36,10 @@ TOGETHER = ("mpe2.", "butterfly.cooperative_pong", "butterfly.pistonball", "clas
 class PettingZooEnvironment:
     """An environment by the name of its module: `mpe2.simple_spread_v3`, `classic.tictactoe_v3`, `my.module`.
 
-    The module has `parallel_env`, or, where agents act in turns, `env`; they are given the settings. Besides those:
-    `groups` says which agents share a policy ("kind": one name before the number, and equal spaces; "each": none;
-    "one": all), `state` whether observations carry the whole state, and `active` whether they say who acts (None: where
-    agents act in turns, or may die or arrive).
+    The module has `parallel_env`, or, where agents act in turns, `env`; these receive the settings. Besides those:
+    `groups` decides which agents share a policy ("kind": one name before the number, and equal spaces; "each": none;
+    "one": all), `state` whether observations carry the whole state, and `active` whether they mark the agents that act
+    (None: where agents act in turns, or may die or arrive).
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class PettingZooEnvironment:
         if render and "rgb_array" not in modes:
             world.close()
             raise UserError(
-                f"{self._name} cannot be rendered: wanted render mode 'rgb_array', "
+                f"{self._name} cannot be rendered: expected render mode 'rgb_array', "
                 + (f"its metadata has {', '.join(modes)}" if modes else "its metadata has no render_modes")
             )
         return self._made_from.play(world)
 
 
 def _first(probe: Game, name: str) -> Moment:
-    """What a new environment shows at first: part of what it is stands only there."""
+    """The first reset of a new environment, which parts of its spec are read from."""
     try:
         return probe.reset(0)
     except KeyboardInterrupt:
@@ -123,7 +123,7 @@ class _MadeFrom(NamedTuple):
 
 
 def _find(name: str) -> _MadeFrom:
-    """Where an environment comes from: PettingZoo's registry, where it has one, or a module."""
+    """Finds an environment's maker in PettingZoo's registry, if it has one, or in a module."""
     for kind, play in (("parallel", Parallel), ("aec", Turns)):
         if registered := _registry(kind).get(name):
             return _MadeFrom(partial(cast(Any, pettingzoo).make, kind, registered), play)
@@ -158,7 +158,7 @@ def _registry(kind: str = "aec") -> dict[str, str]:
 
 def _module(name: str) -> Any:
     if name.partition(".")[0] in serialization.STANDARD:
-        raise UserError(f"pettingzoo:{name} is of Python's standard library; wanted a module with environments")
+        raise UserError(f"pettingzoo:{name} is of Python's standard library; expected a module with environments")
     named_modules.name(name)
     paths = (name, f"pettingzoo.{name}")
     for path in reversed(paths) if name.partition(".")[0] in FAMILIES else paths:
@@ -179,13 +179,13 @@ def known_names() -> set[str]:
 
 
 def maker_of(name: str) -> Any:
-    """What takes the settings of an environment: its bare class, where its module has one, as PettingZoo's have."""
+    """The callable that takes an environment's settings: the bare class, which PettingZoo's modules have."""
     module = _module(name.removeprefix("pettingzoo."))
     return next((found for key in ("raw_env", "parallel_env", "env") if (found := getattr(module, key, None))), None)
 
 
 def _known(name: str) -> set[str]:
-    """Names that may have been meant: PettingZoo's own, mpe2's, and those beside it in its package."""
+    """Suggestions for a name: PettingZoo's, mpe2's, and those beside it in its package."""
     known, package = set(_registry()), name.partition(".")[0]
     for path in {"mpe2", package, f"pettingzoo.{package}"}:
         if (found := importlib.util.find_spec(path)) and found.submodule_search_locations:
@@ -205,7 +205,7 @@ def _missing(name: str, problem: ImportError) -> UserError:
 def _agents(world: Any, name: str) -> list[Agent]:
     if not (agents := getattr(world, "possible_agents", None)):
         raise UserError(
-            f"{name} does not say which agents it can have: wanted `possible_agents`, a list, found "
+            f"{name} does not say which agents it can have: expected `possible_agents`, a list, found "
             f"{'none' if agents is None else agents}"
         )
     return list(agents)

@@ -1,4 +1,4 @@
-"""The two ways in which PettingZoo's environments are stepped, all agents at once and in turns, as one."""
+"""Steps both kinds of PettingZoo's environments, parallel and turn-based, through one interface."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Turns:
     def step(self, actions: Mapping[Agent, Any]) -> Moment:
         game = self.environment
         game.step(actions[game.agent_selection])
-        # What this step gave. `_cumulative_rewards` is what an agent has gathered since its own last turn, and would
+        # The rewards of this step. `_cumulative_rewards` sums an agent's rewards since its own last turn, and would
         # reach the loser of a game only in a turn that it no longer has.
         rewards, terminations = dict(game.rewards), dict(game.terminations)
         observations = self._observations()
@@ -66,7 +66,7 @@ class Turns:
         return self.environment.terminations[agent] or self.environment.truncations[agent]
 
     def _bury(self) -> bool:
-        """Takes the turns of agents that have died, which do nothing but leave; gives whether there were any."""
+        """Takes the final turns of agents that have died, in which they only leave; returns whether there were any."""
         game, buried = self.environment, False
         for _ in range(len(game.agents)):
             if not game.agents or not self._is_dead(game.agent_selection):
@@ -89,9 +89,9 @@ def _moment(
 
 
 def _strip(environment: Any) -> Any:
-    """Without the wrappers that only check how the environment is used: it is used rightly.
+    """Removes the wrappers that only check the use of the environment.
 
-    They stand before every look at an attribute, and are a third of the time of a step of mpe2.
+    They intercept every attribute access, and take a third of the time of a step of mpe2.
     """
     environment = _needed(environment)
     outer = environment

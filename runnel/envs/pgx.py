@@ -62,9 +62,9 @@ class PgxEnvironment:
         """
         self._title = f"pgx:{name}"
         if groups not in GROUPS:
-            raise UserError(f"{self._title}: groups is '{groups}'; wanted kind, each or one")
+            raise UserError(f"{self._title}: groups is '{groups}'; expected kind, each or one")
         if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
-            raise UserError(f"{self._title}: max_steps is {max_steps}; wanted a whole number of 1 or more")
+            raise UserError(f"{self._title}: max_steps is {max_steps}; expected a whole number of 1 or more")
         with _scope():
             self._game = _make(self._title, name, settings)
             first = jax.eval_shape(self._game.init, _key())
@@ -109,20 +109,20 @@ class PgxEnvironment:
             return _arrays(self._game.init(key).replace(observation=()))
 
     def _move(self, inner: PyTree, action: Array, key: Array) -> PyTree:
-        """pgx's own step. What it observes is dropped, and so never computed: every player has its own view."""
+        """pgx's own step. Its observation is dropped, and so never computed: each player's view is computed here."""
         with _scope():
             shown = inner.replace(observation=jnp.zeros(self._blank.shape, self._blank.dtype))
             return _arrays(self._game.step(shown, action, key).replace(observation=()))
 
     def _move_of(self, inner: PyTree, action: PyTree) -> Array:
-        """[] what the player to move does; what the others do is ignored."""
+        """[] the action of the player to move; the others' are ignored."""
         if self._each:
             action = jnp.stack([action[name] for name in self._names])
         chosen = jnp.asarray(action, jnp.int32).reshape(self._players)[inner.current_player]
         return jnp.clip(chosen, 0, self._action.n - 1)
 
     def _observe(self, inner: PyTree, ended: Array) -> PyTree:
-        """[players, ...] what each sees, may do, and whether it has the turn."""
+        """[players, ...] each player's observation, mask and turn."""
         players = jnp.arange(self._players, dtype=jnp.int32)
         with _scope():
             seen = jax.vmap(lambda player: self._game.observe(inner, player))(players)
@@ -132,7 +132,7 @@ class PgxEnvironment:
         return parted(_plain(seen), inner.legal_action_mask | ~active[:, None], active)
 
     def _by_group(self, rows: PyTree) -> PyTree:
-        """[players, ...] as the groups have it."""
+        """[players, ...] values, divided by group."""
         if self._each:
             return {name: jax.tree.map(lambda row, k=k: row[k], rows) for k, name in enumerate(self._names)}
         return rows if self._players > 1 else jax.tree.map(lambda row: row[0], rows)
@@ -146,7 +146,7 @@ class PgxEnvironment:
         return {"player": AgentSpec(observation, self._action, self._players, self._names)}
 
     def _observation_spec(self) -> Space:
-        """Of one player."""
+        """The space of one player's observation."""
 
         def observed(key: Array) -> PyTree:
             return self._observe(self._init(key), jnp.zeros((), jnp.bool))
@@ -194,7 +194,7 @@ def _key() -> PyTree:
 
 @contextmanager
 def _scope() -> Iterator[None]:
-    """In which pgx is traced: its arrays have 32 bits, and it warns of every look at a player that waits."""
+    """The context in which pgx is traced: with 32-bit arrays, and without its warnings about waiting players."""
     with warnings.catch_warnings(), jax.enable_x64(False):
         warnings.simplefilter("ignore")
         yield

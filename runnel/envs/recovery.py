@@ -1,7 +1,7 @@
-"""What an adapter needs to go on after an environment failed: faults in words, kept for the run, and a budget.
+"""Failures of host environments: checks of results, a log of failures, and a limit on their number.
 
-The rule for values is the same for every family of host environments. NaN in an observation, and a reward that is not
-finite in the type in which it is kept, are failures; infinite observations pass; what is no real number is refused.
+All families of host environments have the same rules. NaN in an observation, and a reward that is not finite in its
+dtype, are failures; infinite observations pass; a value that is no real number is refused.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from runnel.errors import EnvironmentFailed, a
 from runnel.system.exits import Exited
 
 MOST_IN_A_ROW: Final = 10
-"""So many failures of one environment without a step that worked in between end the run."""
+"""Consecutive failures of one environment, without a successful step in between, that end the run."""
 
 WINDOW_STEPS: Final = 200
-"""More failures than half of these, the latest steps of one environment, end it too."""
+"""More failures than half of this, within this many latest steps of one environment, also end the run."""
 
 KEPT: Final = 1000
-"""Failures that were not fetched; beyond this the oldest are forgotten."""
+"""The most failures kept until they are fetched; beyond this the oldest are dropped."""
 
 LONGEST_TRACEBACK: Final = 4000  # characters
 LONGEST_LINE: Final = 300
 
 
 class EnvironmentFault(NamedTuple):
-    """What was wrong with one call of an environment."""
+    """A failed call of an environment: an exception, or an invalid result."""
 
     what: str  # in one line
     traceback: str = ""
-    misfit: bool = False  # it gave a thing of another kind or shape than its spaces say
+    misfit: bool = False  # its result does not fit its spaces
     hint: str = "correct the environment's observation_space"  # what to do where the first reset does not fit
 
 
 def raised(call: str, problem: BaseException) -> EnvironmentFault:
-    """The environment's own exception. As text: kept, it would hold on to all that the environment is."""
+    """The fault of an exception, as text, because the exception itself would keep the environment alive."""
     line = traceback.format_exception_only(problem)[0]
     what = f"called {problem}" if isinstance(problem, Exited) else f"raised {line}"
     inner = problem.__traceback__ and problem.__traceback__.tb_next  # without our own call
@@ -50,18 +50,20 @@ def raised(call: str, problem: BaseException) -> EnvironmentFault:
 
 
 def fault_of_reset(result: Any, observations: Observations) -> EnvironmentFault | None:
-    """What is wrong with what `reset` gave."""
+    """The fault of a `reset` result; None if it is valid."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         hint = "return `observation, {}` from reset"
-        return EnvironmentFault(f"reset returned {_words(result)}, wanted (observation, info)", misfit=True, hint=hint)
+        return EnvironmentFault(
+            f"reset returned {_words(result)}, expected (observation, info)", misfit=True, hint=hint
+        )
     return fault_of_observation("reset", result[0], observations)
 
 
 def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) -> EnvironmentFault | None:
-    """What is wrong with what `step` gave; `rewards` is the type in which rewards are kept."""
+    """The fault of a `step` result; None if it is valid. `rewards` is the dtype of stored rewards."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
-        return EnvironmentFault(f"step returned {_words(result)}, wanted {wanted}", misfit=True)
+        return EnvironmentFault(f"step returned {_words(result)}, expected {wanted}", misfit=True)
     observation, reward, *ends, _ = result
     if fault := fault_of_observation("step", observation, observations):
         return fault
@@ -71,20 +73,20 @@ def fault_of_step(result: Any, observations: Observations, rewards: np.dtype) ->
         [bool(end) for end in ends]
     except Exception:
         found = " and ".join(map(_words, ends))
-        return EnvironmentFault(f"step returned {found} as terminated and truncated, wanted booleans", misfit=True)
+        return EnvironmentFault(f"step returned {found} as terminated and truncated, expected booleans", misfit=True)
     return None
 
 
 def fault_of_observation(call: str, observation: Any, observations: Observations) -> EnvironmentFault | None:
-    """What is wrong with an observation that `call` gave."""
+    """The fault of an observation that `call` returned; None if it is valid."""
     if misfit := observations.misfit(observation):
         return EnvironmentFault(_one_line(f"{call} returned {misfit}"), misfit=True)
     return EnvironmentFault(f"{call} returned NaN in its observation") if observations.has_nan(observation) else None
 
 
 def fault_of_reward(reward: Any, dtype: np.dtype) -> EnvironmentFault | None:
-    """What is wrong with a reward that `step` gave, and that is to be kept as `dtype`."""
-    misfit = EnvironmentFault(f"step returned {_words(reward)} as its reward, wanted a number", misfit=True)
+    """The fault of a reward to be stored as `dtype`; None if it is valid."""
+    misfit = EnvironmentFault(f"step returned {_words(reward)} as its reward, expected a number", misfit=True)
     if isinstance(reward, str | bytes) or np.iscomplexobj(reward) or getattr(reward, "shape", ()):
         return misfit  # an array of one element is no number: it does not fit among the others'
     try:
@@ -96,7 +98,7 @@ def fault_of_reward(reward: Any, dtype: np.dtype) -> EnvironmentFault | None:
     if math.isnan(value):
         return EnvironmentFault("step returned NaN as its reward")
     if math.isinf(value):
-        return EnvironmentFault(f"step returned {value} as its reward, wanted a finite number")
+        return EnvironmentFault(f"step returned {value} as its reward, expected a finite number")
     if abs(value) > LARGEST[dtype]:
         return EnvironmentFault(f"step returned {value} as its reward, which is infinite as {dtype}")
     return None
@@ -112,13 +114,13 @@ class Failures:
         self._clocks: list[deque[int]] = [deque() for _ in range(columns)]  # when each failed, in the window
 
     def forget(self) -> None:
-        """The environments begin again: what counted against them counts no more."""
+        """Resets the counts of failures when the environments begin again."""
         self._in_a_row = [0] * len(self._in_a_row)
         for clocks in self._clocks:
             clocks.clear()
 
     def add(self, failure: Failure, clock: int, stepping: bool) -> None:
-        """One failed at the vector's step `clock`: in the step itself, or in what came after it."""
+        """Records a failure at the vector's step `clock`: in the step itself if `stepping`, or after it."""
         self._kept.append(failure)
         clocks = self._clocks[failure.row]
         # The latest step that can have worked is the one before, or, where this was no step, the one just done.
@@ -133,7 +135,7 @@ class Failures:
             raise self._too_many(failure, f"{len(clocks)} times in its last {WINDOW_STEPS} steps")
 
     def fetch(self) -> list[Failure]:
-        """All that were kept, once."""
+        """Returns all of them, and clears them."""
         kept = list(self._kept)
         self._kept.clear()
         return kept
@@ -148,7 +150,7 @@ class Failures:
 
 
 def _words(value: Any) -> str:
-    """What a value is, without showing all of it."""
+    """Describes a value by its type and shape."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     shape = getattr(value, "shape", None)

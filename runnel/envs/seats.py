@@ -1,8 +1,8 @@
-"""Seats of a symmetric game by setting, for any host environment, and what its counterpart in JAX shares.
+"""The `learning_seats` setting, for host environments of a symmetric game; shared with `seats_jax`.
 
-`--set env.learning_seats=1` divides the only group of an environment, whose agents are alike, into two: those in the
-first seats keep the group's name and learn, and the others are the group `opponent`. Who sits where changes from
-episode to episode, so that a policy learns to play every seat. No JAX is imported here.
+`--set env.learning_seats=1` divides the only group of an environment, whose agents are alike, into two: the agents in
+the first seats keep the group's name and learn, and the others form the group `opponent`. Players rotate through the
+seats from episode to episode, so that a policy learns to play every seat. No JAX is imported here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from runnel.errors import UserError
 from runnel.types import AgentSpec, EnvSpec, PyTree, zeros
 
 SETTING: Final = "learning_seats"
-"""The name of the setting, of every environment that has no such setting of its own."""
+"""The name of the setting, unless an environment has its own setting of that name."""
 
 OPPONENT: Final = "opponent"
-"""The group of those that do not learn."""
+"""The group of the agents that do not learn."""
 
 
 def checked(value: Any) -> int:
@@ -39,7 +39,7 @@ def checked(value: Any) -> int:
 
 
 def seated_spec(spec: EnvSpec, seats: int) -> EnvSpec:
-    """The spec of an environment of which so many seats learn."""
+    """The spec of an environment with `seats` seats that learn."""
     wanted = f"opponents, or env.{SETTING}={seats}: {spec.name}"
     if len(spec.groups) != 1:
         names = ", ".join(spec.groups)
@@ -61,7 +61,7 @@ def seated_spec(spec: EnvSpec, seats: int) -> EnvSpec:
 
 
 class SeatedEnvironment(HostWrapper):
-    """A host environment of which some seats learn."""
+    """A host environment in which some seats learn."""
 
     def __init__(self, environment: HostEnvironment, seats: int):
         super().__init__(environment, seated_spec(environment.spec, seats))
@@ -118,7 +118,7 @@ class SeatedVector(VectorWrapper):
         return cut
 
     def _order(self, episode: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """[..., players] the player in each seat: those that learn come first."""
+        """[..., players] the player in each seat, learning seats first."""
         return (np.arange(self._players) + (episode + index)[..., None]) % self._players
 
     def _seating(self, episodes: np.ndarray) -> dict[str, np.ndarray]:
@@ -127,7 +127,7 @@ class SeatedVector(VectorWrapper):
         return {self._group: rows[:, : self._seats], OPPONENT: rows[:, self._seats :]}
 
     def _show(self, source: PyTree, target: dict[str, PyTree], envs: np.ndarray | None = None) -> None:
-        """Copies what the players of all environments, or of some, see to where their groups see it."""
+        """Copies the players' observations, of all environments or of some, to their groups' rows."""
         for group, rows in self._rows.items():
             own = slice(None) if envs is None else envs.repeat(rows.shape[1])
             copy_rows(source, rows.ravel()[own], target[group], own)

@@ -1,4 +1,4 @@
-"""Seats of symmetric JAX environments: who sits where is a part of an environment's state. See `runnel.envs.seats`."""
+"""The `learning_seats` setting for JAX environments; the seating is part of the state. See `runnel.envs.seats`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runnel.envs.wrappers import JaxWrapper
 from runnel.types import Array, PyTree
 
 SEATS_KEY = 0x5EA7
-"""Folded into the key of a reset: the environment draws its own numbers as it does without seats."""
+"""Folded into the key of a reset, so that the environment draws the same numbers as without seats."""
 
 
 class SeatedState(NamedTuple):
@@ -24,7 +24,7 @@ class SeatedState(NamedTuple):
 
 
 class SeatedJaxEnvironment(JaxWrapper):
-    """A JAX environment of which some seats learn."""
+    """A JAX environment in which some seats learn."""
 
     def __init__(self, environment: JaxEnvironment, seats: int):
         super().__init__(environment, seated_spec(environment.spec, seats))
@@ -53,7 +53,7 @@ class SeatedJaxEnvironment(JaxWrapper):
         return self.spec.groups[group].agents
 
     def _by_group(self, value: PyTree, order: Array) -> dict[str, PyTree]:
-        """What all players have, [players, ...], as each group has it."""
+        """The values of all players, [players, ...], divided by group."""
         seats = {self._group: order[: self.seats], OPPONENT: order[self.seats :]}
 
         def take(x: Array, players: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces in Runnel's words, and the values of the one as values of the other.
+"""Converts Gymnasium's spaces to Runnel's, and values between the two.
 
 Every adapter whose environments describe themselves with `gymnasium.spaces` uses this; it imports no JAX.
 """
@@ -21,18 +21,18 @@ LARGEST = {np.dtype(real): float(np.finfo(real).max) for real in (np.float32, np
 """The largest finite number of the types in which rewards are kept."""
 
 SMALL = 256
-"""Up to so many elements, one assignment of all rows (it copies twice) is faster than one a row."""
+"""The number of elements up to which one assignment of all rows (two copies) is faster than one per row."""
 
 OWN = ", in a function of your own, and name that: `package.module:callable`"
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
 
 
 class Observations(NamedTuple):
-    """How a vector keeps the observations of one environment family, in trees of arrays with one row an environment.
+    """Stores observations of one environment family in trees of arrays, one row per environment.
 
-    `write(rows, values)` copies one observation an environment into rows 0, 1, ..., and gives them again as a copy that
-    the vector can keep; `write_row(rows, row, value)` copies one. Both raise, before they write, where a value does not
-    fit or holds a NaN; `misfit` and `has_nan` distinguish the two.
+    `write(rows, values)` copies one observation per environment into rows 0, 1, ..., and returns a copy of them that
+    the vector can keep; `write_row(rows, row, value)` copies one. Both raise, before they write, if a value does not
+    fit or contains a NaN; `misfit` and `has_nan` distinguish the two.
     """
 
     space: Space
@@ -45,7 +45,7 @@ class Observations(NamedTuple):
 
 
 class Actions(NamedTuple):
-    """How a vector acts: `unpack(rows)` gives each environment's action as that environment wants it."""
+    """The action space of a group; `unpack(rows)` yields each environment's action in the environment's own format."""
 
     space: Leaf
     unpack: Callable[[np.ndarray], Iterable[Any]]
@@ -55,7 +55,7 @@ _Functions = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], C
 
 
 class _Part(NamedTuple):
-    """One leaf of an observation: where it lies in the tree, what it should be, and what to take off it."""
+    """One leaf of an observation: its place in the tree, its type, and its offset."""
 
     path: tuple[str | int, ...]
     leaf: Leaf
@@ -71,15 +71,15 @@ class _Part(NamedTuple):
         return value if self.start is None else np.subtract(value, self.start)
 
     def misfit(self, value: Any) -> str:
-        """In words what is wrong with this part of an observation, or nothing."""
+        """Describes the misfit of this part of an observation; empty if it fits."""
         try:
             found = np.asarray(self.number(value))
         except Exception as problem:  # not the tree it should be, or no array: anything can be in there
             return f"{self._name} that is not of its observation_space ({type(problem).__name__}: {problem})"
         if found.shape != self.leaf.shape:
-            return f"{self._name} of shape {found.shape}, its observation_space says {self.leaf.shape}"
+            return f"{self._name} of shape {found.shape}, its observation_space expects {self.leaf.shape}"
         if found.dtype.kind not in REAL:
-            return f"{self._name} of {found.dtype}, its observation_space says {self.leaf.dtype}"
+            return f"{self._name} of {found.dtype}, its observation_space expects {self.leaf.dtype}"
         return ""
 
     @property
@@ -133,7 +133,7 @@ def _of_tree(described: Space, parts: Sequence[_Part]) -> _Functions:
 
 
 def _of_array(leaf: Leaf) -> _Functions:
-    """The same where an observation is one array, as most are: quicker."""
+    """The functions for an observation that is a single array, as most are: faster."""
     shape, dtype = leaf.shape, leaf.dtype
 
     def write_small(rows: np.ndarray, values: Sequence[Any]) -> np.ndarray:
@@ -161,7 +161,7 @@ def _of_array(leaf: Leaf) -> _Functions:
 
 
 def _checked(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The value as an array, or ValueError: one of another shape would be broadcast into its row, unseen."""
+    """The value as an array; raises ValueError for another shape, which NumPy would broadcast silently."""
     array = np.asarray(value)
     kind = array.dtype.kind
     if array.shape != shape or kind not in REAL or (kind == "f" and has_nan(array)):
@@ -170,7 +170,7 @@ def _checked(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def has_nan(array: np.ndarray) -> bool:
-    """Whether one of the numbers is NaN; four times as quick as `np.isnan(array).any()` on a small array."""
+    """Whether the array contains NaN; four times as fast as `np.isnan(array).any()` on a small array."""
     if array.dtype.kind != "f" or not array.size:
         return False
     largest = array.item(array.argmax())  # NaN counts as the largest
@@ -207,7 +207,7 @@ def actions(space: spaces.Space, name: str) -> Actions:
 
 
 def native_format(observation: spaces.Space, action: spaces.Space, name: str) -> NativeFormat:
-    """How the environment called `name` writes what `observations` and `actions` convert."""
+    """The native format of the environment called `name`, from which `observations` and `actions` convert."""
     starts = _parts(observation, _observation_space(observation, name))
     shape, start = action.shape or (), np.asarray(getattr(action, "start", 0))
     return NativeFormat(
@@ -216,7 +216,7 @@ def native_format(observation: spaces.Space, action: spaces.Space, name: str) ->
 
 
 def _unpack_integers(shape: tuple[int, ...], dtype: Any, start: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """NumPy scalars and rows, as the space's own `sample` gives: `contains` is slower on plain ints."""
+    """Returns NumPy scalars and rows, like the space's own `sample`: `contains` is slower on plain ints."""
     dtype = np.dtype(dtype)
     start = np.asarray(start, dtype)
 
@@ -230,7 +230,7 @@ def _unpack_integers(shape: tuple[int, ...], dtype: Any, start: Any) -> Callable
 
 
 def _unpack_reals(space: spaces.Box) -> Callable[[np.ndarray], Iterable[Any]]:
-    """Clips to the bounds here, at the environment's door: the trajectory keeps what the policy did."""
+    """Clips to the bounds in the adapter: the trajectory keeps the policy's action."""
     whole = not np.issubdtype(space.dtype, np.floating)
     low, high = (bound.astype(np.float64) if whole else bound for bound in (space.low, space.high))
 

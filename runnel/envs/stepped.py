@@ -1,4 +1,4 @@
-"""A JAX environment driven from the host, one step at a time: for evaluation, and where tracing is no choice.
+"""Steps a JAX environment from the host, one step at a time: for evaluation, and where it cannot be traced.
 
 It draws the very numbers that a traced rollout draws (`runnel.ops.random`), and begins episodes in the same
 place (`runnel.ops.autoreset`), so both see the same episodes.
@@ -38,7 +38,7 @@ class Stepped:
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> SteppedVector:
         if render and not hasattr(self.environment, "render"):
-            raise UserError(f"{self.spec.name} cannot be rendered: wanted a method `render(state)`, found none")
+            raise UserError(f"{self.spec.name} cannot be rendered: expected a method `render(state)`, found none")
         return SteppedVector(self.environment, self._programs, indices, seed)
 
 
@@ -49,7 +49,7 @@ class _Programs(NamedTuple):
 
 
 class SteppedState(NamedTuple):
-    """All that a `SteppedVector` is: what to keep in order to go on from here."""
+    """The whole state of a `SteppedVector`; restoring it continues from this step."""
 
     environment: PyTree  # [n, ...] the environments' own state
     observation: PyTree  # [n, ...] what they show now
@@ -102,10 +102,10 @@ class SteppedVector:
     def restore(
         self, episodes: Sequence[Episode], observation: dict[str, PyTree], step: int | None = None
     ) -> np.ndarray:
-        """As `HostVector.restore`; `step` is how many steps the run had taken.
+        """As `HostVector.restore`; `step` is the number of steps that the run had taken.
 
-        It names the keys the episodes began and went on with. It can be left out while any of them is the
-        first of its environment, for that one has lasted as long as the run.
+        The keys of resets and steps depend on it. It can be omitted while any environment is in its first episode,
+        whose length equals it.
         """
         if step is None:
             step = next((_length(episode) for episode in episodes if episode.number == 0), None)
@@ -129,7 +129,7 @@ class SteppedVector:
         return self._ended.fetch()
 
     def show(self, observation: dict[str, PyTree]) -> None:
-        """Writes what the environments show now."""
+        """Writes the current observations."""
         self._write(observation, self.state.observation)
 
     def render(self, row: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a host environment of several agents is to the vector that steps it. No JAX is imported here."""
+"""The interface between a vector and a host environment of several agents. No JAX is imported here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 Agent = Any
-"""What an environment calls an agent: text, nearly always."""
+"""An environment's identifier of an agent, nearly always text."""
 
 
 class Moment(NamedTuple):
-    """Where an environment stands after a reset or a step; dicts are by agent, and need not have all of them."""
+    """The result of a reset or a step; dicts are by agent, and need not have all of them."""
 
     observations: Mapping[Agent, Any]  # of those that are there, and of those that died with this step
     infos: Mapping[Agent, Mapping[str, Any]]

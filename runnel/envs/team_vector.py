@@ -1,4 +1,4 @@
-"""Environments of several agents stepped one after the other, agents in rows by group. No JAX is imported here."""
+"""A vector of environments with several agents, stepped one after the other. No JAX is imported here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runnel.types import PyTree, space_map, zeros
 
 
 class _Played(NamedTuple):
-    """What a step gave, by group, and whether the episode ended with it."""
+    """The result of a step, by group, and whether the episode ended with it."""
 
     shown: dict[str, PyTree]  # [agents, ...]
     rewards: dict[str, np.ndarray]  # [agents]
@@ -40,7 +40,7 @@ class TeamVector(RecoveringVector[Game]):
         teams: Mapping[str, Team],
         state: State | None,
     ):
-        """`state` reads the whole state off an environment and what it gave, where observations carry it."""
+        """`state` reads the whole state from an environment and its result, if observations carry it."""
         super().__init__(name, make, indices, seed)
         self._teams, self._state = teams, state
         self._agents = {agent for team in teams.values() for agent in team.agents}
@@ -111,7 +111,7 @@ class TeamVector(RecoveringVector[Game]):
         return None
 
     def _end(self, row: int, played: _Played, out: HostStep) -> None:
-        """What is shown is an episode's last observation; shows the next one's first."""
+        """Records the current observation as an episode's last one, and shows the first of the next."""
         out.terminated[row] = played.terminated
         out.truncated[row] = not played.terminated
         self._copy(self._of_row(out.last_observation, row), self._seats[row])
@@ -122,7 +122,8 @@ class TeamVector(RecoveringVector[Game]):
         self._copy(self._of_row(out.observation, row), self._seats[row])
 
     def _metrics(self, given: Mapping[Agent, Any]) -> dict[str, float]:
-        """What the agents' infos report of an episode that has ended; of a group, the mean over those that say so."""
+        """Metrics of an episode that has ended, from the agents' infos: by group, the mean over agents that report
+        them."""
         own = {
             group: infos.means(given[agent] for agent in team.agents if agent in given)
             for group, team in self._teams.items()
@@ -130,7 +131,7 @@ class TeamVector(RecoveringVector[Game]):
         return infos.by_group(own)
 
     def _choices(self, actions: Mapping[str, np.ndarray], rows: int) -> list[dict[Agent, Any]]:
-        """What the agents of each environment do."""
+        """The actions of each environment, by agent."""
         chosen: list[dict[Agent, Any]] = [{} for _ in range(rows)]
         for group, team in self._teams.items():
             each = iter(team.actions.unpack(actions[group]))
@@ -142,7 +143,7 @@ class TeamVector(RecoveringVector[Game]):
         return self._read(row, "step", chosen)
 
     def _read(self, row: int, call: str, argument: Any) -> _Played | EnvironmentFault:
-        """What a call of an environment gave, in rows; or what was wrong with it."""
+        """The result of a call of an environment, in rows by group; or its fault."""
         given = self._try(row, call, self._call, row, call, argument)
         if isinstance(given, EnvironmentFault):
             return given
@@ -173,7 +174,7 @@ class TeamVector(RecoveringVector[Game]):
         return moment, None if self._state is None else self._state(game.environment, moment)
 
     def _fault(self, call: str, moment: Moment, state: np.ndarray | None) -> EnvironmentFault | None:
-        """What is wrong with what one of the agents was given."""
+        """The first fault in the observations and rewards of the agents."""
         for team in self._teams.values():
             with contextlib.suppress(Exception):  # values that cannot even be described: the exception is reported
                 given = zip(team.agents, team.shown(moment, state), team.rewards(moment), strict=True)
@@ -193,7 +194,7 @@ class TeamVector(RecoveringVector[Game]):
             team.observations.copy(to[group], rows[group])
 
     def _places(self, environments: int) -> dict[str, PyTree]:
-        """Where so many environments' observations have room."""
+        """Arrays for the observations of `environments` environments."""
         return {
             group: zeros(team.observations.space, environments * len(team.agents))
             for group, team in self._teams.items()

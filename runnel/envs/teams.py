@@ -1,4 +1,4 @@
-"""Groups of agents that share a policy, and how what they are shown is written down. No JAX is imported here."""
+"""Groups of agents that share a policy, and their observations in rows. No JAX is imported here."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from runnel.types import DEFAULT_GROUP, Discrete, MultiDiscrete, NativeFormat
 MASK = "action_mask"
 
 Split = Callable[[Any, Mapping[str, Any]], tuple[Any, Any]]
-"""(observation, info) -> what the agent sees, and the mask of its actions or None."""
+"""(observation, info) -> the agent's observation, and its action mask or None."""
 
 State = Callable[[Any, Moment], np.ndarray]
-"""(environment, what it gave) -> its whole state, `[s]`."""
+"""(environment, its result) -> its whole state, `[s]`."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """A group of agents that are alike, and how what they see and do is written down."""
+    """A group of agents that are alike, and the conversion of their observations and actions."""
 
     agents: tuple[Agent, ...]
     observations: spaces.Observations  # with all the parts they have
@@ -41,7 +41,7 @@ class Team:
     native: NativeFormat
 
     def shown(self, moment: Moment, state: np.ndarray | None) -> list[Any]:
-        """What each agent is shown."""
+        """The observation of each agent."""
         return [self._shown(agent, moment, state) for agent in self.agents]
 
     def rewards(self, moment: Moment) -> list[Any]:
@@ -62,7 +62,7 @@ class Team:
 
 
 class Sight(NamedTuple):
-    """What one agent sees and does, in its environment's words."""
+    """The observation and action of one agent, as spaces of its environment."""
 
     seen: gymnasium.Space
     action: gymnasium.Space
@@ -77,7 +77,7 @@ class Sight(NamedTuple):
 
 
 def sight_of(world: Any, agent: Agent, moment: Moment) -> Sight:
-    """Masks are part of the observation, or stand in the info that comes with it."""
+    """Reads an agent's spaces; its mask is part of the observation, or in the info beside it."""
     space, action = world.observation_space(agent), world.action_space(agent)
     if isinstance(space, gymnasium.spaces.Dict) and MASK in space.spaces:
         rest = {key: part for key, part in space.spaces.items() if key != MASK}
@@ -159,17 +159,19 @@ def _booleans(shape: tuple[int, ...]) -> gymnasium.spaces.Box:
 
 
 def _choices(actions: spaces.Actions, name: str) -> int:
-    """How many booleans a mask has."""
+    """The number of booleans in a mask."""
     match actions.space:
         case Discrete(n):
             return n
         case MultiDiscrete(sizes):
             return sum(sizes)
-    raise UserError(f"{name} has a mask for its actions, which are no whole numbers; wanted Discrete or MultiDiscrete")
+    raise UserError(
+        f"{name} has a mask for its actions, which are no whole numbers; expected Discrete or MultiDiscrete"
+    )
 
 
 def _blank(space: gymnasium.Space) -> Any:
-    """What is written as zeros."""
+    """The value that is written for an absent agent, zeros in Runnel's format."""
     match space:
         case gymnasium.spaces.Dict():
             return {key: _blank(part) for key, part in space.spaces.items()}
@@ -181,7 +183,8 @@ def _blank(space: gymnasium.Space) -> Any:
 
 
 def state_of(world: Any, sights: Mapping[Agent, Sight]) -> tuple[State, int]:
-    """How the whole state is read, and its size: the environment's own, or what all agents see, one after another."""
+    """The function that reads the whole state, and the state's size: the environment's own, or all observations
+    concatenated."""
     try:
         return _own_state, _own_state(world, Moment({}, {}, {}, ())).size
     except (AttributeError, NotImplementedError, TypeError):

@@ -1,7 +1,7 @@
-"""A user's `gymnasium.vector.VectorEnv`: what makes one, or one that is made already. No JAX is imported here.
+"""A user's `gymnasium.vector.VectorEnv`, from a callable or as an object. No JAX is imported here.
 
-A vector is stepped as it is, and its environments are not taken out of it: an episode in progress cannot be replayed,
-and where a run is resumed or a worker replaced, episodes are cut and the next ones begin.
+A vector is stepped as it is, and its environments are not taken out of it. So an episode in progress cannot be
+replayed: when a run resumes or a worker is replaced, episodes are truncated and new ones begin.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from runnel.errors import EnvironmentFailed, UserError, a
 from runnel.types import EnvSpec
 
 Maker = Callable[..., VectorEnv]
-"""The user's: called with settings."""
+"""The user's callable, called with settings."""
 
 MakeVector = Callable[[int, bool], VectorEnv]
-"""Makes a vector of so many environments, to be rendered or not."""
+"""Creates a vector of the given number of environments, with rendering or without."""
 
 
 class UserVectorEnvironment:
     """A `VectorEnv` as a host environment.
 
-    A callable with a parameter `num_envs` is called for as many environments as a worker has. Another one, and a vector
-    that is made already, has a number of its own, `fixed_envs`.
+    A callable with a parameter `num_envs` is called for the number of environments of each worker. Other callables, and
+    existing vectors, have a number of their own, `fixed_envs`.
     """
 
     def __init__(self, name: str, make: MakeVector, probe: VectorEnv, fixed_envs: int | None, free: bool):
@@ -55,7 +55,7 @@ class UserVectorEnvironment:
         if self._apart and not free and fixed_envs != 1:
             raise UserError(
                 f"{name}: found a vector of {fixed_envs} environments whose autoreset_mode is {mode_of(probe, name)}: "
-                "while one of them spends a step on its reset the others go on, and training would see that step; "
+                "while one of them spends a step on its reset, the others take it, and training would see it; "
                 "expected SAME_STEP or DISABLED, or a callable that takes `num_envs`"
             )
         native = spaces.native_format(seen, action, name)
@@ -65,7 +65,7 @@ class UserVectorEnvironment:
     def of_callable(
         cls, name: str, makes: Maker, settings: Mapping[str, Any], probe: VectorEnv
     ) -> UserVectorEnvironment:
-        """From a callable and its settings. `probe` is what it gave for them, and is closed here."""
+        """From a callable and its settings. `probe` is the vector that it returned for them, and is closed here."""
         free = names_parameter(makes, COUNT) and COUNT not in settings and not _is_bound(makes, COUNT)
         number = None if free else int(probe.num_envs)
         try:
@@ -78,7 +78,7 @@ class UserVectorEnvironment:
 
     @classmethod
     def of_object(cls, name: str, vector: VectorEnv) -> UserVectorEnvironment:
-        """From a vector that is made already. It stays the user's: it is used by one run at a time, and not closed."""
+        """From an existing vector. It stays the user's: one run at a time uses it, and none closes it."""
         number, remake = int(vector.num_envs), _remaker(name, vector)
         if remake is not None:
             return cls(name, _making(name, remake, {}, None), vector, number, free=True)
@@ -94,7 +94,7 @@ class UserVectorEnvironment:
 
     @property
     def one_vector(self) -> bool:
-        """Whether a process has one vector of it, and not more."""
+        """Whether a process can have only one vector of it."""
         return self._lent is not None
 
     def open(self, indices: Sequence[int], seed: int, render: bool = False) -> UserVector:
@@ -165,12 +165,12 @@ def _made(name: str, makes: Maker, settings: dict[str, Any], count: int) -> Vect
     except TypeError as problem:
         raise bad_setting(name, settings, problem, makes) from problem
     if not isinstance(vector, VectorEnv):
-        raise UserError(f"{name} returned {a(vector)}; wanted a new gymnasium.vector.VectorEnv at each call")
+        raise UserError(f"{name} returned {a(vector)}; expected a new gymnasium.vector.VectorEnv at each call")
     if vector.num_envs != count:
         _close(vector)
         raise UserError(
-            f"{name}: found a vector of {vector.num_envs} environments, expected {count}: let it make as many as "
-            "`num_envs` says, or leave that parameter out"
+            f"{name}: found a vector of {vector.num_envs} environments, expected {count}: let it create `num_envs` "
+            "environments, or leave that parameter out"
         )
     return vector
 
@@ -178,7 +178,7 @@ def _made(name: str, makes: Maker, settings: dict[str, Any], count: int) -> Vect
 def _check_pictures(name: str, vector: VectorEnv) -> None:
     if vector.render_mode != "rgb_array":
         raise UserError(
-            f"{name} cannot be rendered: wanted render mode 'rgb_array', found {vector.render_mode!r}. Let the "
+            f"{name} cannot be rendered: expected render mode 'rgb_array', found {vector.render_mode!r}. Let the "
             "function that makes it take `render_mode`"
         )
 
@@ -217,9 +217,9 @@ def _is_bound(makes: Maker, parameter: str) -> bool:
 
 
 def _remaker(name: str, vector: VectorEnv) -> Maker | None:
-    """Makes vectors of one environment like those of a vector that cannot be reset in part; None where it can be.
+    """Creates vectors of one environment like those of a vector that cannot reset some environments; None if it can.
 
-    None also where that is not possible: `gymnasium.make_vec` must have made it, and nothing wrap it.
+    Also None if that is not possible: `gymnasium.make_vec` must have created the vector, without wrappers.
     """
     spec = vector.spec
     made = spec is not None and vector.unwrapped is vector and "vectorization_mode" in spec.kwargs

@@ -1,16 +1,16 @@
-"""How the environments of a `gymnasium.vector.VectorEnv` begin their next episodes, by its autoreset mode.
+"""Resets environments of a `gymnasium.vector.VectorEnv` according to its autoreset mode.
 
-Every step of a row is to be a step of its environment, and where an episode ends its true last observation is wanted:
+Every step of a row must be a step of its environment, and the true last observation of an episode must be available:
 
 | mode | treatment |
 |---|---|
-| SAME_STEP | the vector resets them itself; last observations are in `info["final_obs"]` |
-| DISABLED | they are reset at once, with `options={"reset_mask": ...}` |
+| SAME_STEP | the vector resets its environments; last observations are in `info["final_obs"]` |
+| DISABLED | ended environments are reset at once, with `options={"reset_mask": ...}` |
 | NEXT_STEP | Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv`: as DISABLED. Others: vectors of one environment |
 
-In NEXT_STEP mode a vector spends the step after an episode's end on the reset of that environment, while its others
-take an ordinary step. That step has no action and no reward: it is no step of the environment, and no algorithm may
-learn from it. All rows step together, so it cannot be left out of one row. Vectors of one environment are reset whole,
+In NEXT_STEP mode a vector uses the step after an episode's end to reset that environment, while its others take an
+ordinary step. That step has no action and no reward: it is no step of the environment, and algorithms must not learn
+from it. All rows step together, so it cannot be left out of one row. Vectors of one environment are reset as a whole,
 between two steps. No JAX is imported here.
 """
 
@@ -37,7 +37,7 @@ from runnel.envs.infos import numbers
 from runnel.errors import EnvironmentFailed, UserError
 
 LAST: Final = ("final_obs", "final_observation")
-"""Where the last observations of ended episodes are in `info`; the second before Gymnasium 1.1."""
+"""The keys of `info` with the last observations of ended episodes; the second before Gymnasium 1.1."""
 
 PASS_MASKS: Final = (
     VectorActionWrapper,
@@ -49,11 +49,11 @@ PASS_MASKS: Final = (
 """Gymnasium's wrappers around which single environments can be reset; of these, `NormalizeObservation` refuses it."""
 
 Seeds = Callable[[int], int]
-"""Of an environment of the vector: the seed with which its next episode begins."""
+"""Maps an environment of the vector to the seed of its next episode."""
 
 
 class VectorStep(NamedTuple):
-    """What a step gave, one value an environment."""
+    """The result of a step, one value per environment."""
 
     observation: Sequence[Any]  # what is seen next: a new episode's first where one ended
     reward: np.ndarray  # [n]
@@ -64,7 +64,7 @@ class VectorStep(NamedTuple):
 
 
 class Treated(Protocol):
-    """The vectors of one worker, with their resets as above."""
+    """The vectors of one worker, reset as described above."""
 
     vectors: Sequence[VectorEnv]
 
@@ -84,7 +84,7 @@ class Treated(Protocol):
 
 
 def mode_of(vector: VectorEnv, name: str) -> AutoresetMode:
-    """How a vector resets its environments, as it declares it."""
+    """The autoreset mode that a vector declares."""
     found = vector.metadata.get("autoreset_mode")
     try:
         return AutoresetMode(found)
@@ -97,7 +97,7 @@ def mode_of(vector: VectorEnv, name: str) -> AutoresetMode:
 
 
 def resets_rows(vector: VectorEnv, name: str) -> bool:
-    """Whether environments of a vector begin their next episodes while others go on, and no step is lost by it."""
+    """Whether a vector can reset some environments while others continue, without losing a step."""
     if mode_of(vector, name) is not AutoresetMode.NEXT_STEP:
         return True
     *around, inner = _layers(vector)
@@ -164,13 +164,13 @@ class SameStep:
             if found is not None:
                 return found
         raise EnvironmentFailed(
-            f"{self._name}: an episode of environment {env} ended, and info has no last observation of it; a vector "
-            "whose autoreset_mode is SAME_STEP gives info['final_obs']"
+            f"{self._name}: an episode of environment {env} ended, and info has no final observation; a vector with "
+            "autoreset_mode SAME_STEP must set info['final_obs']"
         )
 
 
 class Masked(SameStep):
-    """A vector of which single environments are reset."""
+    """A vector that can reset single environments."""
 
     def step(self, actions: np.ndarray, seeds: Seeds) -> VectorStep:
         observation, reward, terminated, truncated, info = self._vector.step(actions)
@@ -239,7 +239,8 @@ def each(observation: Any, count: int) -> Sequence[Any]:
 
 
 def _flags(terminated: Any, truncated: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which episodes ended. Where both are said there is no value to bootstrap: that is terminated."""
+    """Which episodes terminated and which were truncated. An episode with both flags has terminated: it has no value to
+    bootstrap from."""
     ends, cuts = (np.array(flags, np.bool_) for flags in (terminated, truncated))
     if ends.shape != (count,) or cuts.shape != (count,):
         raise ValueError(f"terminated and truncated of shapes {ends.shape} and {cuts.shape}, expected {count} each")
@@ -247,9 +248,9 @@ def _flags(terminated: Any, truncated: Any, count: int) -> tuple[np.ndarray, np.
 
 
 def info_of(info: Any, env: int) -> dict[str, Any]:
-    """The info of one environment: of a vector's arrays with masks, `_name` for `name`, or of a list of dicts.
+    """The info of one environment, from a vector's arrays with masks (`_name` for `name`) or a list of dicts.
 
-    Nothing of what is neither: infos are no reason to stop.
+    Anything else is ignored: infos never end a run.
     """
     try:
         return _info_of(info, env) if isinstance(info, Mapping) else dict(info[env])

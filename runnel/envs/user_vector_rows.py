@@ -1,7 +1,7 @@
 """The rows of a user's `gymnasium.vector.VectorEnv`: episodes, failures and metrics. No JAX is imported here.
 
-What an environment of the vector gives that is no good (NaN, a reward that is not finite) cuts its episode. Where the
-vector itself raises nobody knows which environment it was: all episodes are cut, and the vector is made anew.
+An invalid result of one environment (NaN, a reward that is not finite) truncates its episode. If the vector itself
+raises, the environment at fault is unknown: all episodes are truncated, and the vector is created again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from runnel.errors import EnvironmentFailed, UserError
 from runnel.types import DEFAULT_GROUP, PyTree
 
 SPARE: Final = 1 << 31
-"""Added to the number of an environment of the vector that has no row: the index from which its seeds come."""
+"""Offset of the indices of environments without a row; their seeds are computed from these indices."""
 
 
 class UserVector(PooledVector):
-    """Environments of one vector, or of several of one environment each.
+    """Environments of one vector, or of several vectors of one environment each.
 
-    A vector may have more environments than there are rows; those are stepped with the others and not looked at.
+    A vector may have more environments than there are rows; those are stepped with the others and ignored.
 
-    It is one class because a step, a failure and a new beginning each change the same episodes: whichever call into the
-    user's code fails, rows are cut, made anew and shown in one order.
+    It is one class because a step, a failure and a restart each change the same episodes: whichever call into the
+    user's code fails, rows are truncated, restarted and shown in one order.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class UserVector(PooledVector):
         closes: bool = True,
         closed: Callable[[], None] = lambda: None,
     ):
-        """`build` makes the vectors, at first and where they failed; they are closed where `closes`."""
+        """`build` creates the vectors, initially and after a failure; they are closed afterwards if `closes`."""
         super().__init__(name, indices, seed, observations)
         self._build, self._closes, self._closed, self._actions = build, closes, closed, actions
         self.treated = build()
@@ -59,7 +59,7 @@ class UserVector(PooledVector):
         given = self._condemnation() or self._step(self._unpack(action))
         if isinstance(given, EnvironmentFault):
             out.reward[DEFAULT_GROUP][:] = 0
-            self._make_anew(given, out, stepping=True)
+            self._recreate(given, out, stepping=True)
         else:
             self._take(given, out)
         self._observations.copy(out.observation[DEFAULT_GROUP], self._shown)
@@ -78,7 +78,7 @@ class UserVector(PooledVector):
         picture = self.treated.render(row)
         if np.ndim(picture) != 3:
             raise UserError(
-                f"{self._name} cannot be rendered: wanted one [height, width, 3] for each environment from `render`, "
+                f"{self._name} cannot be rendered: expected one [height, width, 3] for each environment from `render`, "
                 f"found {type(picture).__name__} of shape {np.shape(picture)}"
             )
         return np.asarray(picture, np.uint8)
@@ -101,19 +101,19 @@ class UserVector(PooledVector):
             self._episodes += 1
 
     def _step(self, actions: np.ndarray) -> VectorStep | EnvironmentFault:
-        """What the vector gave for these actions, or what is wrong with it for all environments."""
+        """The result of a step with these actions, or a fault of all environments."""
         step = self._try("step", self.treated.step, actions, self._next_seed)
         if isinstance(step, EnvironmentFault):
             return step
         rewards = step.reward
         if rewards.shape != step.terminated.shape or rewards.dtype.kind not in spaces.REAL:
             found = f"{rewards.dtype} of shape {rewards.shape}"
-            what = f"the vector's step returned rewards of {found}, wanted a number for each environment"
+            what = f"the vector's step returned rewards of {found}, expected a number for each environment"
             return EnvironmentFault(what, misfit=True)
         return step
 
     def _take(self, step: VectorStep, out: HostStep) -> None:
-        """Writes a step; episodes of environments that gave what is no good are cut, and the next ones begin."""
+        """Writes a step; truncates the episodes of environments with invalid results, and begins the next ones."""
         rows = range(len(self._indices))
         out.terminated[:], out.truncated[:] = step.terminated[: len(rows)], step.truncated[: len(rows)]
         ended = [row for row in step.last if row in rows]
@@ -141,7 +141,7 @@ class UserVector(PooledVector):
             self._restart([*failed, *unbegun], out)
 
     def _faults_of_rewards(self, given: np.ndarray, rewards: np.ndarray) -> dict[int, EnvironmentFault]:
-        """Writes the rewards of a step that are good; the others by row."""
+        """Writes the valid rewards of a step; returns the faults of the others by row."""
         if spaces.are_rewards(given[: len(rewards)], rewards):
             rewards[:] = given[: len(rewards)]
             return {}
@@ -154,7 +154,7 @@ class UserVector(PooledVector):
         return faults
 
     def _show(self, call: str, values: Sequence[Any]) -> EnvironmentFault | None:
-        """Shows the observations of all rows, if all are good; else what is wrong with the first that is not."""
+        """Shows the observations of all rows if all are valid; otherwise returns the first fault."""
         own = values[: len(self._indices)]
         try:
             self._shown = self._observations.write(self._shown, own)
@@ -166,7 +166,7 @@ class UserVector(PooledVector):
     def _show_each(
         self, values: Sequence[Any], failed: dict[int, EnvironmentFault], ended: Sequence[int]
     ) -> dict[int, EnvironmentFault]:
-        """Shows what is good, and adds to what failed; which episodes could not begin."""
+        """Shows the valid observations and adds faults to `failed`; returns the episodes that could not begin."""
         unbegun: dict[int, EnvironmentFault] = {}
         for row in range(len(self._indices)):
             call = "reset" if row in ended else "step"
@@ -179,12 +179,13 @@ class UserVector(PooledVector):
         return unbegun
 
     def _restart(self, rows: Iterable[int], out: HostStep) -> None:
-        """Begins the next episodes of these. Where the vector can only reset all of them, the others are cut."""
+        """Begins the next episodes of these rows. If the vector can only reset all rows, the other episodes are
+        truncated."""
         left = list(dict.fromkeys(rows))
         while left:
             given = self._try("reset", self.treated.restart, left, self._this_seed)
             if isinstance(given, EnvironmentFault):
-                self._make_anew(given, out)
+                self._recreate(given, out)
                 return
             self._cut([row for row in given if row not in left and row < len(self._indices)], out)
             left = []
@@ -198,15 +199,15 @@ class UserVector(PooledVector):
                 else:
                     self._observations.write_row(self._shown, row, value)
 
-    def _make_anew(self, fault: EnvironmentFault, out: HostStep, stepping: bool = False) -> None:
-        """The vector failed: cuts all episodes where they stand, and begins the next ones in one made anew."""
-        self._fail(0, fault, stepping)  # nobody knows whose it is
+    def _recreate(self, fault: EnvironmentFault, out: HostStep, stepping: bool = False) -> None:
+        """The vector failed: truncates all episodes, and begins the next ones in a new vector."""
+        self._fail(0, fault, stepping)  # the environment at fault is unknown
         self._cut(range(len(self._indices)), out)
         self._rebuild()
         self._begin_all()
 
     def _cut(self, rows: Iterable[int], out: HostStep) -> None:
-        """Truncates the episodes of these that did not end with this step."""
+        """Truncates the episodes of these rows that did not end with this step."""
         for row in rows:
             if not (out.terminated[row] or out.truncated[row]):
                 out.truncated[row] = True
@@ -215,7 +216,7 @@ class UserVector(PooledVector):
                 self._episodes[row] += 1
 
     def _rebuild(self) -> None:
-        """Makes the vector anew."""
+        """Closes the vector and creates a new one."""
         self._close_vectors()
         while problem := self._try("maker", self._build_again):
             self._fail(0, problem)
@@ -229,7 +230,7 @@ class UserVector(PooledVector):
                 vector.close()
 
     def _try(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
-        """What a call gave, or an `EnvironmentFault`."""
+        """The result of a call, or an `EnvironmentFault`."""
         self._tell_watch(0)
         try:
             return call(*args)
@@ -239,7 +240,7 @@ class UserVector(PooledVector):
             return raised(f"the vector's {what}", problem)
 
     def _condemnation(self) -> EnvironmentFault | None:
-        """Whether one of the episodes is not to be gone on with: all of them step together. Asked once."""
+        """Whether one of the episodes was condemned, in which case all must end: they step together. Returned once."""
         return next(iter(self._condemnations(range(len(self._indices))).values()), None)
 
     def _unpack(self, action: dict[str, np.ndarray]) -> np.ndarray:
@@ -248,7 +249,7 @@ class UserVector(PooledVector):
         return np.concatenate([actions, actions[:1].repeat(spare, axis=0)]) if spare else actions
 
     def _this_seed(self, env: int) -> int:
-        """The seed of the episode whose number stands in `_episodes`."""
+        """The seed of the episode numbered in `_episodes`."""
         return self._seed_of(env, 0)
 
     def _next_seed(self, env: int) -> int:

@@ -1,7 +1,7 @@
-"""What vectors of host environments have in common: episodes, and going on after a failure.
+"""Base classes of vectors of host environments: episodes, and recovery from failures.
 
 In a `RecoveringVector` each environment is an object, which is replayed and replaced alone. In a `PooledVector` one
-call steps all environments. An adapter adds how they are reset, stepped and shown. No JAX is imported here.
+call steps all environments. Adapters define how environments are reset, stepped and observed. No JAX is imported here.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ E = TypeVar("E")
 
 
 class RecoveringVector(abc.ABC, Generic[E]):
-    """A `HostVector` less its `step` and `render`: each environment has a row, and is replaced when it fails.
+    """A `HostVector` without `step` and `render`: each environment has a row, and is replaced when it fails.
 
-    What the environments show is kept here too, and copied to where the caller wants it: a failed environment's last
-    good observation is still there when the caller has written over its own.
+    The vector keeps a copy of all observations and writes them to the caller's arrays. So a failed environment's last
+    valid observation is available after the caller has overwritten its own.
     """
 
     stateful = False
     watch: Callable[[int], None] | None = None
 
     def __init__(self, name: str, make: Callable[[], E], indices: Sequence[int], seed: int):
-        """`make` gives a new environment: one for each index, and one for each that failed."""
+        """`make` creates an environment: one for each index, and one to replace each that failed."""
         self._name, self._make = name, make
         self._indices = [int(index) for index in indices]
         self._seed = int(seed)
@@ -116,7 +116,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
             self.watch(-1)
 
     def _begin(self, row: int) -> None:
-        """Starts the episode whose number stands in `_episodes`, or the first after it that can be started."""
+        """Begins the episode numbered in `_episodes`; after a failure, the next that can be begun."""
         while fault := self._begin_episode(row, episode_seed(self._seed, self._indices[row], self._episodes[row])):
             if fault.misfit and not self._proven:
                 raise UserError(f"{self._name}: {fault.what}; {fault.hint}")
@@ -124,7 +124,7 @@ class RecoveringVector(abc.ABC, Generic[E]):
             self._episodes[row] += 1
 
     def _try(self, row: int, what: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a call of an environment gave, or an `EnvironmentFault`."""
+        """The result of a call of an environment, or an `EnvironmentFault`."""
         if reason := self._condemned.pop((row, self._episodes[row]), None):
             return EnvironmentFault(reason)
         if self.watch is not None:
@@ -159,10 +159,10 @@ class RecoveringVector(abc.ABC, Generic[E]):
 
 
 class PooledVector(abc.ABC):
-    """A `HostVector` less its `step`, `render` and `close`: the environments belong to one object that steps them all.
+    """A `HostVector` without `step`, `render` and `close`: one object steps all environments.
 
-    Episodes cannot be replayed: where they are restored they are cut, and the next ones begin. What the environments
-    show is kept here too, as in a `RecoveringVector`.
+    Episodes cannot be replayed: on a restore they are truncated, and new ones begin. The vector keeps a copy of all
+    observations, as in a `RecoveringVector`.
     """
 
     stateful = False
@@ -181,7 +181,7 @@ class PooledVector(abc.ABC):
 
     @abc.abstractmethod
     def _begin_all(self) -> None:
-        """Begins the episodes whose numbers stand in `_episodes`, or the first after them that can be begun."""
+        """Begins the episodes numbered in `_episodes`; after a failure, the next that can be begun."""
 
     def reset(self, observation: dict[str, PyTree]) -> None:
         self._start(np.zeros_like(self._episodes), observation)
@@ -212,7 +212,7 @@ class PooledVector(abc.ABC):
         self._tell_watch(-1)
 
     def _condemnations(self, rows: Iterable[int]) -> dict[int, EnvironmentFault]:
-        """Which of them are not to go on with their episodes, or not to begin them. Asked once."""
+        """The condemned episodes among these rows, which must not continue or begin. Each is returned once."""
         keys = [(int(row), int(self._episodes[row])) for row in rows] if self._condemned else []
         return {key[0]: EnvironmentFault(what) for key in keys if (what := self._condemned.pop(key, None))}
 
@@ -227,7 +227,7 @@ class PooledVector(abc.ABC):
 
 
 def ended_early(steps: int, after: int) -> EnvironmentFault:
-    """A replayed episode of so many steps ended after fewer."""
+    """The fault of a replayed episode of `steps` steps that ended after fewer."""
     return EnvironmentFault(
         f"an episode of {steps} steps and more ended after {after}: the environment is not deterministic"
     )

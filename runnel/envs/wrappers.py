@@ -1,4 +1,4 @@
-"""What environments around other environments share. What a wrapper does not change is that of the environment inside.
+"""Base classes of wrappers, which forward everything that they do not change to the environment inside.
 
 No JAX is imported here.
 """
@@ -53,7 +53,7 @@ class VectorWrapper:
 
     @property
     def lives(self) -> Lives | None:
-        """That of the vector inside, where its environments go on after what ends an episode for learning."""
+        """The lives of the vector inside, if its environments continue after an episode has ended for learning."""
         return lives_of(self._vector)
 
     def episode_numbers(self) -> np.ndarray:
@@ -79,7 +79,7 @@ class VectorWrapper:
 
 
 class JaxWrapper:
-    """A JAX environment around another, whose state is in its own as `inner`."""
+    """A JAX environment around another, whose state it contains as `inner`."""
 
     def __init__(self, environment: JaxEnvironment, spec: EnvSpec):
         self.environment, self.spec = environment, spec

@@ -1,1 +1,1 @@
-"""Playing what was trained."""
+"""Plays with trained policies."""

@@ -1,9 +1,9 @@
-"""A policy as a pure function of named arrays: what an exported file computes.
+"""A policy as a pure function of named arrays, which exported files compute.
 
     (observation, memory, ...) -> (action, next memory, ...)
 
 It acts greedily on a batch of any size. Parameters, observation statistics and the scale of actions are constants in
-it; memory goes in and comes out. Only what actions depend on is an input.
+it; memory is an input and an output. Inputs that actions do not depend on are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runnel.recording.parameters import as_leaf, as_numpy
 from runnel.types import Array, Leaf, PyTree
 
 OBSERVATION, MASK, MEMORY, AGENT, ACTION = "observation", "action_mask", "memory", "agent", "action"
-"""What an array is to the policy."""
+"""The roles of the function's arrays."""
 
 
 class Port(NamedTuple):
@@ -52,7 +52,7 @@ class ActingFunction(NamedTuple):
     replaced: Replaced = MappingProxyType({})  # primitives that another program does not know
 
     def __call__(self, *inputs: Array) -> tuple[Array, ...]:
-        """[batch, ...] of every output."""
+        """[batch, ...] all outputs."""
 
         def row(*given: Array) -> tuple[Array, ...]:
             by_place: dict[int, Any] = dict(zip(self.places, given, strict=True))
@@ -62,7 +62,7 @@ class ActingFunction(NamedTuple):
 
 
 def acting_function(policy: Policy) -> ActingFunction:
-    """What the policy computes. It is traced in its plain form, whatever form is fastest on this machine."""
+    """The policy's function, traced in the form that any device can run."""
     memory, structure = jax.tree_util.tree_flatten_with_path(policy.initial_memory())
     seen, observation = _seen(policy)
     before = [leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for _, leaf in memory]
@@ -97,7 +97,7 @@ def acting_function(policy: Policy) -> ActingFunction:
 
 
 def _seen(policy: Policy) -> tuple[list[Port], Any]:
-    """What the policy may look at, the mask last, and how all but the mask make up an observation."""
+    """The ports of the policy's observation, with the mask last, and the tree that the others form."""
     space = view(policy.spec.observation)
     leaves, structure = jax.tree_util.tree_flatten_with_path(space.seen)
     roles = [(OBSERVATION, path, leaf) for path, leaf in leaves]
@@ -109,7 +109,7 @@ def _seen(policy: Policy) -> tuple[list[Port], Any]:
 
 
 def _parted(policy: Policy, observed: PyTree, mask: dict[str, Array]) -> PyTree:
-    """What `read_traced` completes: it says that the agent acts, and has no state, which acting does not look at."""
+    """The input of `read_traced`, which fills in the parts that acting ignores: active, and no state."""
     parted = any(part is not None for part in view(policy.spec.observation)[1:])
     return {"observation": observed, **mask} if parted else observed
 
@@ -125,7 +125,7 @@ def _outputs(found: Sequence[Any], memory: Sequence[Port]) -> tuple[Port, ...]:
 
 
 def _like(after: Array, before: Any) -> Array:
-    """Memory after a step, of the type of the memory before it."""
+    """The memory after a step, cast to the type of the memory before it."""
     if jax.dtypes.issubdtype(before.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(after)
     return jnp.asarray(after, before.dtype)
@@ -140,7 +140,7 @@ def _memory_port(path: Sequence[Any], start: np.ndarray) -> Port:
 
 
 def _with_names(ports: Sequence[Port]) -> list[Port]:
-    """Each with a name that no other has, and that every format takes."""
+    """The ports with unique names that every format accepts."""
     taken: set[str] = set()
     named = []
     for port in ports:

@@ -1,4 +1,4 @@
-"""A traced function without what its result does not depend on: for files that are read where Runnel is not.
+"""Constant folding and dead-code removal for exported functions.
 
 What depends on no input is computed once, here: parts of normalised statistics, and the random numbers that greedy
 acting asks for and does not use. Calls are written out, so that what is left are JAX's primitives alone.
@@ -27,14 +27,14 @@ OUTSIDE: Final = frozenset({"pure_callback", "ffi_call"})
 """Primitives that run code outside of JAX without being marked as such."""
 
 MOST_ELEMENTS: Final = 1 << 16
-"""Larger constants are made where they are needed, unless what they are made of is as large: a file stays small."""
+"""The largest constant that is folded, unless its inputs are as large: this keeps files small."""
 
 Replaced = Mapping[str, Callable[..., Sequence[Array]]]
-"""By name of a primitive: a function of the same inputs and parameters that returns all its outputs."""
+"""Replacements by the name of a primitive: a function of the same inputs and parameters that returns all outputs."""
 
 
 class Place(NamedTuple):
-    """Where a value that depends on inputs is kept while the function runs."""
+    """The register of a value that depends on inputs."""
 
     number: int
 
@@ -55,7 +55,7 @@ class Folded(NamedTuple):
     used: frozenset[int]  # the numbers of the inputs that the outputs depend on
 
     def run(self, inputs: Sequence[Array | None], replaced: Replaced = MappingProxyType({})) -> tuple[Array, ...]:
-        """The outputs; inputs that are not used may be None. `replaced`: what is called in the place of primitives."""
+        """Runs the function; inputs that are not used may be None. `replaced`: functions that replace primitives."""
         values: dict[Place, Any] = {Place(k): value for k, value in enumerate(inputs)}
 
         def read(ref: Any) -> Any:
@@ -137,7 +137,7 @@ class _Folding:
 
 
 def _called(equation: Any, inputs: list[Any]) -> tuple[Any, list[Any]] | None:
-    """The function that an equation calls, if it can be written out in its place, and what it is given."""
+    """The function that an equation calls, if it can be inlined, and its arguments."""
     params: Mapping[str, Any] = equation.params
     if equation.primitive.name == "cond" and (chosen := _one_value(inputs[0])) is not None:
         branches = params["branches"]
@@ -162,7 +162,7 @@ def _stays_small(equation: Any) -> bool:
 
 
 def _leaves_jax(equation: Any) -> bool:
-    """Whether it calls Python or another library."""
+    """Whether the primitive calls Python or another library."""
     if equation.effects or equation.primitive.name in OUTSIDE:
         return True
     inner = jax.extend.core.jaxprs_in_params(equation.params)

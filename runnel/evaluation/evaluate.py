@@ -1,4 +1,4 @@
-"""Playing a stored policy, without exploration by default, and filming it."""
+"""Plays episodes with a stored policy, without exploration by default, and films them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runnel.system.exits import contained
 from runnel.types import PyTree
 
 SEED_OFFSET: Final = 10_000
-"""Added to a run's seed where none is given: its own episodes are those it was trained on."""
+"""Added to a run's seed if no seed is given, because the run was trained on its own episodes."""
 
 
 def evaluate(
@@ -91,7 +91,7 @@ def evaluate(
 
 
 def _named(run: Path | str | Run, tag: str, member: int | None) -> tuple[Path | Run, str]:
-    """The run, or the one of several, and the tag that its name may end with."""
+    """The run, or one of several, and the tag at the end of its name."""
     found: Any = stored_policies.of_member(run, member)
     return (found, tag) if isinstance(found, Run) else stored_policies.split_name(found, tag)
 
@@ -99,7 +99,7 @@ def _named(run: Path | str | Run, tag: str, member: int | None) -> tuple[Path | 
 def _policies(
     run: Path | Run, tag: str, built: BuiltRun, note: Callable[[str], None]
 ) -> dict[str, stored_policies.StoredPolicy]:
-    """By group: the policy of a tag."""
+    """The policies of a tag, by group."""
     found = stored_policies.find(run, tag, None, built.algorithm, note, built)
     for group in built.graph.states:
         if group not in found and not built.algorithm.for_group(group).learns:

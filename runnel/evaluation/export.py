@@ -115,7 +115,7 @@ def _check_new(directory: Path) -> None:
 
 
 def _named(source: Source | Policy, tag: str, group: str | None, format: str) -> Path:
-    """The directory that is written to where none is named: RUN[-GROUP][-TAG]-FORMAT."""
+    """The default output directory: RUN[-GROUP][-TAG]-FORMAT."""
     match source:
         case Policy():
             name, tag = type(source.algorithm).__name__.lower(), LATEST
@@ -144,7 +144,7 @@ def _found(source: Source, tag: str, group: str | None, algorithm: Algorithm | N
 
 
 def _only(groups: Collection[str], group: str | None) -> str:
-    """The group that is meant."""
+    """The group to export."""
     if group is None and len(groups) > 1:
         raise UserError(
             f"found policies of the groups {', '.join(groups)}, expected one: name it with group=", keywords=("group",)
@@ -207,7 +207,7 @@ def _port_json(port: Port, spec: AgentSpec) -> dict[str, Any]:
 
 
 def _action_json(spec: AgentSpec, port: Port) -> dict[str, Any]:
-    """What the action means to the environment, which may want it in a type that JAX does not have by default."""
+    """The environment's action space and dtype; JAX may lack the dtype by default."""
     native = spec.native
     return {
         "output": ACTION,
@@ -218,14 +218,14 @@ def _action_json(spec: AgentSpec, port: Port) -> dict[str, Any]:
 
 
 def _start_json(spec: AgentSpec) -> dict[str, Any]:
-    """Where whole numbers begin; it is added already."""
+    """The offset of integer actions, which is already added."""
     if not isinstance(spec.action, Discrete | MultiDiscrete):
         return {}
     return {"start": 0 if spec.native is None else np.asarray(spec.native.action_start).tolist()}
 
 
 def _numbers(array: np.ndarray) -> Any:
-    """Nested lists; what is not finite is written as text, such as "inf", which NumPy reads."""
+    """Nested lists; values that are not finite are written as text, such as "inf", which NumPy reads."""
     if array.dtype.kind in "iub":
         return array.tolist()
     flat = [x if np.isfinite(x) else str(x) for x in array.astype(np.float64).ravel().tolist()]

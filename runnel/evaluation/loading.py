@@ -58,8 +58,8 @@ def policies(run_dir: str | Path | Run, member: int | None = None) -> PolicyStor
     if member is not None:
         directory = member_checkpoints.directory_of(directory, member)
     members_file.refuse_several(directory)
-    if policy_directory.looks_like_policy(directory):
-        raise UserError(f"{directory} holds a single policy, expected a run directory; `runnel.load` loads it")
+    if policy_directory.names_in(directory):
+        raise UserError(f"{directory} holds a saved policy, expected a run directory; `runnel.load` loads it")
     if not run_directory.exists(directory, CONFIG):
         raise UserError(f"{directory} holds no run: there is no {CONFIG} in it")
     return PolicyStore(directory)

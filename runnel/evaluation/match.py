@@ -1,4 +1,4 @@
-"""A match of two sides: all its games, which of them were the same, and what they come to."""
+"""A match of two sides: plays its games, detects identical ones, and summarises the results."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from runnel.evaluation.seating import A, B, Seating
 from runnel.types import EnvSpec
 
 COMPARED: Final = 32
-"""Games that are the same as an earlier one of their seat, move for move, before players count as deterministic."""
+"""The number of games identical to an earlier one of their seat after which players count as deterministic."""
 
 QUANTILE: Final = 1.959963984540054
-"""Of the normal distribution: 95% lie within so many standard deviations."""
+"""The quantile of the normal distribution for 95% intervals, in standard deviations."""
 
 ORDINALS: Final = ("first", "second", "third", "fourth")
 
 
 class Seat(NamedTuple):
-    """A seat or role of A's, and who sits where then."""
+    """A seat or role of side A, with the seating for it."""
 
     label: str
     seating: Seating
@@ -32,7 +32,7 @@ class Seat(NamedTuple):
 
 
 class Match:
-    """Plays games, and says which were the same."""
+    """Plays games and detects identical ones."""
 
     def __init__(self, environment: Environment, seats: Sequence[Seat], seed: int, note: Callable[[str], None]):
         self._seats, self._note = seats, note
@@ -42,26 +42,26 @@ class Match:
         self._table_of = np.array([which[id(seat.seating)] for seat in seats])
 
     def from_deals(self, count: int) -> Games:
-        """So many deals, each from every seat. `seat` is a place in the list of seats."""
+        """`count` deals, each from every seat. `seat` is an index into the list of seats."""
         deal, seat = (
             part.ravel() for part in np.meshgrid(np.arange(count), np.arange(len(self._seats)), indexing="ij")
         )
         return Games(deal.astype(np.uint32), seat.astype(np.int32), np.zeros(deal.size, np.uint32), {})
 
     def from_openings(self, deals: np.ndarray, moves: Mapping[str, np.ndarray], repeats: int) -> Games:
-        """Each opening from every seat, and all of that so often."""
+        """Each opening from every seat, repeated."""
         axes = [np.arange(repeats), np.arange(len(deals)), np.arange(len(self._seats))]
         repeat, opening, seat = (part.ravel() for part in np.meshgrid(*axes, indexing="ij"))
         chosen = {group: made[opening] for group, made in moves.items()}
         return Games(deals[opening], seat.astype(np.int32), repeat.astype(np.uint32), chosen)
 
     def play(self, games: Games, total: int, searching: bool) -> tuple[Scored, bool]:
-        """The games that count, and whether each stands for all of its kind, because these would be the same.
+        """The games that count, and whether each represents all games of its kind, because these would be identical.
 
-        The first `total` games are played. `searching`: where all games of a kind were the same, and too few to be
-        sure, more are played.
+        The first `total` games are played. `searching`: if all games of a kind were identical, but too few to be sure,
+        more are played.
         """
-        # Games of one seat and opening, which only chance and exploration can tell apart.
+        # Games of one seat and opening, which only chance and exploration can distinguish.
         kind = games.seat.astype(np.int64) * (1 << 32) + (games.deal if games.moves else 0)
         batch = self._batch(total)
         parts, done, unsure = [], 0, searching
@@ -80,7 +80,7 @@ class Match:
         return self._scored(games.rows(np.arange(total)), joined(parts, total)), False
 
     def _batch(self, total: int) -> int:
-        """How many games each table plays at a time: the same in every call, for which one program is compiled."""
+        """The number of games that each table plays at a time, equal in every call, so that one program is compiled."""
         table = self._tables[0]
         each = math.ceil(total / len(self._tables))
         return math.ceil(each / math.ceil(each / table.most)) if table.adjustable else table.most
@@ -130,11 +130,11 @@ def _all_the_same(kind: np.ndarray, played: Played) -> bool:
     )
 
 
-# What they come to
+# Results
 
 
 class Scored(NamedTuple):
-    """E games as A sees them."""
+    """The results of E games for side A."""
 
     seat: np.ndarray  # [E] place in the list of seats
     deal: np.ndarray  # [E]

@@ -31,17 +31,17 @@ from runnel.types import Array, EnvSpec, PyTree, zeros
 
 MOST_IN_JAX: Final = 1024
 MOST_ON_HOST: Final = 64
-"""How many games are played side by side."""
+"""The number of games that are played side by side."""
 
 LIMIT_STEPS: Final = 200_000
-"""A game that goes on for longer is decided by the returns so far: not every environment has a time limit."""
+"""The length after which a game ends by its returns so far: not every environment has a time limit."""
 
 CALL_STEPS: Final = 256
 """Steps of one call: between two calls it can be stopped."""
 
 
 class Games(NamedTuple):
-    """What distinguishes E games."""
+    """The deal, seat, repetition and opening of each of E games."""
 
     deal: np.ndarray  # [E] uint32
     seat: np.ndarray  # [E] int32: of side A
@@ -59,7 +59,7 @@ class Games(NamedTuple):
 
 
 class Played(NamedTuple):
-    """How E games went."""
+    """The results of E games."""
 
     returns: np.ndarray  # [E, 2] of both sides; NaN where a game was cut
     trace: np.ndarray  # [E] hashes of what was seen and done
@@ -80,7 +80,7 @@ class MatchTable(Protocol):
     """Plays games of one environment with one seating."""
 
     most: int
-    """How many it plays side by side, at most."""
+    """The largest number of games that it plays side by side."""
     adjustable: bool
     """Whether it can play fewer."""
 
@@ -99,7 +99,7 @@ def make_table(environment: Environment, seating: Seating, seed: int) -> MatchTa
 
 
 def act_keys(seed: Array, games: Any, step: Array) -> Array:
-    """[E] of what players draw at one step."""
+    """[E] the players' keys at one step."""
     base = random.base_key(seed, random.ACT)
 
     def one(deal: Array, seat: Array, repeat: Array) -> Array:
@@ -123,7 +123,7 @@ def _forced(opening: Mapping[str, Array], actions: dict[str, Array], step: Array
 
 
 def _bytes_in_order(observation: Mapping[str, PyTree], order: Mapping[str, np.ndarray]) -> list[bytes]:
-    """[E] what all agents see, in the order of seats."""
+    """[E] all agents' observations, in the order of seats."""
     parts: list[np.ndarray] = []
     for group, at in order.items():
         rows = np.arange(len(at))[:, None]
@@ -135,7 +135,7 @@ def _bytes_in_order(observation: Mapping[str, PyTree], order: Mapping[str, np.nd
 
 
 class _Playing(NamedTuple):
-    """Between two steps."""
+    """The state of the games between two steps."""
 
     state: PyTree  # [E, ...] the environments'
     observation: dict[str, PyTree]  # by group: [E, n, ...]
@@ -215,7 +215,7 @@ class JaxTable:
         ), actions  # fmt: skip
 
     def _by_group(self, values: PyTree) -> dict[str, PyTree]:
-        """What environments return, with an axis of agents for every group."""
+        """The environments' results by group, with an axis of agents for every group."""
         groups = self.spec.groups
         by_group = values if len(groups) > 1 else dict.fromkeys(groups, values)
         return {
@@ -295,7 +295,7 @@ class HostTable:
 
 
 class _HostGame:
-    """The first episode of every environment of a vector; later ones go on unseen."""
+    """The first episode of every environment of a vector; later ones are stepped and ignored."""
 
     def __init__(self, vector: HostVector, spec: EnvSpec, count: int):
         self.vector, self.spec, self.count = vector, spec, count
@@ -333,7 +333,7 @@ class _HostGame:
         self.over |= self.vector.episode_numbers() > 0
 
     def _look(self) -> None:
-        """Notes games that an environment has cut by failing."""
+        """Records games that a failed environment has ended."""
         failed = self.vector.failures()
         rows = [(failure.row, failure.episode) for failure in failed] + cut_with_others(self.vector)
         for row, episode in rows:
@@ -347,7 +347,7 @@ class _HostGame:
 
 
 def padded(games: Games, count: int) -> Games:
-    """So many games: the last one stands for those that are missing, so that one program serves all calls."""
+    """Pads to `count` games by repeating the last one, so that one compiled program serves all calls."""
     return games.rows(np.minimum(np.arange(count), len(games.deal) - 1))
 
 

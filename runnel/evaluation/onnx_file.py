@@ -1,4 +1,4 @@
-"""A policy as ONNX, by jax2onnx: a file that onnxruntime and others read, without JAX."""
+"""Writes a policy as ONNX, by jax2onnx: a file that onnxruntime and others read, without JAX."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runnel.types import Array, Box, Discrete, MultiDiscrete
 
 ROWS: Final = 32
 AGREE: Final = 0.9
-"""Of the rows of a trial: between actions that are worth the same to 7 digits, either may be chosen."""
+"""The share of a trial's rows whose actions must agree: of actions equally good to 7 digits, either may be chosen."""
 
 PATCHED: Final = ("jax", "flax")
 """Libraries whose functions jax2onnx replaces by its own."""
@@ -53,7 +53,7 @@ def check_installed() -> None:
 
 
 def to_onnx(function: ActingFunction, opset: int | None = None) -> tuple[bytes, dict[str, Any]]:
-    """The content of the file, and what `model.json` says of it. What acts otherwise than the policy is refused."""
+    """The content of the file, and its part of `model.json`. Refuses a file that acts differently from the policy."""
     try:
         with _quiet(), _functions_restored():
             content, version = _converted(function, opset)
@@ -94,7 +94,7 @@ def _converted(function: ActingFunction, opset: int | None) -> tuple[bytes, int]
 
 
 def _tried(function: ActingFunction, content: bytes) -> list[tuple[Port, np.ndarray, np.ndarray]]:
-    """What function and file give for the same inputs, by output."""
+    """The results of the function and of the file on the same random inputs, by output."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -110,7 +110,7 @@ def _tried(function: ActingFunction, content: bytes) -> list[tuple[Port, np.ndar
 
 
 def _drawn(port: Port, drawing: np.random.Generator) -> np.ndarray:
-    """[ROWS, ...] any values that an input may have."""
+    """[ROWS, ...] random values for an input."""
     shape, dtype = (ROWS, *port.shape), port.dtype
     if port.role == MASK:
         return np.where(np.arange(shape[-1]) == 0, True, drawing.random(shape) < 0.7).astype(dtype)
@@ -147,7 +147,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' remarks about their own parts that do not fit each other."""
+    """Silences the libraries' warnings about incompatible parts of their own."""
     loggers = [logging.getLogger(name) for name in ("jax2onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:
@@ -163,9 +163,10 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _functions_restored() -> Iterator[None]:
-    """jax2onnx replaces functions of JAX while it converts, and leaves some replaced.
+    """Restores functions of JAX afterwards, some of which jax2onnx leaves replaced.
 
-    `jnp.cumsum` by one that takes fewer arguments, for one; what trains in this process later needs JAX's own.
+    `jnp.cumsum`, for example, is replaced by a function with fewer arguments; later training in this process needs
+    JAX's own.
     """
     before = list(_functions())
     try:

@@ -12,7 +12,7 @@ from runnel.evaluation.match_play import Games, make_table
 from runnel.evaluation.seating import A, Hand, Seating, random_player
 
 TRIES: Final = 16
-"""How many openings are drawn for one that is wanted, where they end the game or are there already."""
+"""The number of openings that are drawn for each that is needed, since some end the game or are duplicates."""
 
 
 class Openings(NamedTuple):
@@ -23,8 +23,10 @@ class Openings(NamedTuple):
 
 
 def draw_openings(environment: Environment, count: int, moves: int, seed: int, symmetric: bool) -> Openings:
-    """Up to `count` openings of `moves` moves, no two of which look the same to the players; fewer where there are not
-    so many. One that ends the game is not taken."""
+    """Draws up to `count` openings of `moves` moves, no two of which look the same to the players.
+
+    Openings that end the game are left out. There are fewer than `count` if the game has too few.
+    """
     spec = environment.spec
     hands = [Hand(A, group, 0, agents.agents, random_player(agents)) for group, agents in spec.groups.items()]
     table = make_table(environment, Seating(spec, hands, rotates=symmetric), seed)

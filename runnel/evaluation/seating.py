@@ -1,8 +1,8 @@
-"""Who plays which seat of a game, and what they do there: pure functions of many games side by side.
+"""The seats of a game and the policies in them: pure functions of many games side by side.
 
-Values are by group, `[E, n, ...]`: E games, n agents of the group. An *order* `[E, n]` says which agent sits in each
-seat. In a symmetric game, whose players are one group, side A has the first seat and side B the others; who moves first
-and how seats are rotated decide the agents. In a game of several groups, each side has whole groups.
+Values are by group, `[E, n, ...]`: E games, n agents of the group. An *order* `[E, n]` is the agent in each seat. In a
+symmetric game, whose players are one group, side A has the first seat and side B the others; who moves first and how
+seats are rotated decide the agents. In a game of several groups, each side has whole groups.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ A, B = 0, 1
 """The sides of a match."""
 
 HASH: Final = 16777619
-"""By which a hash is multiplied before the next moves enter it (FNV)."""
+"""The multiplier of the hash (FNV)."""
 
 
 class SeatPlayer(NamedTuple):
-    """What acts for an agent: a policy, or one that moves at random."""
+    """The policy of an agent's seat: a trained one, or one that moves at random."""
 
     act: Callable[[PyTree, PyTree, PyTree, Array, Array, Array], Act]
-    """Of one agent: parameters, observation, memory, key, index of the agent, key that all its fellows have."""
+    """For one agent: parameters, observation, memory, key, index of the agent, key shared by all agents of the game."""
     params: PyTree
     memory: PyTree  # of one agent, at the start of an episode
 
@@ -72,7 +72,7 @@ class Seating:
         return found, alone
 
     def first_memory(self, games: int) -> tuple[PyTree, ...]:
-        """By hand: [E, k, ...] at the start of an episode."""
+        """[E, k, ...] the initial memory of each hand."""
 
         def spread(hand: Hand, x: Array) -> Array:
             return jnp.broadcast_to(x, (games, hand.stop - hand.start, *jnp.shape(x)))
@@ -150,7 +150,7 @@ def _digest(values: Array, counts: Array) -> Array:
 
 
 def policy_player(policy: Policy, explore: bool) -> SeatPlayer:
-    """A policy, for agents that it fits. It sees those parts of their observations that it was trained with."""
+    """A policy for agents that it fits. It receives the parts of their observations that it was trained with."""
 
     def act(
         params: PyTree, observation: PyTree, memory: PyTree, key: Array, index: Array, environment_key: Array
@@ -163,7 +163,7 @@ def policy_player(policy: Policy, explore: bool) -> SeatPlayer:
 
 
 def check_fit(policy: Policy, spec: AgentSpec, who: str, where: str) -> None:
-    """Refuses a policy that sees or does something else than the agents of `where`."""
+    """Refuses a policy whose observations or actions differ from those of the agents of `where`."""
     own, wanted = _plain(policy.spec), _plain(spec)
     if own != wanted:
         raise UserError(
@@ -174,7 +174,7 @@ def check_fit(policy: Policy, spec: AgentSpec, who: str, where: str) -> None:
 
 
 def _plain(spec: AgentSpec) -> Any:
-    """What two specs have in common that are of the same game."""
+    """The part of a spec that policies for the same game share."""
     leaves, tree = jax.tree.flatten(view(spec.observation).seen)
     return str(tree), [_leaf(leaf) for leaf in leaves], _leaf(spec.action)
 
@@ -191,7 +191,8 @@ def _words(spec: AgentSpec) -> str:
 
 
 def _as_trained(space: Space, observation: PyTree) -> PyTree:
-    """An observation with the parts that a policy knows. Parts that the environment lacks say nothing."""
+    """An observation with the parts that a policy was trained with. Parts that the environment lacks are filled in:
+    active, all actions legal, a state of zeros."""
     parts = view(observation)
     if not isinstance(space, dict) or not is_parted(space):
         return parts.seen

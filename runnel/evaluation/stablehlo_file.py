@@ -1,4 +1,4 @@
-"""A policy as StableHLO: a file that `jax.export` reads, with JAX and nothing else."""
+"""Writes a policy as StableHLO: a file that `jax.export` reads, with JAX and nothing else."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ALLOWED = frozenset({"shape_assertion"})
 
 
 def to_stablehlo(function: ActingFunction) -> tuple[bytes, dict[str, Any]]:
-    """The content of the file, and what `model.json` says of it.
+    """The content of the file, and its part of `model.json`.
 
-    The program is lowered once and has no operation of a particular kind of device, so it runs on all of them.
+    The program is lowered once, without operations for a particular kind of device, so it runs on all of them.
     """
     (batch,) = jax.export.symbolic_shape("batch")
     inputs = [jax.ShapeDtypeStruct((batch, *port.shape), port.dtype) for port in function.inputs]

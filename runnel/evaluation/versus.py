@@ -45,12 +45,12 @@ from runnel.types import EnvSpec
 
 MOST_EPISODES: Final = 10_000_000
 MOST_MOVES: Final = 10_000
-"""Of an opening."""
+"""The longest opening."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that play."""
+    """One of the two sides."""
 
     name: str  # as the user gave it
     policies: Mapping[str, Policy]  # by group
@@ -76,14 +76,14 @@ def versus(
     for `train`; by default the one that A was trained on, with the settings of that run and all seats. `env_settings`
     are added to these.
 
-    `episodes` are rounded up, so that A has every seat equally often. With `openings`, games begin with so many
-    different sequences of `opening_moves` random legal moves, each of which is played from every seat. `explore`: both
-    act as in training.
+    `episodes` are rounded up, so that A has every seat equally often. `openings`: the number of
+    different sequences of `opening_moves` random legal moves that games begin with, each from every seat. `explore`:
+    both act as in training.
 
     If all games of a seat are the same, as those of greedy players in a game without chance, each is played once, and
-    `deterministic` is true. `note` is called with what the user should know. `trust` is that of `runnel.load`.
+    `deterministic` is true. `note` is called with warnings for the user. `trust` is that of `runnel.load`.
 
-    Its parameters are one list because each is a choice of its own, which `runnel versus` has as a flag.
+    Its parameters are one list because each is a separate choice, which `runnel versus` has as a flag.
     """
     _check(episodes, openings, opening_moves)
     configure_jax()
@@ -144,7 +144,7 @@ def _check(episodes: int, openings: int, opening_moves: int) -> None:
 
 
 def _environment(a: Any, given: Any, settings: dict[str, Any], trust: Collection[str]) -> tuple[Environment, str]:
-    """The game, with all its seats, and what it is called."""
+    """The game, with all its seats, and its name in messages."""
     if given is None:
         given, recorded = _trained_on(a, settings, trust)
         settings = {**recorded, **settings}
@@ -158,7 +158,7 @@ def _environment(a: Any, given: Any, settings: dict[str, Any], trust: Collection
 
 
 def _with_all_seats(made: Environment) -> Environment:
-    """Line-ups and learning seats are those of a run; here, A and B have all of them."""
+    """Removes a run's line-ups and learning seats: here, A and B have all seats."""
     from runnel.envs.lineups_jax import LinedUpJaxEnvironment
     from runnel.envs.seats_jax import SeatedJaxEnvironment
 
@@ -202,20 +202,21 @@ def _run_of(a: Any) -> Path | Run | None:
     if isinstance(a, Snapshot | PolicyStore):
         return a.run_dir
     directory, _ = stored_policies.split_name(a)
-    return None if policy_directory.looks_like_policy(directory) else directory
+    return None if policy_directory.names_in(directory) else directory
 
 
 def _directory_config(a: Any) -> str:
-    """What a directory of `Policy.save` says that it was trained on."""
+    """The environment that the policy of a saved directory was trained on."""
     directory, _ = stored_policies.split_name(a)
-    return policy_directory.read_config(directory).trained_on
+    (name, *_) = policy_directory.names_in(directory)
+    return policy_directory.read_config(directory, name).trained_on
 
 
 # The players
 
 
 def _side(who: str, source: Any, spec: EnvSpec, trust: Collection[str], note: Callable[[str], None]) -> Side:
-    """The policies of one side, for those groups of the game that it has one for."""
+    """The policies of one side, for the groups of the game that it covers."""
     if isinstance(source, Policy | Policies):
         found = dict(source.groups) if isinstance(source, Policies) else {source.config.group: source}
         found = {group: policy for group, policy in found.items() if policy.algorithm.learns} or found
@@ -252,7 +253,7 @@ def _side(who: str, source: Any, spec: EnvSpec, trust: Collection[str], note: Ca
 def _of_one_player(
     name: str, found: dict[str, Any], groups: set[str], note: Callable[[str], None]
 ) -> dict[str, Any]:  # fmt: skip
-    """Of the policies that a run has learnt: that of the players, or of a main agent in a league."""
+    """Selects among a run's policies: that of the players' group, or of a main agent in a league."""
     if len(found) == 1 or groups & set(found):
         return found
     main = next((group for group in sorted(found) if kind_of(group) == MAIN), None)

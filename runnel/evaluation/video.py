@@ -1,7 +1,7 @@
-"""Films of environments: frames piped into ffmpeg as they come, so that an episode of any length fits.
+"""Videos of environments: frames piped into ffmpeg one at a time, so that an episode of any length fits.
 
-imageio's own writer would fork this process to start ffmpeg, which JAX, being multithreaded, warns of; so
-only its packaged ffmpeg is used.
+imageio's own writer would fork this process to start ffmpeg, which JAX, being multithreaded, warns about; so only its
+packaged ffmpeg is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CODECS: Final = {
 
 
 class Video:
-    """A film being written."""
+    """A video that is being written."""
 
     def __init__(self, ffmpeg: str, path: Path):
         self._command = [ffmpeg, "-loglevel", "error", "-y", "-f", "rawvideo", "-pix_fmt", "rgb24"]
@@ -54,7 +54,7 @@ class Video:
             return
         _, complaint = self._process.communicate()
         if self._process.returncode:
-            reason = complaint.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
+            reason = complaint.decode(errors="replace").strip().splitlines() or ["it reported no reason"]
             raise UserError(f"ffmpeg could not write the video: {reason[-1]}")
 
     def abandon(self) -> None:
@@ -65,7 +65,7 @@ class Video:
 
 @contextlib.contextmanager
 def recording_video(path: Path | str | None) -> Iterator[Video | None]:
-    """A film that is at `path` once it is whole; no film where there is no path."""
+    """Writes a video to `path`, which exists once it is whole; without a path, nothing is written."""
     if path is None:
         yield None
         return

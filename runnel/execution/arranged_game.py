@@ -1,4 +1,4 @@
-"""Who plays whom in a run with opponents: seats or line-ups of the game, and an algorithm for each group.
+"""The seats or line-ups of a run with opponents, and an algorithm for each group.
 
 | game | groups that learn | pools |
 |---|---|---|
@@ -7,7 +7,7 @@
 | two roles | `row`, `column` | `row-past`, `column-past` |
 
 In a game of two roles, the newest policies of both play each other in a share of the environments, and both learn. In
-the others, one of them learns and the past of the other plays.
+the others, one of them learns and past policies of the other play.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from runnel.matchmaking import Matchmaker
 from runnel.types import EnvSpec
 
 PATTERNS: Final = {0.0: (0, 1), 0.25: (2, 3), 0.5: (2, 1), 0.75: (6, 1)}
-"""By the share of the environments in which the newest policies meet: their line-ups, and those with each past."""
+"""For each share of environments in which the newest policies meet: the numbers of line-ups with them, and with each
+past."""
 
 MOST_LEARNERS: Final = 64
-"""Of a league."""
+"""The largest number of learners in a league."""
 
 
 class ArrangedGame(NamedTuple):
-    """What a run with opponents trains, and on what."""
+    """The algorithms and environment settings of a run with opponents."""
 
     algorithm: PerGroup
     seats: int | None  # that learn, where they are still to be divided
     lineups: Lineups | None
-    env_settings: dict[str, Any]  # that say the same to whoever makes the environment again
+    env_settings: dict[str, Any]  # the same, for other processes that create the environment
 
 
 def arranged_game(
@@ -73,7 +74,7 @@ def arranged_game(
 def _league(
     spec: EnvSpec, algorithm: Algorithm, matchmaker: Matchmaker, count: int | None, settings: dict[str, Any]
 ) -> ArrangedGame:
-    """Every learner has as many environments as the others, and a pool of its own to play against."""
+    """The line-ups of a league: every learner has equally many environments, and its own pool to play against."""
     members = matchmaker.groups
     if len(members) > MOST_LEARNERS or len(set(members)) < len(members):
         raise UserError(f"opponents=: found the learners {', '.join(members)[:80]}, expected at most {MOST_LEARNERS} "
@@ -112,7 +113,7 @@ def _two_roles(spec: EnvSpec, algorithm: Algorithm, matchmaker: Matchmaker) -> A
 
 
 def _pattern(matchmaker: Matchmaker) -> tuple[int, int]:
-    """How many line-ups of the newest policies there are, and how many with the past of each."""
+    """The number of line-ups of the newest policies, and the number with the past of each."""
     share = float(getattr(matchmaker, "latest_share", 0.0))
     if share not in PATTERNS:
         raise UserError(

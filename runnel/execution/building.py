@@ -54,7 +54,7 @@ class BuiltRun(NamedTuple):
 
     @property
     def max_staleness(self) -> int:
-        """What the algorithm tolerates under a plan that lets actors run ahead."""
+        """The staleness that the algorithm tolerates under a plan with asynchronous actors."""
         return plan_settings.undecided(self.algorithm, self.asked).max_staleness
 
 
@@ -156,7 +156,7 @@ MATCHMAKERS: Final = {
 def matchmaker(
     given: Matchmaker | type[Matchmaker] | str | None, settings: Mapping[str, Any] | None = None
 ) -> Matchmaker | None:
-    """A matchmaker, or that of a name: one that Runnel has, or the user's own at `package.module:Name`."""
+    """A matchmaker, by instance or by name: one of Runnel's, or the user's own at `package.module:Name`."""
     if isinstance(given, type) and issubclass(given, Matchmaker):
         return given(**(settings or {}))
     if given is not None and not isinstance(given, str | Matchmaker):
@@ -187,23 +187,23 @@ def planned(
 
 
 def fixed_envs(environment: Environment) -> int | None:
-    """How many environments each vector of a host environment has, where that cannot be chosen."""
+    """The number of environments of each vector of a host environment, if it is fixed."""
     return getattr(environment, "fixed_envs", None)
 
 
 def _check_vectors(plan: Plan, environment: Environment) -> None:
-    """Refuses a plan whose workers would need vectors of another number of environments than they have."""
-    fixed, players = fixed_envs(environment), plan.home("environment")
+    """Refuses a plan whose workers would need vectors of another size than the environment's fixed one."""
+    fixed, stepping = fixed_envs(environment), plan.stepping
     if fixed is None:
         return
-    if players.env_splits > 1 and getattr(environment, "one_vector", False):
+    if stepping.env_splits > 1 and getattr(environment, "one_vector", False):
         raise UserError(
-            f"{environment.spec.name} is one vector, made already: found env_splits={players.env_splits}, for which a "
+            f"{environment.spec.name} is one vector, made already: found env_splits={stepping.env_splits}, for which a "
             "worker needs as many; expected env_splits=1, or a function that makes a vector"
         )
-    vectors = len(players.environments) * players.env_splits
-    total = sum(stop - start for start, stop in players.environments)
-    if any((stop - start) != fixed * players.env_splits for start, stop in players.environments):
+    vectors = len(stepping.environments) * stepping.env_splits
+    total = sum(stop - start for start, stop in stepping.environments)
+    if any((stop - start) != fixed * stepping.env_splits for start, stop in stepping.environments):
         have = f"has {fixed} environments" if vectors == 1 else f"has {fixed} environments, and {vectors} are needed"
         raise UserError(
             f"envs={total}: each vector of {environment.spec.name} {have}; found envs={total}, expected "
@@ -213,11 +213,11 @@ def _check_vectors(plan: Plan, environment: Environment) -> None:
 
 
 def _check_lineups(plan: Plan, graph: Graph) -> None:
-    """Refuses a plan whose workers would step a part of the line-ups: trajectories are taken apart by their pattern."""
+    """Refuses a plan whose workers would step only part of the line-ups: their pattern divides trajectories."""
     patterns = math.lcm(*(len(agents.plays) or 1 for agents in graph.spec.groups.values()))
-    players = plan.home("environment")
-    blocks = len(players.environments) * players.env_splits
-    if any((stop - start) % (patterns * players.env_splits) for start, stop in players.environments):
+    stepping = plan.stepping
+    blocks = len(stepping.environments) * stepping.env_splits
+    if any((stop - start) % (patterns * stepping.env_splits) for start, stop in stepping.environments):
         raise UserError(
             f"envs={graph.envs}: {graph.spec.name} has {patterns} line-ups, and its environments are in {blocks} "
             f"blocks; found {graph.envs // blocks} environments in each, expected a multiple of {patterns}, such as "
@@ -271,20 +271,20 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a run's configuration")
     if policy_config.is_policy(config):
-        raise UserError(f"{run_dir} holds a single policy, expected a run directory: only a run names its environment")
+        raise UserError(f"{run_dir} holds a saved policy, expected a run directory: only a run names its environment")
     run_config.check_json(path, config)
     check_scripts(path, config, run_dir)
     return config
 
 
 def check_scripts(path: Path, config: dict[str, Any], run_dir: str | Path | None) -> None:
-    """Refuses a configuration whose scripts are not those of a run: anywhere but in its directory, by whole paths."""
+    """Refuses scripts in a configuration that are not named by absolute paths outside of the run's directory."""
     for name in _names(config):
         file, colon, _ = name.rpartition(":")
         if not colon or not file.endswith(".py"):
             continue
         if not os.path.isabs(file):
-            raise UserError(f"{path} names the script '{file}'; wanted its whole path, as runs write it")
+            raise UserError(f"{path} names the script '{file}'; expected its absolute path, as runs write it")
         if run_dir is not None and Path(file).resolve().is_relative_to(Path(run_dir).resolve()):
             raise UserError(
                 f"{path} names the script '{file}', which lies in the run's own directory: a run is data, and nothing "
@@ -318,13 +318,13 @@ def _check_traced(environment: JaxEnvironment) -> None:
     same_types(wanted, timestep.observation, f"{spec.name}: step returns an observation")
     reward = by_group(lambda agents: jax.ShapeDtypeStruct(_agents(agents), float))
     if [x.shape for x in jax.tree.leaves(timestep.reward)] != [x.shape for x in jax.tree.leaves(reward)]:
-        raise UserError(f"{spec.name}: step returns rewards {describe(timestep.reward)}, wanted {describe(reward)}")
+        raise UserError(f"{spec.name}: step returns rewards {describe(timestep.reward)}, expected {describe(reward)}")
     if any(x.dtype.kind == "c" for x in jax.tree.leaves(timestep.reward)):
-        raise UserError(f"{spec.name}: step returns rewards {describe(timestep.reward)}, wanted real numbers")
+        raise UserError(f"{spec.name}: step returns rewards {describe(timestep.reward)}, expected real numbers")
     for name in ("terminated", "truncated"):
         flag = getattr(timestep, name)
         if flag.shape != () or flag.dtype != bool:
-            raise UserError(f"{spec.name}: step returns {name} as {describe(flag)}, wanted a single bool")
+            raise UserError(f"{spec.name}: step returns {name} as {describe(flag)}, expected a single bool")
     _check_metrics(spec, timestep.metrics)
 
 
@@ -332,19 +332,19 @@ def _check_metrics(spec: EnvSpec, metrics: Any) -> None:
     """Refuses metrics that are not numbers by name, or by group and name."""
     said = f"{spec.name}: step returns metrics"
     if not isinstance(metrics, dict) and metrics != ():
-        raise UserError(f"{said} {describe(metrics)}, wanted a dict from name to a number, or ()")
+        raise UserError(f"{said} {describe(metrics)}, expected a dict from name to a number, or ()")
     grouped = bool(metrics) and all(isinstance(value, dict) for value in metrics.values())
     if grouped and not metrics.keys() <= spec.groups.keys():
         other, known = next(name for name in metrics if name not in spec.groups), ", ".join(spec.groups)
-        raise UserError(f"{said} of the group '{other}', wanted one of its groups: {known}")
+        raise UserError(f"{said} of the group '{other}', expected one of its groups: {known}")
     for named in metrics.values() if grouped else [dict(metrics)]:
         if len(named) > MOST_METRICS:
-            raise UserError(f"{said} of {len(named)} names, wanted {MOST_METRICS} or fewer")
+            raise UserError(f"{said} of {len(named)} names, expected {MOST_METRICS} or fewer")
         for name, value in named.items():
             if not isinstance(name, str) or not METRIC_NAME.fullmatch(name):
-                raise UserError(f"{said} called {name!r}, wanted letters, digits, '_', '.' and '-', at most 64")
+                raise UserError(f"{said} called {name!r}, expected letters, digits, '_', '.' and '-', at most 64")
             if isinstance(value, dict) or getattr(value, "shape", None) != () or value.dtype.kind not in "biuf":
-                raise UserError(f"{said} whose '{name}' is {describe(value)}, wanted a single bool, int or float")
+                raise UserError(f"{said} whose '{name}' is {describe(value)}, expected a single bool, int or float")
 
 
 def _agents(agents: AgentSpec) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class Progress:
     updates: int
     episodes: int
     mean_return: float | None
-    """Of the newest 100 episodes; None before the first ends."""
+    """The mean of the newest 100 episodes; None before the first ends."""
     metrics: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """The newest line of metrics.jsonl; empty before the first."""
     evaluation: Mapping[str, Any] | None = None
@@ -59,7 +59,7 @@ def read_only(value: Any) -> Any:
 
 @dataclass
 class Callbacks:
-    """The functions, and how often they are called."""
+    """The functions, and the interval between calls."""
 
     on_update: Callback | None = None
     on_evaluation: Callback | None = None
@@ -89,7 +89,7 @@ class Callbacks:
 
     @contextlib.contextmanager
     def may_exit(self) -> Iterator[None]:
-        """Around a run, in which nothing else may end this process: goes on with the `sys.exit` of a callback."""
+        """Surrounds a run, in which nothing else may end this process: re-raises a callback's `sys.exit` at its end."""
         yield
         if isinstance(self.error, SystemExit):
             raise self.error
@@ -99,7 +99,7 @@ class Callbacks:
         return self.on_update is not None and time.monotonic() >= self._called_at + self.every_s
 
     def call(self, name: str, progress: Progress) -> None:
-        """Calls one of them, if there is one. What it raises ends the run, after a checkpoint."""
+        """Calls one of them, if it is given. An exception ends the run, after a checkpoint."""
         function = getattr(self, name)
         if function is None or self.stopped:
             return

@@ -2,8 +2,8 @@
 
     runnel.train(**arguments("runs/mine"), run_dir="runs/again")
 
-The file may come from a stranger. Code that it names is imported only if `trust.admit` admits it, as `resume` does; and
-what belongs to one process and its machine, such as `run_dir` and `launcher`, is never taken from it.
+The file may be untrusted. Code that it names is imported only if `trust.admit` admits it, as in `resume`; and arguments
+that belong to one process and its machine, such as `run_dir` and `launcher`, are never taken from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "environment": ("name", "settings", "unavailable", "session"),
     "distribution": ("class", "settings", "unavailable", "session"),
 }
-"""What a run is made of, and the keys of each; the first names it."""
+"""The parts of a run, and the keys of each; the first key names it."""
 
 INSIDE: Final = {"settings": "algorithm", "env_settings": "environment"}
 """Arguments of `train` that a file has inside one of its parts."""
@@ -123,7 +123,7 @@ def _read(path: Path, real: Path) -> dict[str, Any]:
 
 
 def _check(file: ConfigFile) -> None:
-    """Refuses what no configuration has: a newer format, unknown keys, values of another type."""
+    """Refuses invalid configurations: a newer format, unknown keys, values of another type."""
     run_config.check_format(file.path, file.config)
     for key, value in list(file.config.items()):
         if key not in run_config.KEYS:
@@ -170,7 +170,7 @@ def _check_part(path: Path, part: str, value: Any) -> None:
 
 
 def _is_taken(part: Any, what: str, named: str | None) -> bool:
-    """Whether a part of the file is used: it is there, and nothing else was named in its place."""
+    """Whether a part of the file is used: it exists, and no argument replaces it."""
     return part is not None and (named is None or deprecated.current_path(str(_name_of(part, what))) == named)
 
 

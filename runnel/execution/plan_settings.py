@@ -1,8 +1,8 @@
-"""Settings that an algorithm leaves to the plan, such as PPO's `advantages=auto`: what the plan makes of them.
+"""Settings that an algorithm leaves to the plan, such as PPO's `advantages=auto`.
 
-An algorithm says by `for_staleness` what it is where samples may be so many updates old. That is what runs, and what
-config.json has among the settings; what was asked for stands beside it (`asked`), for a resumption under another
-distribution. A setting of a group's own algorithm is named `GROUP.setting`.
+`Algorithm.for_staleness` fills them in for the plan's bound on the staleness of samples. The result is what runs, and
+config.json has it among the settings. The settings that the user gave are stored beside it (`asked`), for a resumption
+under another distribution. A setting of a group's own algorithm is named `GROUP.setting`.
 """
 
 from __future__ import annotations
@@ -37,27 +37,29 @@ class Decided(NamedTuple):
 def decide(
     algorithm: Algorithm, asked: Mapping[str, Any], planned: Callable[[Algorithm], tuple[Graph, Plan]], waits: bool
 ) -> Decided:
-    """What an algorithm is under the plan that is made for it.
+    """Fills in an algorithm's settings for the plan that is built for it.
 
-    `asked`: of a run that goes on, what was asked for; what was decided then is kept, unless samples may now be older
-    than it tolerates. `waits`: the plan is expected to let no sample grow old, so that the graph is traced but once.
+    `asked`: for a resumed run, the settings that the user gave; the earlier decision is kept unless samples may now be
+    older than it tolerates. `waits`: the plan is expected to have no stale samples, so that the graph is traced only
+    once.
     """
     open_, kept = undecided(algorithm, asked), algorithm if asked else None
     if waits:
         chosen = kept or _settled(open_, dict.fromkeys(_groups(open_), 0))
         graph, plan = planned(chosen)
-        if not any(plan.staleness.values()):
+        if not any(plan.staleness_updates.values()):
             return _described(open_, algorithm, chosen, graph, plan)
     graph, plan = planned(open_)
-    tolerated = kept is not None and all(kept.for_group(g).max_staleness >= n for g, n in plan.staleness.items())
-    chosen = kept if kept is not None and tolerated else _settled(open_, plan.staleness)
+    bounds = plan.staleness_updates
+    tolerated = kept is not None and all(kept.for_group(g).max_staleness >= n for g, n in bounds.items())
+    chosen = kept if kept is not None and tolerated else _settled(open_, bounds)
     if chosen is not open_:
         graph, plan = planned(chosen)
     return _described(open_, algorithm, chosen, graph, plan)
 
 
 def undecided(algorithm: AlgorithmT, asked: Mapping[str, Any]) -> AlgorithmT:
-    """The algorithm as it was asked for, before a plan decided."""
+    """The algorithm with the settings that the user gave, before a plan decided."""
     if not asked:
         return algorithm
     if isinstance(algorithm, PerGroup):
@@ -83,7 +85,7 @@ def undecided(algorithm: AlgorithmT, asked: Mapping[str, Any]) -> AlgorithmT:
 
 
 def asked_in(part: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says was asked for of an algorithm. Its values name no code."""
+    """The settings that the user gave, from an algorithm's part of config.json. Their values name no code."""
     asked = part.get(ASKED, {})
     if not isinstance(asked, Mapping):
         raise UserError(f"found {ASKED}={str(asked)[:60]!r} of an algorithm, expected settings by name")
@@ -91,15 +93,15 @@ def asked_in(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_json(algorithm: Algorithm, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """An algorithm as config.json has it, with what was asked for where the plan decided."""
+    """An algorithm's part of config.json, with the given values of settings that the plan decided."""
     return {**serialization.to_json(algorithm), **({ASKED: dict(asked)} if asked else {})}
 
 
 def _described(open_: Algorithm, given: Algorithm, chosen: Algorithm, graph: Graph, plan: Plan) -> Decided:
     changed, before = dict(_changes(open_, chosen)), dict(_changes(open_, given))
-    oldest = max(plan.staleness.values(), default=0)
+    oldest = max(plan.staleness_updates.values(), default=0)
     notes = tuple(
-        _note(name, *pair, before.get(name), plan.staleness.get(name.rpartition(".")[0], oldest))
+        _note(name, *pair, before.get(name), plan.staleness_updates.get(name.rpartition(".")[0], oldest))
         for name, pair in changed.items()
     )
     plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))
@@ -125,7 +127,7 @@ def _groups(algorithm: Algorithm) -> list[str]:
 
 
 def _changes(asked: Algorithm, chosen: Algorithm) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """The settings that differ, which are plain values: what was asked for, and what it is now."""
+    """The settings that the plan changed, which are plain values: as given, and as decided."""
     if asked is chosen:
         return
     if isinstance(asked, PerGroup):
@@ -140,7 +142,7 @@ def _changes(asked: Algorithm, chosen: Algorithm) -> Iterator[tuple[str, tuple[A
 
 
 def _note(name: str, was: Any, now: Any, before: tuple[Any, Any] | None, staleness: int) -> str:
-    """`before`: what was asked for and decided when the run began; None of a run that begins."""
+    """A note on the decision. `before`: the given and decided values when the run began; None if it begins now."""
     updates = "an update" if staleness == 1 else f"{staleness} updates"
     old = f"samples may be {updates} old" if staleness else "no sample is old"
     shown, asked = fields.default_text(now), f"{name}={fields.default_text(was)}"

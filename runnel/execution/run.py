@@ -1,4 +1,4 @@
-"""A run that has ended: what `train` and `resume` return, also for a run directory whose run is finished."""
+"""A finished run: the return value of `train` and `resume`, also for a run directory whose run is finished."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def of_run(run: str | Path | Run, algorithm: Any, environment: Any) -> tuple[Pat
 
 
 def finished(run_dir: Path, config: RunConfig, built: BuiltRun) -> Run | None:
-    """The run as it ended, if it has come as far as `config` asks; None if there is something left to train.
+    """The finished run, if it has reached everything that `config` asks for; None if something is left to train.
 
     Nothing is started and nothing is written.
     """
@@ -81,12 +81,12 @@ def finished(run_dir: Path, config: RunConfig, built: BuiltRun) -> Run | None:
 
 
 def unsound(built: BuiltRun, seed: int, states: PyTree, counters: dict[str, Any]) -> str | None:
-    """What is wrong with the states and the counters of a checkpoint, or None."""
+    """The reason to refuse a checkpoint's states and counters; None if they are valid."""
     return RunCounters.problem(counters) or unsound_states(built.graph, states, seed)
 
 
 def may_be_done(result: Mapping[str, Any] | None, config: RunConfig) -> bool:
-    """Whether a result says that the run has finished, and has come as far as `config` asks."""
+    """Whether a result is that of a finished run with at least the steps or the return that `config` asks for."""
     if result is None or result.get("status") != "finished" or type(result.get("env_steps")) is not int:
         return False
     return result["env_steps"] >= config.steps or _reached(result, config)
@@ -99,7 +99,7 @@ def _reached(result: Mapping[str, Any], config: RunConfig) -> bool:
 
 
 def is_reached(result: Mapping[str, Any] | None, name: str, target: float | None) -> bool:
-    """Whether a result says that a return which ends the run was reached."""
+    """Whether the target return that ends a run was reached, according to a result."""
     found = (result or {}).get(name)
     return target is not None and isinstance(found, int | float) and found >= target
 

@@ -1,4 +1,4 @@
-"""A run's directory, from the first look at it to the lock that keeps others out."""
+"""Finds, creates and locks a run's directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runnel.recording.files import as_user_error, check_layout
 
 
 def fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> tuple[Path, list[Path]]:
-    """A directory for the run, and what was made for it; one that already holds a run is refused."""
+    """A directory for the run, and the directories created for it; refuses one that already holds a run."""
     if run_dir is None:
         slug = re.sub(
             r"[^A-Za-z0-9.]+", "-", f"{algorithm_name(built.algorithm).lower()}-{built.graph.spec.name}-{seed}"
@@ -47,14 +47,14 @@ def fresh_directory(run_dir: str | Path | None, built: BuiltRun, seed: int) -> t
 def refuse_held(directory: Path) -> None:
     if sweep_file.holds_sweep(directory):
         raise UserError(
-            f"{directory} already holds a sweep; go on with it by `runnel resume {directory}`, or choose another "
+            f"{directory} already holds a sweep; continue it with `runnel resume {directory}`, or choose another "
             "run_dir=",
             keywords=("run_dir",),
             page="troubleshooting#resume-is-refused",
         )
     if members_file.holds_members(directory):
         raise UserError(
-            f"{directory} already holds several runs; go on with them by `runnel resume {directory}`, or choose "
+            f"{directory} already holds several runs; continue them with `runnel resume {directory}`, or choose "
             "another run_dir=",
             keywords=("run_dir",),
             page="troubleshooting#resume-is-refused",
@@ -75,7 +75,7 @@ def refuse_held(directory: Path) -> None:
         )
     if held:
         raise UserError(
-            f"{directory} already holds a run ({', '.join(held)}); go on with it by `runnel resume {directory}`, "
+            f"{directory} already holds a run ({', '.join(held)}); continue it with `runnel resume {directory}`, "
             "or choose another run_dir=",
             keywords=("run_dir",),
             page="troubleshooting#resume-is-refused",
@@ -84,9 +84,9 @@ def refuse_held(directory: Path) -> None:
 
 @contextlib.contextmanager
 def alone(directory: Path) -> Iterator[list[str]]:
-    """Around a run: keeps others out of its directory, and refuses one that a run could not write into as it should.
+    """Holds the lock of a run's directory, and refuses one that a run could not write into properly.
 
-    Gives what the user should know.
+    Yields warnings for the user.
     """
     check_layout(directory)
     notes: list[str] = []
@@ -97,7 +97,7 @@ def alone(directory: Path) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def cleared(made: Sequence[Path]) -> Iterator[None]:
-    """Around a run, while its lock is held: directories made for one that was refused are removed again."""
+    """Removes directories created for a run that was refused, while its lock is held."""
     try:
         yield
     except BaseException:

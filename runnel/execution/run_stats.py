@@ -1,4 +1,4 @@
-"""What a run has done, and how fast."""
+"""Counters and speed of a run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ COUNTED: dict[str, Callable[[Any], bool]] = {
     "dict[str, float]": lambda x: isinstance(x, dict) and all(v is None or _is_number(v) for v in x.values()),
     "dict[str, int]": lambda x: isinstance(x, dict) and all(_is_count(v) for v in x.values()),
 }
-"""Which values a counter of a type can have."""
+"""The valid values of a counter, by type."""
 
 
 @dataclass
 class RunCounters:
-    """What a run has done since it began, resumed or not."""
+    """Totals of a run since its beginning, across resumptions."""
 
     iterations: int = 0
     env_steps: int = 0
@@ -56,7 +56,7 @@ class RunCounters:
 
     @classmethod
     def problem(cls, kept: Mapping[str, Any]) -> str | None:
-        """What no run has counted, of what was kept with a checkpoint; or None."""
+        """The reason why counters of a checkpoint are invalid; None if they are valid."""
         known = {each.name: each.type for each in fields(cls)}
         for name, value in kept.items():
             if name not in known or not COUNTED[str(known[name])](value):
@@ -65,7 +65,7 @@ class RunCounters:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> RunCounters:
-        """As they were kept with a checkpoint."""
+        """The counters stored with a checkpoint."""
         return cls(**kept)
 
     def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
@@ -81,7 +81,7 @@ class RunCounters:
 
 @dataclass
 class Rate:
-    """Environment steps per second since the first update, and lately."""
+    """Environment steps per second since the first update, and over the last seconds."""
 
     started: tuple[float, int] | None = None
     stopped: tuple[float, int] | None = None
@@ -92,7 +92,7 @@ class Rate:
         self.window = [self.started]
 
     def now(self, steps: int) -> float | None:
-        """Over the last five seconds or so."""
+        """The rate over the last five seconds or so."""
         if self.started is None:
             return None
         self.window.append((time.monotonic(), steps))
@@ -101,13 +101,13 @@ class Rate:
         return _slope(self.window[0], self.window[-1])
 
     def exclude(self, seconds: float) -> None:
-        """So many seconds were spent otherwise than in training, such as in evaluation."""
+        """Excludes `seconds` that were not spent on training, such as an evaluation, from the rate."""
         if self.started is not None:
             self.started = (self.started[0] + seconds, self.started[1])
             self.window = [(at + seconds, steps) for at, steps in self.window]
 
     def stop(self, steps: int) -> None:
-        """What follows, such as the last checkpoint, is not training."""
+        """Ends the measurement: the last checkpoint, for example, is not training."""
         self.stopped = (time.monotonic(), steps)
 
     def overall(self) -> float | None:
@@ -124,7 +124,7 @@ class RunStats:
     startup_s: float | None = None  # to the first update
     staleness: tuple[float, int] = (0.0, 0)  # its mean and the highest, since this process began to train
     reuse: ReuseSums = field(default_factory=lambda: ReuseSums(0, 0))  # likewise
-    learnt: dict[str, float] = field(default_factory=dict)  # by name: the newest of what learning gave out
+    learnt: dict[str, float] = field(default_factory=dict)  # by name: the newest outputs of learning
 
     def add(self, progress: ProgressDelta, steps_per_iteration: int) -> None:
         self.counters.add(progress, steps_per_iteration)
@@ -132,7 +132,7 @@ class RunStats:
         self.learnt.update(progress.out)
 
     def first_update(self) -> None:
-        """Until then there was compiling to do; what follows is what the rate is of."""
+        """Begins the measurement of the rate after the compilation."""
         self.startup_s = time.monotonic() - self.began
         self.rate.start(self.counters.env_steps)
 
@@ -165,7 +165,7 @@ class RunStats:
         }
 
     def last_metrics(self, progress: ProgressDelta, lately: UsageReport) -> dict[str, Any]:
-        """The last line: may be of a stretch without an update, and then has the newest that learning gave out."""
+        """The last line of metrics. If its stretch has no update, it has the newest outputs of learning."""
         return self.metrics(progress._replace(out={**self.learnt, **progress.out}), lately)
 
     def _learner_return(self) -> dict[str, float]:
@@ -177,7 +177,7 @@ class RunStats:
         return {"reused_updates": repeated, "reuses_dropped": dropped} if repeated or dropped else {}
 
     def result(self) -> dict[str, Any]:
-        """What result.json has of it."""
+        """The statistics in result.json."""
         counters = self.counters
         return {
             "env_steps": counters.env_steps,

@@ -1,7 +1,7 @@
-"""Training from Python: build a plan, run it, and leave a run directory that can be resumed and evaluated.
+"""Training from Python: builds a plan, runs it, and writes a run directory that can be resumed and evaluated.
 
-`train` and `resume` stand in one file because they share every step between the user's arguments and a `Session`:
-checking keywords, choosing machines, signing the user's code and holding the run directory.
+`train` and `resume` are one file because they share every step between the user's arguments and a `Session`: checking
+keywords, choosing machines, signing the user's code and holding the run directory.
 """
 
 from __future__ import annotations
@@ -115,17 +115,17 @@ def train(
     ten minutes. An update with NaN or infinity in the learner's state is refused; then `on_nan` ends the run, skips
     the update, or returns to the newest checkpoint.
 
-    With `eval_every`, the greedy policy is evaluated every so many steps, without any effect on training;
+    With `eval_every`, the greedy policy is evaluated at this interval of steps, without effect on training;
     `runnel.load(run, "best")` is the policy with the best evaluation. The fields of `RunConfig` describe the
     other keywords.
 
-    `init_from`: a stored policy with whose parameters training begins, for all groups or by group: `RUN_DIR@TAG`, a
+    `init_from`: the stored policy whose parameters training begins with, for all groups or by group: `RUN_DIR@TAG`, a
     `Run`, a snapshot or a policy. The optimiser is initialised. `frozen`: by group, a stored policy of the same
     algorithm that acts for it; the group does not learn. `opponents`: a matchmaker, such as `runnel.PFSP()`; in a
     symmetric game one seat learns, and the matchmaker chooses past policies for the others.
 
-    With `launcher="ray"`, workers run on all machines of a Ray cluster: the one at `address`, else one that is found,
-    else one that is started on this machine.
+    With `launcher="ray"`, workers run on all machines of a Ray cluster: the one at `address`, otherwise one that is
+    found, otherwise one that is started on this machine.
 
     `on_update`, `on_evaluation` and `on_checkpoint` are called with a `runnel.Progress`; one that returns False ends
     the run, and one that raises interrupts it, with a checkpoint. `on_update` is called several times a second at most,
@@ -178,9 +178,9 @@ def resolve(
     distribution: Distribution | type[Distribution] | str | None = None,
     **asked: Any,
 ) -> dict[str, Any]:
-    """What config.json would hold of `train` with the same arguments.
+    """The config.json that `train` would write with the same arguments.
 
-    The plan is built, for this machine, so that mistakes are found. Nothing is started, and nothing is written.
+    Builds the plan, for this machine, to report errors. Nothing is started, and nothing is written.
     """
     call = inspect.signature(train).bind(algorithm, environment, distribution, **asked)
     call.apply_defaults()
@@ -207,7 +207,7 @@ def resolve(
 
 
 def asked_of_train(given: dict[str, Any]) -> tuple[RunConfig, Distribution | str | None]:
-    """What the arguments of `train`, checked, ask for besides algorithm and environment."""
+    """The checked arguments of `train`, as a `RunConfig` and a distribution."""
     run, own = RunConfig.of(given), given["fields_of_distribution"]
     _check_keywords(train, own, given["algorithm"], given["distribution"])
     distribution = distributions.with_fields(given["distribution"], own)
@@ -294,7 +294,7 @@ def resume(
 
 
 def changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result: dict[str, Any] | None) -> RunConfig:
-    """What a run goes on with: what it was asked for before, and what `resume` was asked for now."""
+    """The configuration of a resumed run: the stored one with the changes that `resume` was called with."""
     if on_nan is not None:
         stored = replace(stored, on_nan=on_nan)
     if steps is None:
@@ -308,7 +308,7 @@ def changed(stored: RunConfig, steps: int | None, on_nan: OnNan | None, result: 
 
 
 def with_signature(config: dict[str, Any], built: BuiltRun, run_dir: str | Path | None) -> BuiltRun:
-    """Signs the user's own code that a run is made of, so that its directory can be used again without a question."""
+    """Signs the user's own code that a run uses, so that its directory can be used again without `--trust`."""
     signed = sign(config, run_dir)
     config.pop("code", None)
     if signed.code is not None:
@@ -319,18 +319,18 @@ def with_signature(config: dict[str, Any], built: BuiltRun, run_dir: str | Path 
 def _finished(
     directory: Path, config: dict[str, Any], asked: RunConfig, given: dict[str, Any], quiet: bool
 ) -> Run | None:
-    """A run that has nothing left to train, as it ended."""
+    """A run that has nothing left to train, in its final state."""
     if not may_be_done(read_result(directory), asked):
         return None
     ended = finished(directory, asked, rebuild(directory, config, distributions.default_for("host"), **given))
     if ended is not None and not quiet:
-        print(f"nothing is left to train after {ended.result['env_steps']:,} steps; with more --steps it goes on")
+        print(f"nothing is left to train after {ended.result['env_steps']:,} steps; resume it with more --steps")
         print(summary({**ended.result, "run_dir": str(directory)}), flush=True)
     return ended
 
 
 def described(built: BuiltRun) -> dict[str, Any]:
-    """What config.json says of what a run is made of."""
+    """The algorithm, environment and distribution of a run, as in config.json."""
     return {
         "algorithm": plan_settings.to_json(built.algorithm, built.asked),
         "environment": environments.to_json(built.made_from, built.env_settings),
@@ -362,7 +362,7 @@ def _check_keywords(called: Callable[..., Any], given: dict[str, Any], algorithm
 
 
 def check_portable(config: dict[str, Any], built: BuiltRun) -> None:
-    """Workers are other processes: what they cannot import they cannot run."""
+    """Refuses objects that worker processes cannot import."""
     for part in ("algorithm", "distribution", "environment"):
         why = serialization.reason(config[part])
         if why is not None and part == "environment":
@@ -384,9 +384,9 @@ def settle(
     stack: contextlib.ExitStack, launcher: str | HostLauncher, address: str | None, transport: Transport | str | None,
     distribution: Any, environment: Any, make: Callable[[], BuiltRun], cpus_per_host: int | None = None,
 ) -> tuple[BuiltRun, MachinePool]:  # fmt: skip
-    """Builds a run, for this machine or for those that a launcher finds, and has them made ready meanwhile.
+    """Builds a run, for this machine or for those that a launcher finds, which start meanwhile.
 
-    `cpus_per_host`: what it takes of each machine of a Ray cluster. None: all that is free.
+    `cpus_per_host`: the CPUs that it takes of each machine of a Ray cluster. None: all that are free.
     """
     if isinstance(launcher, str) and launcher not in ("local", "ray") and ":" not in launcher:
         raise UserError(
@@ -431,7 +431,7 @@ def settle(
 
 
 def _own_launcher(path: str) -> HostLauncher:
-    """What the user's own `package.module:callable` makes, called without arguments."""
+    """The launcher that the user's own `package.module:callable` returns when called without arguments."""
     make = serialization.import_object(path)
     if not callable(make):
         raise UserError(
@@ -446,15 +446,16 @@ def _own_launcher(path: str) -> HostLauncher:
 
 
 def _here(launcher: str | HostLauncher, transport: str, distribution: Any, environment: Any) -> SingleMachine:
-    """This machine; where workers will be needed, with servers that import for them while this process does."""
+    """This machine. If workers will be needed, fork servers import their libraries meanwhile."""
     if launcher != "local" or not distributions.needs_workers(distribution) or not has_worker_processes():
         return SingleMachine(transport=transport)
     from runnel.launch import LocalLauncher
-    from runnel.launch.host import HEAVY, LIGHT
+    from runnel.launch.host import ENV_ONLY_MODULES, JAX_MODULES
 
     local = LocalLauncher()
     families = [family for family in FAMILIES if isinstance(environment, str) and environment.startswith(family.prefix)]
-    local.warm(light=LIGHT, jax=[*HEAVY, *(family.package for family in families if family.package)])
+    packages = [family.package for family in families if family.package]
+    local.warm(env_only=ENV_ONLY_MODULES, jax=[*JAX_MODULES, *packages])
     return SingleMachine(local, transport)
 
 

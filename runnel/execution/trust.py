@@ -1,6 +1,6 @@
-"""Decides which code named by a stored configuration may be imported and called, before any of it is.
+"""Decides which code named by a stored configuration may be imported and called.
 
-What Runnel ships and what the installed environment libraries register needs no signature. Any other code is imported
+Code that Runnel ships and environments that installed libraries register need no signature. Any other code is imported
 only if the user has signed the configuration, names the code (`--trust`), or has imported it in the same process
 already. `sign` writes the signature when a run is trained or resumed.
 """
@@ -39,13 +39,13 @@ OWN_RULE: Final = "runnel.population:PBT"
 OF_GROUPS: Final = (
     "runnel.algorithm:PerGroup", "runnel.algorithms.opponent_pool:OpponentPool", "runnel.algorithms.scripted:Scripted",
 )  # fmt: skip
-"""Algorithms of groups, which have other algorithms, or functions, as settings: these are names of their own."""
+"""Classes whose settings are algorithms of groups, or functions: these are separate names."""
 
 RULE: Final = "rule"
 """The part of a population's configuration that names code."""
 
 EVALUATION: Final = "eval_env_settings"
-"""Settings of the environment in evaluation: they count, and are signed, with those in training."""
+"""Settings of the environment in evaluation, which are signed like those in training."""
 
 WANDB: Final = "wandb"
 """The part that publishes a run at Weights & Biases, with the user's account."""
@@ -64,7 +64,7 @@ ACTIVATION_MODULES: Final = ("jax.nn", "jax._src.nn.functions", "jax.numpy", "fl
 
 SHOWN: Final = 5
 LONGEST: Final = 400
-"""How many names an error lists, and how much of each."""
+"""The number of names that an error lists, and the longest part of each."""
 
 
 class Name(NamedTuple):
@@ -205,9 +205,9 @@ class Signed(NamedTuple):
 
 
 def sign(config: Mapping[str, Any], run_dir: str | Path | None = None, new_key: bool = True) -> Signed:
-    """Signs, for this user, the names in a configuration that are not registered, with the files they came from.
+    """Signs, for this user, the names in a configuration that are not registered, with the files that define them.
 
-    A user who has no key gets one, where `new_key`.
+    With `new_key`, a user without a key gets one.
     """
     config = {
         part: clean(config[part]) for part in (*PARTS, RULE, EVALUATION, WANDB) if part in config
@@ -233,14 +233,14 @@ def sign(config: Mapping[str, Any], run_dir: str | Path | None = None, new_key: 
 
 
 def covered(config: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    """What the signature of a configuration covers."""
+    """The part of a configuration that its signature covers."""
     shown = {WANDB: True} if config.get(WANDB) is True else {}
     shown |= {part: config[part] for part in (EVALUATION, RULE) if config.get(part)}
     return {"what": "runnel run", "names": names, **{part: config.get(part) for part in PARTS}, **shown}
 
 
 def _source(name: Name) -> dict[str, str | None]:
-    """Where a name's module was imported from: its file, and the directory under which it has that name."""
+    """The file that a name's module was imported from, and the directory under which it has that name."""
     module = name.module
     if module.endswith(".py"):
         return {"file": os.path.abspath(module), "root": os.path.dirname(os.path.abspath(module))}
@@ -317,7 +317,7 @@ def admit(
 
 
 def _flag(name: Name) -> str:
-    """Quoted for a shell: the name may come from a stranger, and a user may copy it."""
+    """The flag that trusts a name, quoted for a shell: the name may be untrusted, and a user may copy it."""
     return f"--trust {shlex.quote(name.path[:LONGEST])}"
 
 

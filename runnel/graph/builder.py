@@ -1,4 +1,4 @@
-"""The graph as a loop is being said: nodes and edges, and the types of what flows along them.
+"""Builds the dataflow graph while a loop is traced: nodes, edges, and the types of what flows along them.
 
 `jax.eval_shape` gives every edge its type, so a wrong shape or a missing field is an error here, before
 anything runs.
@@ -27,7 +27,7 @@ from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
 
 
 class Builder:
-    """Collects nodes and edges while the loop is being said.
+    """Collects nodes and edges while `loop` is traced.
 
     It is one class because every call of `Flow` adds to the same nodes and edges, and is checked against those that
     were added before it.
@@ -100,7 +100,7 @@ class Builder:
         return Ref(node, trajectory)
 
     def played_columns(self, group: str, trajectory: Ref) -> Ref:
-        """The columns of a trajectory in whose environments the group plays: a node of its own, unless they are all."""
+        """The columns of the environments in which the group plays: by a node of its own, unless it plays in all."""
         agents = self.spec.groups[group]
         if all(agents.plays):
             return trajectory
@@ -157,7 +157,7 @@ class Builder:
 
     def replay(self, group: str, items: Ref, settings: Sampling) -> Ref:
         replay = settings.replay
-        if self.nodes[items.node].loops:
+        if self.nodes[items.node].replays:
             raise UserError("replay.insert takes what an iteration makes, not what was made from replayed batches")
         if replay.capacity > MOST_ITEMS:
             raise UserError(f"a replay holds at most {MOST_ITEMS:,} items, found capacity={replay.capacity}")
@@ -265,12 +265,10 @@ class Builder:
         name = kind if len(self.spec.groups) == 1 else f"{group}/{kind}"
         taken = sum(1 for node in self.nodes if node.rstrip("0123456789") == name)
         name = f"{name}{taken + 1}" if taken else name
-        loops = frozenset[str]().union(*(self.nodes[ref.node].loops for ref in inputs))
-        loops = loops | {name} if kind == "replay" else loops
-        node = Node(
-            name, kind, group, inputs, output, function, settings, loops, blocks=() if loops else blocks, keeps=keeps
-        )
-        self.nodes[name] = node
+        replays = frozenset[str]().union(*(self.nodes[ref.node].replays for ref in inputs))
+        replays = replays | {name} if kind == "replay" else replays
+        cut = () if replays else blocks
+        self.nodes[name] = Node(name, kind, group, inputs, output, function, settings, replays, blocks=cut, keeps=keeps)
         for ref in inputs:
             what = "items" if kind == "replay" else self.nodes[ref.node].traits.output
             times = self._times(self.nodes[ref.node])
@@ -299,10 +297,10 @@ class Builder:
 
     def _times(self, node: Node) -> float:
         """How often a node runs in an iteration, on average."""
-        if not node.loops:
+        if not node.replays:
             return 1.0
         rates = []
-        for name in node.loops:
+        for name in node.replays:
             replay = self.nodes[name]
             settings = replay.sampling
             inserted = settings.replay.count(replay.inputs[0].type) * settings.samples_per_insert

@@ -41,7 +41,7 @@ class Value:
 
 
 class Flow:
-    """The training loop as it is being said. A call applies to every group of agents, or to those of `agents`."""
+    """The training loop while it is traced. A call applies to every group of agents, or to the one of `agents`."""
 
     def __init__(self, builder: Builder, groups: tuple[str, ...]):
         self._builder = builder
@@ -68,7 +68,7 @@ class Flow:
         return rollouts[0].rollout.steps if rollouts else None
 
     def rollout(self, act: Callable[..., Act], steps: int, discount: float | None = None) -> Value:
-        """Acts for `steps` steps in every environment; gives a `Trajectory` of those in which the group plays.
+        """Acts for `steps` steps in every environment; returns a `Trajectory` of those in which the group plays.
 
         With a `discount`, the trajectory carries each column's discounted sum of rewards of the episode so
         far, for scaling by returns.

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from runnel.algorithm import Algorithm, asks_for
-from runnel.graph.kinds import KINDS, KindTraits, LearnerValue, NodeKind
+from runnel.graph.kinds import KINDS, VALUE, KindTraits, LearnerValue, NodeKind
 from runnel.ops import blocks
 from runnel.ops.blocks import Blocks
 from runnel.replay import Replay
@@ -92,8 +92,8 @@ class Sampling:
 class Node:
     """One function of the loop.
 
-    `loops` names the replays whose batches reach the node: it runs once per batch. A node without runs once
-    per iteration.
+    `replays` names the replays whose batches reach the node. With any, it runs once per batch; without, once per
+    iteration.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Node:
     output: PyTree
     function: Callable[..., Any] | None = None
     settings: Rollout | Sampling | None = None
-    loops: frozenset[str] = frozenset()
+    replays: frozenset[str] = frozenset()
     priorities: Ref | None = None  # of a prioritised replay: where its new priorities come from
     blocks: tuple[Blocks, ...] = ()  # how it cuts what environments made into minibatches
     keeps: PyTree = None  # from one iteration to the next: all that is in a replay
@@ -115,10 +115,15 @@ class Node:
 
     @property
     def reads(self) -> LearnerValue | None:
-        """What it reads of its group's learner. A map reads if its function asks for `params` or for a `key`."""
-        if self.kind == "map" and not any(asks_for(self.function, name) for name in ("params", "key")):
+        """What it reads of its group's learner."""
+        if self.traits.reads_by_name and not any(asks_for(self.function, name) for name in ("params", "key")):
             return None
         return self.traits.reads
+
+    @property
+    def called(self) -> str:
+        """What errors call its value."""
+        return self.name if self.traits.output == VALUE else self.traits.output
 
     @property
     def sources(self) -> tuple[Ref, ...]:
@@ -172,8 +177,12 @@ class Graph:
     def of_kind(self, *kinds: NodeKind) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind in kinds]
 
+    def only(self, kind: NodeKind, group: str) -> Node:
+        """The node of a kind of which a group has one."""
+        return next(node for node in self.of_kind(kind) if node.group == group)
+
     def after_rollout(self) -> list[Node]:
-        """The nodes that take trajectories or what is made of them, in the loop's order."""
+        """The nodes that take trajectories, or values that follow from them, in the loop's order."""
         return [node for node in self.nodes.values() if node.traits.trains]
 
     def learners(self, group: str | None = None) -> list[Node]:
@@ -195,7 +204,7 @@ class Graph:
         return blocks.block_count(self.envs, self._cut_by(nodes))
 
     def envs_for(self, learners: int, nodes: Iterable[str] | None = None) -> int:
-        """So many learners can share any multiple of this number of environments."""
+        """This number of learners can share any multiple of the returned number of environments."""
         return blocks.envs_for(learners, self.envs, self._cut_by(nodes))
 
     def _cut_by(self, nodes: Iterable[str] | None) -> list[Blocks]:
@@ -208,7 +217,7 @@ class Graph:
 
     @property
     def bytes(self) -> int:
-        """Of the learners' states, of what the nodes make in one iteration, and of what replays keep."""
+        """The size of learners' states, of the nodes' outputs in one iteration, and of replays."""
         leaves = jax.tree.leaves([dict(self.states), [(node.output, node.keeps) for node in self.nodes.values()]])
         return tree_bytes([leaf for leaf in leaves if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)])
 

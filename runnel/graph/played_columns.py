@@ -1,10 +1,10 @@
-"""Of a trajectory, the columns of those environments in which a group plays.
+"""The columns of a trajectory that belong to environments in which a group plays.
 
     seats = AgentSpec(observation, action, plays=(True, True, False))   # it plays in two environments of three
     trajectory = columns_played(seats, trajectory)                      # [T, B, ...] -> [T, 2 * B / 3, ...]
 
 A group that does not play in an environment acts there without effect. What it saw and did there is not its own, so
-nothing that learns or remembers is given it.
+learners and replays do not get it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runnel.types import PER_COLUMN, AgentSpec, Array, Trajectory
 
 
 def columns_played(agents: AgentSpec, trajectory: Trajectory) -> Trajectory:
-    """Columns come as whole patterns of `agents.plays`, the first one first, and are taken in the same order."""
+    """Columns are whole patterns of `agents.plays`, one after the other; their order is kept."""
     chosen = np.flatnonzero(agents.plays)
 
     def take(x: Array, axis: int) -> Array:

@@ -1,4 +1,4 @@
-"""The types of values before there are any: `jax.eval_shape`, and what is said where they are not as wanted."""
+"""The types of values before anything runs, by `jax.eval_shape`, and errors where they are not as expected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def typed(function: Callable[..., Any], *args: Any, what: str) -> Any:
 
 
 def traced(function: Callable[..., Any], *args: Any, what: str) -> tuple[Any, Any]:
-    """The same, with what JAX has written down of the function before it."""
+    """The function's jaxpr, and the types of its result."""
     try:
         return jax.make_jaxpr(function, return_shape=True)(*args)
     except UserError:
@@ -37,10 +37,10 @@ def traced(function: Callable[..., Any], *args: Any, what: str) -> tuple[Any, An
 
 
 def check_takes(function: Callable[..., Any], what: str, *names: str) -> None:
-    """Refuses a method of the user's that cannot be called with so many arguments, and says where it stands."""
+    """Refuses a method of the user that cannot be called with these arguments, and says where it is defined."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # made by something that does not tell: the call shows it
+    except (TypeError, ValueError):  # it has no signature to look at: the call will show it
         return
     try:
         signature.bind(*names)

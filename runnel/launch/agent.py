@@ -4,8 +4,8 @@ It creates the machine's shared memory, starts its workers, carries their stream
 forwards messages between the driver and its workers. It knows neither JAX nor RL nor its launcher: it reads one line of
 JSON (the driver's address), writes one (its key), and ends when its standard input closes.
 
-It is one file because it is the whole of one process: what it is told as it starts, and one event loop over sockets
-and workers.
+It is one file because it is one process: the line that it reads as it starts, and one event loop over sockets and
+workers.
 
     python -m runnel.launch.agent
 """
@@ -64,7 +64,7 @@ from runnel.launch.agent_messages import (
     parse_request,
 )
 from runnel.launch.framing import MalformedMessage
-from runnel.launch.host import HEAVY, LIGHT, HostChannels, HostRuntime, WorkerOrder, free_port
+from runnel.launch.host import ENV_ONLY_MODULES, JAX_MODULES, HostChannels, HostRuntime, WorkerOrder, free_port
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess
 from runnel.launch.standalone import StandaloneProcesses
 from runnel.planning.machine import gpus
@@ -119,7 +119,7 @@ class HostAgent:
 
     def _launcher(self) -> LocalLauncher:
         launcher = LocalLauncher(self.logs / "servers.log")
-        launcher.warm(light=LIGHT, jax=HEAVY)
+        launcher.warm(env_only=ENV_ONLY_MODULES, jax=JAX_MODULES)
         return launcher
 
     def serve(self, stdin: int) -> None:
@@ -359,7 +359,7 @@ class HostAgent:
         self.launcher.close(seconds)
         self._relay()
         self.courier.stop()
-        self.host.let_go()
+        self.host.free()
         self.host, self.launcher = None, self._launcher()
         self.lives = {name: life for name, life in self.lives.items() if name in self.standalone.processes}
         self._ended &= self.standalone.processes.keys()
@@ -369,7 +369,7 @@ class HostAgent:
         self.launcher.close(1.0)
         self.courier.close()
         if self.host is not None:
-            self.host.let_go()
+            self.host.free()
         self.mail.tick()
         self.call.close()
         shutil.rmtree(self.logs, ignore_errors=True)

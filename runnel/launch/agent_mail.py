@@ -71,7 +71,7 @@ class AgentMail:
             self._acknowledged = self._received
 
     def take(self, frames: Sequence[Any]) -> Received | None:
-        """What came in; None where it only acknowledges, or came before."""
+        """The message that these frames hold; None if they only acknowledge, or if it has arrived before."""
         if not frames or len(frames[0]) != _HEADER.size:
             raise MalformedMessage("found a message without a header")
         magic, number, received, text_bytes = _HEADER.unpack(frames[0])

@@ -72,7 +72,7 @@ class CloseStandalone(JsonMessage):
 
 @dataclass(frozen=True)
 class SendToWorker(JsonMessage):
-    """Forward a message to a worker; with the arrays that come with it, if `arrays`."""
+    """Forward a message to a worker; with the arrays that were sent with it, if `arrays`."""
 
     worker: str
     message: dict[str, Any]
@@ -161,7 +161,7 @@ class Started(JsonMessage):
     """Workers have been started."""
 
     workers: list[tuple[str, int, int]]
-    """Name, process id, and life, which tells it from others of that name."""
+    """Name, process id, and life: a number that distinguishes it from others of that name."""
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,14 @@ class FreePort(JsonMessage):
 
 @dataclass(frozen=True)
 class Tracebacks(JsonMessage):
-    """Where the threads of a worker stand; empty where there is no such worker."""
+    """The stacks of a worker's threads; empty where there is no such worker."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Traffic(JsonMessage):
-    """What the courier has carried, dropped and rejected: `Courier.tally`."""
+    """The counts of messages that the courier has carried, dropped and rejected: `Courier.tally`."""
 
     tally: dict[str, Any]
 
@@ -254,7 +254,7 @@ class WorkerEnded(JsonMessage):
 
 @dataclass(frozen=True)
 class WorkerLog(JsonMessage):
-    """What a worker has written to its log since the last of these."""
+    """The text that a worker has written to its log since the last of these."""
 
     worker: str
     text: str
@@ -264,10 +264,10 @@ News = Reply | Hello | Pulse | FromWorker | WorkerEnded | WorkerLog
 
 
 def parse_request(value: Mapping[str, Any]) -> Request:
-    """What an agent received; raises `MalformedMessage`."""
+    """The request that an agent received; raises `MalformedMessage`."""
     return json_messages.parse(value, Request)
 
 
 def parse_news(value: Mapping[str, Any]) -> News:
-    """What the driver received; raises `MalformedMessage`."""
+    """The message that the driver received; raises `MalformedMessage`."""
     return json_messages.parse(value, News)

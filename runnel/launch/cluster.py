@@ -173,7 +173,7 @@ class Cluster:
         self.agents: dict[str, _AgentConnection] = {}
         self.processes: dict[str, RemoteProcess] = {}
         self.standalone: dict[str, RemoteProcess] = {}  # those that are no part of a worker group
-        self._starting: dict[int, RemoteProcess] = {}  # by the id of the request: those of which no reply has come
+        self._starting: dict[int, RemoteProcess] = {}  # by the id of the request: those without a reply yet
         self.logs: Path | None = None
         self._layouts: dict[str, HostChannels] = {}
         self._epoch = 0
@@ -335,7 +335,7 @@ class Cluster:
             case Reply(number, result):
                 self._replies[number] = result
                 if isinstance(result, Started):
-                    for name, pid, life in result.workers:  # what it says may come with the next message
+                    for name, pid, life in result.workers:  # its first report may be in the next message
                         self.processes[name] = RemoteProcess(self, host, name, pid, life)
                         self._write(name, "")
             case FromWorker(worker, life, message):
@@ -472,7 +472,7 @@ class Cluster:
         self._listen(0.0)
 
     def traffic(self) -> dict[str, Any]:
-        """What couriers have carried and dropped, by host, and what was rejected at the ports of all."""
+        """By host: the counts of messages carried and dropped by couriers, and of connections rejected at its port."""
         replies: dict[str, Traffic] = {}
         with contextlib.suppress(HostLost, WorkerFailed):  # it is good to know, and not worth a run
             replies = self.ask_all({name: GetTraffic() for name in self.agents}, Traffic, TALLY_S)
@@ -512,7 +512,7 @@ class Cluster:
 
 
 def _place() -> dict[str, Any]:
-    """What makes an agent see what this process sees."""
+    """The context of this process, which its agents adopt."""
     kept = ("JAX_", "XLA_", "TF_CPP_")
     environ = {name: value for name, value in os.environ.items() if name.startswith(kept)}
     path = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]

@@ -6,7 +6,7 @@ and arrays are raw bytes with a dtype and a shape. Standard library only (NumPy 
 worker imports this.
 
 A message is one or more packets. Each begins with a header: `F` packets bring descriptors that belong to the
-message that follows; one of `J` (the JSON stands behind the header) or `M` (it stands in a memfd, with the bytes
+message that follows; one of `J` (the JSON follows the header) or `M` (it is in a memfd, with the bytes
 of arrays behind it) ends the message.
 """
 
@@ -102,7 +102,7 @@ class Control:
             self._send(b"A", b"", len(text), [body], timeout_s)
 
     def receive(self, timeout_s: float = 0.0) -> Received | None:
-        """The next message; None where none comes in time, and at once where the other end is gone (`closed`)."""
+        """The next message; None where none arrives in time, and at once where the other end is gone (`closed`)."""
         deadline = time.monotonic() + timeout_s
         fds: list[int] = []
         try:

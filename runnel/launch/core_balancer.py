@@ -35,7 +35,7 @@ NODES = Path("/sys/devices/system/node")
 
 
 class StepProgress(NamedTuple):
-    """How far a worker has come."""
+    """The progress of a worker."""
 
     steps: int
     waits: bool = False  # for the others, or for anything else

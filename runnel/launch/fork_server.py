@@ -28,6 +28,17 @@ from runnel.config.serialization import import_object
 from runnel.errors import UserError
 from runnel.launch import worker_process
 from runnel.launch.control import Control
+from runnel.launch.fork_messages import (
+    ForkReport,
+    ImportModules,
+    PrepareWorkers,
+    ProcessContext,
+    StartRefused,
+    StartWorker,
+    WorkerExited,
+    WorkerStarted,
+    parse_order,
+)
 
 END_S = 5.0
 """How long killed workers are waited for, at most, before the server ends."""
@@ -68,33 +79,33 @@ class ForkServer:
         try:
             received = self._channel.receive()
         except UserError:  # too many open files for the descriptors of an order
-            self._report({"refused": None, "errno": errno.EMFILE})
+            self._report(StartRefused(None, errno.EMFILE))
             return True
         if received is None:
             return not self._channel.closed
-        order = received.value
-        if "import" in order:
-            self._import(order)
-        elif "prepare" in order:
-            self._prepare(order)
-        elif "start" in order:
-            pidfd = self._start(order["start"], order["name"], *received.fds)
-            if pidfd is not None:
-                poll.register(pidfd, select.POLLIN)
+        match parse_order(received.value):
+            case ImportModules(modules, context):
+                self._import(modules, context)
+            case PrepareWorkers(entry, job, context):
+                self._prepare(entry, job, context)
+            case StartWorker(serial, name):
+                pidfd = self._start(serial, name, *received.fds)
+                if pidfd is not None:
+                    poll.register(pidfd, select.POLLIN)
         return True
 
-    def _import(self, order: dict[str, Any]) -> None:
+    def _import(self, modules: Sequence[str], context: ProcessContext) -> None:
         with self._loading():
             with _logged("entering the working directory"):
-                worker_process.adopt_context(order["place"])
-            for name in order["import"]:
+                worker_process.adopt_context(context)
+            for name in modules:
                 with _logged(f"importing {name}"):
                     importlib.import_module(name)
 
-    def _prepare(self, order: dict[str, Any]) -> None:
-        with self._loading(), _logged(f"preparing with {order['prepare']}"):
-            worker_process.adopt_context(order["place"])  # includes modules named since the server started
-            import_object(order["prepare"])(order["job"])
+    def _prepare(self, entry: str, job: dict[str, Any], context: ProcessContext) -> None:
+        with self._loading(), _logged(f"preparing with {entry}"):
+            worker_process.adopt_context(context)  # includes modules named since the server started
+            import_object(entry)(job)
 
     @contextlib.contextmanager
     def _loading(self) -> Iterator[None]:
@@ -125,13 +136,13 @@ class ForkServer:
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            self._report({"refused": serial, "errno": error.errno})
+            self._report(StartRefused(serial, error.errno or 0))
             return None
         finally:
             os.close(control)
             os.close(log)
         self._workers[pidfd] = pid, serial
-        self._report({"started": serial, "pid": pid}, [pidfd])
+        self._report(WorkerStarted(serial, pid), [pidfd])
         return pidfd
 
     def _fork(self, name: str, control: int, log: int) -> int:
@@ -171,13 +182,13 @@ class ForkServer:
         _end_group(pid)
         _, status = os.waitpid(pid, 0)
         os.close(pidfd)
-        self._report({"exited": serial, "status": os.waitstatus_to_exitcode(status)})
+        self._report(WorkerExited(serial, os.waitstatus_to_exitcode(status)))
 
-    def _report(self, value: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def _report(self, report: ForkReport, fds: Sequence[int] = ()) -> None:
         """Sends to the parent, which may not read for a long time: it computes, or was stopped at a terminal."""
         while True:
             try:
-                return self._channel.send(value, fds, timeout_s=1.0)
+                return self._channel.send(report.to_json(), fds, timeout_s=1.0)
             except TimeoutError:
                 if os.getppid() != self._parent:
                     raise BrokenPipeError("the parent is gone") from None

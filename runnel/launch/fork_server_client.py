@@ -14,10 +14,18 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, NamedTuple
 
 from runnel.errors import UserError
 from runnel.launch.control import Control, Received
+from runnel.launch.fork_messages import (
+    ForkOrder,
+    StartRefused,
+    StartWorker,
+    WorkerExited,
+    WorkerStarted,
+    parse_report,
+)
 
 START_S = 300.0
 """How long a start may take, which includes a server's imports."""
@@ -37,6 +45,14 @@ class ServerLost(UserError):
     """A server ended by itself."""
 
 
+class StartReply(NamedTuple):
+    """A server's answer to the start of a worker."""
+
+    report: WorkerStarted | StartRefused
+    fds: tuple[int, ...]
+    """The pidfd of a worker that has started."""
+
+
 class ForkServerClient:
     """Starts a fork server, sends it orders and receives its reports."""
 
@@ -44,7 +60,7 @@ class ForkServerClient:
         self.name = name
         self._serials = 0
         self._outstanding: deque[int] = deque()  # starts that have no reply yet, in order
-        self._replies: dict[int, Received] = {}
+        self._replies: dict[int, StartReply] = {}
         self._running: set[int] = set()
         self._statuses: dict[int, int] = {}
         if log is not None:
@@ -74,9 +90,9 @@ class ForkServerClient:
         self._pump(0.0)
         return self._channel.closed
 
-    def order(self, order: dict[str, Any]) -> None:
+    def order(self, order: ForkOrder) -> None:
         with contextlib.suppress(BrokenPipeError):  # the next start notices
-            self._channel.send(order)
+            self._channel.send(order.to_json())
 
     def begin(self, name: str, control: int, log: int) -> int:
         """Requests a worker; `reply`, called with the number returned, says whether it has a process."""
@@ -85,11 +101,11 @@ class ForkServerClient:
             self._await(deadline)
         self._serials += 1
         with contextlib.suppress(BrokenPipeError):  # `reply` notices
-            self._channel.send({"start": self._serials, "name": name}, [control, log])
+            self._channel.send(StartWorker(self._serials, name).to_json(), [control, log])
         self._outstanding.append(self._serials)
         return self._serials
 
-    def reply(self, serial: int) -> Received:
+    def reply(self, serial: int) -> StartReply:
         deadline = time.monotonic() + START_S
         while serial not in self._replies:
             self._await(deadline)
@@ -135,26 +151,26 @@ class ForkServerClient:
             try:
                 received = self._channel.receive(timeout_s)
             except UserError:  # too many open files for a reply's descriptor; that worker ends with its control
-                received = Received({"refused": None, "errno": errno.EMFILE})
+                received = Received(StartRefused(None, errno.EMFILE).to_json())
             if received is None:
                 return
             timeout_s = 0.0
-            value = received.value
-            if "exited" in value:
-                self._running.discard(value["exited"])
-                self._statuses[value["exited"]] = value["status"]
-                continue
-            serial = self._outstanding.popleft()
-            self._replies[serial] = received
-            if "started" in value:
-                self._running.add(serial)
+            match parse_report(received.value):
+                case WorkerExited(serial, status):
+                    self._running.discard(serial)
+                    self._statuses[serial] = status
+                case report:
+                    serial = self._outstanding.popleft()
+                    self._replies[serial] = StartReply(report, received.fds)
+                    if isinstance(report, WorkerStarted):
+                        self._running.add(serial)
 
     def _said(self, what: str) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(1.0 if self._channel.closed else 0.0)
         how = "" if self._popen.returncode is None else f" with status {self._popen.returncode}"
         text = ("" if self._log.closed else tail(self._log, 20)) or "nothing"
-        return f"'{self.name}', the process that starts workers, {what}{how}; it said: {text}"
+        return f"'{self.name}', the process that starts workers, {what}{how}; its output: {text}"
 
 
 def readable(fd: int, timeout_s: float) -> bool:

@@ -19,6 +19,7 @@ from runnel.launch.core_balancer import CoreBalancer, StepProgress
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
 from runnel.launch.logs import WorkerLogs
 from runnel.runtime.recovery.journal import BlockMemory
+from runnel.runtime.worker_jobs import WorkerDescriptors
 from runnel.system.limits import RUN, WORKER, check_descriptors
 from runnel.system.oom import oom_kills
 from runnel.system.platform import open_descriptors
@@ -26,15 +27,21 @@ from runnel.transport import interface, shared_memory
 from runnel.transport.parameter_store import ParameterStore
 from runnel.transport.stream import Field, Schema, Stream
 
-LIGHT = ("runnel.execution.supervision.worker_main", "runnel.runtime.workers.env_worker", "runnel.envs.gymnasium")
-HEAVY = (
+ENV_ONLY_MODULES = (
+    "runnel.execution.supervision.worker_main",
+    "runnel.runtime.workers.env_worker",
+    "runnel.envs.gymnasium",
+)
+"""The modules of workers that only step environments; the server that they are forked from imports them in advance."""
+
+JAX_MODULES = (
     "runnel.execution.supervision.worker_main",
     "runnel.execution.building",
     "runnel.runtime.workers.worker",
     "runnel.envs.stepped",
     "runnel.nn",
 )
-"""What workers import; the servers that they are forked from import it in advance."""
+"""Those of all other workers."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ class WorkerOrder:
     name: str
     entry: str
     job: dict[str, Any]
-    light: bool
+    env_only: bool
     environ: dict[str, str]
     accelerators: tuple[str, ...]  # their numbers, as this host counts them
     peers: tuple[str, ...]  # whose bells it rings
@@ -137,13 +144,13 @@ class HostRuntime:
             self.streams |= {each.id: transport.create_stream(each.schema, each.slots) for each in layout.streams}
             self.stores |= {each.id: transport.create_store(each.schema) for each in layout.stores}
         except BaseException:
-            self.let_go()
+            self.free()
             raise
 
     def start(self, orders: Sequence[WorkerOrder]) -> list[LocalProcess]:
         """Starts workers."""
         workers = [
-            WorkerCommand(order.name, order.entry, order.job, self._fds(order), order.light, _environ(order),
+            WorkerCommand(order.name, order.entry, order.job, self._fds(order), order.env_only, _environ(order),
                    log=self.logs / f"{order.name}.log")
             for order in orders
         ]  # fmt: skip
@@ -164,12 +171,13 @@ class HostRuntime:
         }
 
     def _fds(self, order: WorkerOrder) -> tuple[int, ...]:
-        fds = [*self.bells[order.name].fds]
-        for name in order.peers:
-            fds += self.bell(name).fds
-        fds += [self.streams[number].fileno() for number in order.streams]
-        fds += [self.stores[number].fileno() for number in order.stores]
-        return (*fds, self.journals[order.name].fileno())
+        return WorkerDescriptors(
+            self.bells[order.name].fds,
+            tuple(self.bell(name).fds for name in order.peers),
+            tuple(self.streams[number].fileno() for number in order.streams),
+            tuple(self.stores[number].fileno() for number in order.stores),
+            self.journals[order.name].fileno(),
+        ).flat()
 
     def bell(self, name: str) -> shared_memory.SharedBell:
         """A worker's bell; the courier's, if the worker is on another machine."""
@@ -217,7 +225,7 @@ class HostRuntime:
         for each in (*self.streams.values(), *self.stores.values()):
             each.clear()
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Frees the memory, after the launcher has ended the workers."""
         if self._balancer is not None:
             self._balancer.close()

@@ -40,14 +40,14 @@ _NOISE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class AgentInvitation:
-    """What an agent needs to connect to the driver. None of it is secret."""
+    """The facts with which an agent connects to the driver. None of them is secret."""
 
     address: str
     """The address that the driver listens on: `tcp://10.0.0.1:4711`."""
     public: str
     """The driver's public key."""
     place: dict[str, Any]
-    """Where the driver finds modules and files: `path`, `directory`, `environ`."""
+    """The driver's module path, working directory and environment variables: `path`, `directory`, `environ`."""
 
 
 class JoinedHost(NamedTuple):
@@ -116,7 +116,7 @@ class AgentProcess:
             self._popen.stdin.flush()
 
     def greeting(self, deadline: float) -> dict[str, Any]:
-        """Its greeting, once; raises `UserError` if it ends, or if nothing comes by `deadline`."""
+        """Its greeting, once; raises `UserError` if it ends, or sends nothing by `deadline`."""
         assert self._popen.stdout is not None
         out = self._popen.stdout.fileno()
         os.set_blocking(out, False)  # `drain` must not wait
@@ -157,11 +157,11 @@ class AgentProcess:
             self._popen.wait(1.0 if self._popen.returncode is None else 0.0)
         status = self._popen.returncode
         how = "" if status is None else f"status {status}, "
-        return f"{how}it said: {tail(self._errors, lines) or 'nothing'}"
+        return f"{how}its output: {tail(self._errors, lines) or 'nothing'}"
 
     def close(self, timeout_s: float = END_S) -> None:
         """Ends it: by the end of its standard input, or else by force."""
-        self.let_go()
+        self.close_input()
         try:
             self._popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -171,7 +171,7 @@ class AgentProcess:
         self._popen.stdout.close()
         self._errors.close()
 
-    def let_go(self) -> None:
+    def close_input(self) -> None:
         """Closes its standard input, on which it ends by itself."""
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -241,7 +241,7 @@ class LocalHostLauncher:
 
     def close(self) -> None:
         for agent in self._agents.values():
-            agent.let_go()  # all at once: each may have workers to end
+            agent.close_input()  # all at once: each may have workers to end
         for agent in self._agents.values():
             agent.close(self._end_s)
         self._agents.clear()
@@ -264,7 +264,7 @@ class LocalHostLauncher:
 
 
 def agent_arguments(invitation: AgentInvitation, name: str, interface: str, cpus: int) -> dict[str, Any]:
-    """What an agent reads from its standard input, as JSON: how to connect to the driver, and which machine it is."""
+    """The JSON that an agent reads from its standard input: how to connect to the driver, and which machine it is."""
     return {**asdict(invitation), "name": name, "interface": interface, "cpus": cpus}
 
 

@@ -20,6 +20,14 @@ from typing import Any, NamedTuple
 from runnel.errors import UserError
 from runnel.launch import worker_process
 from runnel.launch.control import Control, too_many_descriptors
+from runnel.launch.fork_messages import (
+    ForkOrder,
+    ImportModules,
+    PrepareWorkers,
+    ProcessContext,
+    RunEntry,
+    StartRefused,
+)
 from runnel.launch.fork_server_client import ONE_THREAD, REPORT_S, ForkServerClient, ServerLost, readable, tail
 from runnel.recording import run_directory
 from runnel.system.platform import check_worker_processes
@@ -36,13 +44,13 @@ class WorkerCommand:
     job: dict[str, Any]
     fds: tuple[int, ...] = ()
     """Descriptors to hand over; the worker gets its own numbers for them, in this order."""
-    light: bool = False
+    env_only: bool = False
     """Whether it never needs JAX."""
     environ: dict[str, str] = field(default_factory=dict)
     """Added to the environment variables of this process. Of those that JAX reads when it is imported, only
     JAX_PLATFORMS and JAX_ENABLE_X64 have an effect."""
     log: Path = field(kw_only=True)
-    """Where its standard output and error go, appended."""
+    """The file to which its standard output and error are appended."""
 
 
 class LocalProcess:
@@ -102,7 +110,7 @@ class LocalProcess:
             return False
 
     def tracebacks(self, timeout_s: float = 2.0) -> str:
-        """Where all its threads stand, as it writes them into its log; also of a process that is stopped."""
+        """The stacks of all its threads, as it writes them into its log; also of a process that is stopped."""
         try:
             before = self.log.stat().st_size
             self._signal(signal.SIGUSR1)
@@ -162,8 +170,8 @@ class LocalLauncher:
             )
         check_worker_processes("worker processes", "a run of one process needs none")
         self._log = log
-        self._servers: dict[bool, ForkServerClient] = {}  # by WorkerCommand.light
-        self._orders: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # sent to a new server first
+        self._servers: dict[bool, ForkServerClient] = {}  # by WorkerCommand.env_only
+        self._orders: dict[bool, list[ForkOrder]] = {True: [], False: []}  # sent to a new server first
         self._processes: list[LocalProcess] = []
         self._closed = False
 
@@ -173,15 +181,15 @@ class LocalLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def warm(self, light: Sequence[str] | None = None, jax: Sequence[str] | None = None) -> None:
+    def warm(self, env_only: Sequence[str] | None = None, jax: Sequence[str] | None = None) -> None:
         """Begins to import these modules in the server without JAX, and in the one with it; does not wait.
 
         None: that server is left as it is; an empty list starts it. A module that cannot be imported is left to the
         worker that needs it.
         """
-        for is_light, modules in ((True, light), (False, jax)):
+        for without_jax, modules in ((True, env_only), (False, jax)):
             if modules is not None:
-                self._order(is_light, {"import": list(modules), "place": _here(ONE_THREAD)})
+                self._order(without_jax, ImportModules(list(modules), _own_context(ONE_THREAD)))
 
     def prepare(self, entry: str, job: dict[str, Any]) -> None:
         """Has the server with JAX call `entry(job)` before it starts further workers; does not wait.
@@ -189,14 +197,14 @@ class LocalLauncher:
         What the call leaves in its own module (a cache) every worker inherits that is forked from the server. An
         error in it is ignored: the worker that needs what it makes will raise it again.
         """
-        self._order(False, {"prepare": entry, "job": job, "place": _here(ONE_THREAD)})
+        self._order(False, PrepareWorkers(entry, job, _own_context(ONE_THREAD)))
 
     def start(self, worker: WorkerCommand) -> LocalProcess:
         """Starts a worker and returns when it has a process."""
         return self.start_all([worker])[0]
 
     def start_all(self, workers: Iterable[WorkerCommand]) -> list[LocalProcess]:
-        """Starts several at once; faster than one after another where they come from both servers."""
+        """Starts several at once; faster than one after another if both servers are used."""
         self._processes = [process for process in self._processes if process.fileno() >= 0]
         begun: list[_Begun] = []
         started: list[LocalProcess] = []
@@ -240,27 +248,27 @@ class LocalLauncher:
         self._processes.clear()
         self._servers.clear()
 
-    def _order(self, light: bool, order: dict[str, Any]) -> None:
-        server = self._server(light)
-        self._orders[light].append(order)
+    def _order(self, env_only: bool, order: ForkOrder) -> None:
+        server = self._server(env_only)
+        self._orders[env_only].append(order)
         server.order(order)
 
-    def _server(self, light: bool) -> ForkServerClient:
+    def _server(self, env_only: bool) -> ForkServerClient:
         """The server, started or, where it was lost, started again."""
         if self._closed:
             raise RuntimeError("this launcher is closed")
-        server = self._servers.get(light)
+        server = self._servers.get(env_only)
         if server is None or server.lost():
             if server is not None:
                 server.close()
-            server = self._servers[light] = ForkServerClient("runnel-light" if light else "runnel-jax", self._log)
-            server.order({"import": [] if light else ["jax"], "place": _here(ONE_THREAD)})
-            for order in self._orders[light]:
+            server = self._servers[env_only] = ForkServerClient("runnel-env" if env_only else "runnel-jax", self._log)
+            server.order(ImportModules([] if env_only else ["jax"], _own_context(ONE_THREAD)))
+            for order in self._orders[env_only]:
                 server.order(order)
         return server
 
     def _begin(self, worker: WorkerCommand) -> _Begun:
-        server = self._server(worker.light)
+        server = self._server(worker.env_only)
         log = opened_log(worker.log)
         try:
             ours, theirs = Control.pair()
@@ -276,14 +284,14 @@ class LocalLauncher:
 
     def _finish(self, start: _Begun) -> LocalProcess:
         worker, control, server, serial = start
-        reply = server.reply(serial)
-        if "refused" in reply.value:
-            raise refusal(worker.name, len(self._processes), reply.value["errno"])
-        process = LocalProcess(worker, server, serial, reply.value["pid"], reply.fds[0], control)
+        report, fds = server.reply(serial)
+        if isinstance(report, StartRefused):
+            raise refusal(worker.name, len(self._processes), report.errno)
+        process = LocalProcess(worker, server, serial, report.pid, fds[0], control)
         self._processes.append(process)
-        message = {"entry": worker.entry, "job": worker.job, "place": _here(worker.environ)}
+        message = RunEntry(worker.entry, worker.job, _own_context(worker.environ))
         with contextlib.suppress(BrokenPipeError):  # it has ended already, which its exit status will show
-            control.send(message, worker.fds)
+            control.send(message.to_json(), worker.fds)
         return process
 
 
@@ -307,20 +315,15 @@ class _Begun(NamedTuple):
     serial: int
 
 
-def _here(environ: dict[str, str]) -> dict[str, Any]:
-    """The environment variables, arguments, module path and working directory of this process."""
+def _own_context(environ: dict[str, str]) -> ProcessContext:
+    """This process's context, with more environment variables."""
     try:
         directory = os.getcwd()
     except FileNotFoundError:  # it was removed
         directory = None
     path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores others, too
-    return {
-        "environ": {**os.environ, **environ},
-        "argv": sys.argv,
-        "path": path,
-        "modules": named_modules.state(),
-        "directory": directory,
-    }
+    argv = [str(argument) for argument in sys.argv]
+    return ProcessContext({**os.environ, **environ}, argv, path, named_modules.state(), directory)
 
 
 def refusal(name: str, running: int, number: int) -> UserError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import queue
 import re
@@ -20,15 +19,33 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import TypeVar
 
-from runnel.errors import NotInstalled, RunFailed, UserError
+from runnel.errors import MalformedMessage, NotInstalled, RunFailed, UserError
+from runnel.launch import ray_messages
 from runnel.launch.fork_server_client import tail
 from runnel.launch.host_launcher import AGENT, END_S, AgentInvitation, JoinedHost, joined
 from runnel.launch.ray_guard import NOW
+from runnel.launch.ray_messages import (
+    AddMachine,
+    AgentsStarted,
+    ConnectedToRay,
+    ConnectToRay,
+    DropMachine,
+    ListMachines,
+    MachineList,
+    MachineLost,
+    MachinesFree,
+    RayCall,
+    RayCommand,
+    RayRefused,
+    RayReply,
+    StartAgents,
+)
 from runnel.launch.ray_shares import RayRequest
 from runnel.planning.machine import Machine
+
+R = TypeVar("R")
 
 CONNECT_S = 60.0
 """How long it may take to connect to a cluster, or to start one here."""
@@ -68,7 +85,8 @@ class RayHostLauncher:
         self._why: dict[str, str] = {}
         self._free: list[str] = []
         self._held: set[str] = set()
-        self._replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()  # None: the link has ended
+        self._replies: queue.SimpleQueue[RayReply | None] = queue.SimpleQueue()  # None: the link has ended
+        self._malformed = ""  # why its last line could not be read
         self._closed = self._stuck = False
         self._ended = threading.Event()  # set when the link has; its guard may take longer
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -82,28 +100,28 @@ class RayHostLauncher:
             process_group=0,  # Ctrl-C at the terminal is this process's to handle
         )
         threading.Thread(target=self._listen, name="ray", daemon=True).start()
-        wanted = RayRequest(address, cpus_needed, gpus_needed, cpus_per_host, _takes_gpus(), list(agent))
+        wanted = RayRequest(address, cpus_needed, gpus_needed, cpus_per_host, _takes_gpus(), tuple(agent))
         try:
-            ready = self._ask({"do": "connect", "wanted": asdict(wanted)}, CONNECT_S)
+            ready = self._ask(ConnectToRay(wanted), ConnectedToRay, CONNECT_S)
         except BaseException:
             self.close()
             raise
-        self.interface: str = ready["interface"]
-        self.address: str = ready["address"]
+        self.interface: str = ready.interface
+        self.address: str = ready.address
         """The address of the cluster's head."""
-        self.started: bool = ready["started"]
+        self.started: bool = ready.started
         """Whether the cluster is one that was started here."""
-        self.open: bool = ready["open"]
+        self.open: bool = ready.open
         """Whether it admits clients without a token."""
 
     @property
     def pid(self) -> int:
-        """Of the guard of the link, whose descendants are all processes that were started."""
+        """The process id of the link's guard, whose descendants are all processes that were started."""
         return self._link.pid
 
     def machines(self) -> list[Machine]:
         """The machines that have a free CPU, with the devices that a run would get."""
-        found = self._ask({"do": "machines"}, CONNECT_S)["machines"]
+        found = self._ask(ListMachines(), MachineList, CONNECT_S).machines
         return [
             Machine(cpus, tuple(f"cuda:{i}" for i in range(gpus)) or ("cpu:0",), name, address)
             for name, address, cpus, gpus in found
@@ -112,11 +130,11 @@ class RayHostLauncher:
 
     def start(self, invitation: AgentInvitation) -> list[JoinedHost]:
         try:
-            reply = self._ask({"do": "start", "invitation": asdict(invitation)}, START_S)
+            started = self._ask(StartAgents(invitation), AgentsStarted, START_S)
         except BaseException:
             self.close()
             raise
-        machines = [joined(*each) for each in reply["joined"]]
+        machines = [joined(*each) for each in started.agents]
         self._held |= {machine.name for machine in machines}
         return machines
 
@@ -130,15 +148,14 @@ class RayHostLauncher:
         return self._why.get(name, "is gone")
 
     def add(self, invitation: AgentInvitation, name: str) -> JoinedHost:
-        request = {"do": "add", "invitation": asdict(invitation), "name": name}
-        machine = joined(*self._ask(request, START_S)["joined"][0])
+        machine = joined(*self._ask(AddMachine(invitation, name), AgentsStarted, START_S).agents[0])
         self._held.add(name)
         return machine
 
     def drop(self, name: str) -> None:
         self._why.pop(name, None)
         self._held.discard(name)
-        self._send({"do": "drop", "name": name})
+        self._send(RayCall(DropMachine(name)))
 
     def close(self) -> None:
         if self._closed:
@@ -154,9 +171,9 @@ class RayHostLauncher:
             self._link.wait()
         self._errors.close()
 
-    def _ask(self, value: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _ask(self, command: RayCommand, expected: type[R], seconds: float) -> R:
         self._request += 1
-        self._send({**value, "id": self._request})
+        self._send(RayCall(command, self._request))
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -172,38 +189,44 @@ class RayHostLauncher:
                 raise UserError(
                     f"the connection to Ray was lost: {self._said()}", page="cluster#when-it-does-not-start"
                 )
-            if reply["id"] != self._request:  # a late reply to a request that timed out
+            if reply.id != self._request:  # a late reply to a request that timed out
                 continue
-            if "refused" in reply:
-                raise UserError(reply["refused"], page="cluster#when-it-does-not-start")
-            return reply
+            if isinstance(reply.result, RayRefused):
+                raise UserError(reply.result.error, page="cluster#when-it-does-not-start")
+            if not isinstance(reply.result, expected):
+                raise MalformedMessage(f"found the reply {type(reply.result).__name__}, expected {expected.__name__}")
+            return reply.result
 
-    def _send(self, value: dict[str, Any]) -> None:
+    def _send(self, call: RayCall) -> None:
         assert self._link.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, which is noticed elsewhere
-            self._link.stdin.write(json.dumps(value).encode() + b"\n")
+            self._link.stdin.write(ray_messages.write(call))
             self._link.stdin.flush()
 
     def _listen(self) -> None:
         """Runs in a thread: receives the link's reports and replies."""
         assert self._link.stdout is not None
-        for line in self._link.stdout:
-            message = json.loads(line)
-            if "lost" in message:
-                self._why[message["lost"]] = message["why"]
-                self._lost.put(message["lost"])
-            elif "free" in message:
-                self._free = message["free"]
-            else:
-                self._replies.put(message)
-        self._link.stdout.close()
-        self._ended.set()
-        self._replies.put(None)
+        try:
+            for line in self._link.stdout:
+                match ray_messages.read_news(line):
+                    case MachineLost(name, why):
+                        self._why[name] = why
+                        self._lost.put(name)
+                    case MachinesFree(names):
+                        self._free = names
+                    case reply:
+                        self._replies.put(reply)
+        except MalformedMessage as error:
+            self._malformed = f"{error}\n"
+        finally:
+            self._link.stdout.close()
+            self._ended.set()
+            self._replies.put(None)
 
     def _said(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._link.wait(1.0)
-        return tail(self._errors, 10) or "it said nothing"
+        return self._malformed + tail(self._errors, 10) or "it wrote nothing"
 
 
 def check_version(found: str) -> None:

@@ -1,8 +1,8 @@
 """The process that holds a run's connection to Ray, and the only one that imports Ray.
 
-It reads lines of JSON from the driver and answers them, reports machines that come and go, and ends when its standard
+It reads lines of JSON from the driver and answers them, reports lost and new machines, and ends when its standard
 input closes. It uses little of Ray: the list of machines; on each machine a placement group, which reserves the run's
-share (one each, so that a machine can be released, or come back, alone); and in it an actor that starts the agent and
+share (one each, so that a machine can be released, or return, alone); and in it an actor that starts the agent and
 keeps its standard input open.
 
     python -m runnel.launch.ray_link
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import re
 import shutil
@@ -32,11 +31,28 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from runnel.errors import UserError
-from runnel.launch import ray_host, ray_private
+from runnel.errors import MalformedMessage, UserError
+from runnel.launch import ray_host, ray_messages, ray_private
 from runnel.launch.fork_server_client import readable
 from runnel.launch.host_launcher import END_S, AgentInvitation, agent_arguments, differs, versions
 from runnel.launch.ray_guard import FOLDER, PRIVATE, hold, sweep
+from runnel.launch.ray_messages import (
+    AddMachine,
+    AgentsStarted,
+    ConnectedToRay,
+    ConnectToRay,
+    DropMachine,
+    ListMachines,
+    MachineList,
+    MachineLost,
+    MachinesFree,
+    RayCommand,
+    RayNews,
+    RayRefused,
+    RayReply,
+    RayResult,
+    StartAgents,
+)
 from runnel.launch.ray_private import LOOPBACK, QUIET
 from runnel.launch.ray_probe import answers, probe
 from runnel.launch.ray_shares import RayNode, RayRequest, count
@@ -210,10 +226,10 @@ class RayLink:
 
     # Changes
 
-    def look(self) -> Iterator[dict[str, Any]]:
+    def look(self) -> Iterator[MachineLost | MachinesFree]:
         """Changes to report to the driver."""
         for name, why in self._ended():
-            yield {"lost": name, "why": why}
+            yield MachineLost(name, why)
         now = time.monotonic()
         if now < self._looked + LOOK_S:
             return
@@ -223,12 +239,12 @@ class RayLink:
         for name, held in self.held.items():
             if held.node.id not in living and not held.lost:
                 held.lost = True
-                yield {"lost": name, "why": "is gone: Ray no longer lists it as alive"}
+                yield MachineLost(name, "is gone: Ray no longer lists it as alive")
         free = [node for node in nodes if node.cpus >= 1 and node.name not in self.held]
         names = [node.name for node in free if self._left_alone.get(node.id, 0.0) < now]
         if names != self._free:
             self._free = names
-            yield {"free": names}
+            yield MachinesFree(names)
 
     def _ended(self) -> Iterator[tuple[str, str]]:
         """Agents that have ended, or whose actors have."""
@@ -348,14 +364,37 @@ def _leave_signals_to_the_driver() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def _connected(link: RayLink) -> ConnectedToRay:
+    interface = LOOPBACK if link.alone else ray.util.get_node_ip_address()
+    head = ray.get_runtime_context().gcs_address
+    return ConnectedToRay(interface, head, link.alone, not ray_private.has_token())
+
+
+def _carry_out(command: RayCommand, link: RayLink) -> RayResult | None:
+    """The result of a command to a link that is connected; None where it is not answered."""
+    match command:
+        case ListMachines():
+            shares = [(node, link.wanted.share(node)) for node in link.nodes()]
+            return MachineList([(node.name, node.address, share.cpus, share.gpus) for node, share in shares])
+        case StartAgents(invitation):
+            return AgentsStarted(link.start(invitation))
+        case AddMachine(invitation, name):
+            return AgentsStarted(link.add(invitation, name))
+        case DropMachine(name):
+            link.drop(name)
+            return None
+        case ConnectToRay():
+            raise MalformedMessage("found ConnectToRay, expected it once")
+
+
 def main() -> None:
     cloudpickle.register_pickle_by_value(ray_host)
     _leave_signals_to_the_driver()
     output = os.dup(1)
     os.dup2(2, 1)  # Ray prints
 
-    def send(value: Mapping[str, Any]) -> None:
-        os.write(output, json.dumps(value).encode() + b"\n")
+    def send(message: RayNews) -> None:
+        os.write(output, ray_messages.write(message))
 
     link: RayLink | None = None
     folder: str | None = None
@@ -373,30 +412,21 @@ def main() -> None:
                 return
             *lines, unread = (unread + chunk).split(b"\n")
             for line in lines:
-                request = json.loads(line)
+                call = ray_messages.read_call(line)
                 try:
-                    match request.get("do"):
-                        case "connect":
-                            link, folder = connect(RayRequest(**request["wanted"]))
+                    match call.command:
+                        case ConnectToRay(request):
+                            link, folder = connect(request)
                             _leave_signals_to_the_driver()  # again: Ray has set its own handlers
-                            address = ray.get_runtime_context().gcs_address
-                            interface = LOOPBACK if link.alone else ray.util.get_node_ip_address()
-                            reply = {"interface": interface, "address": address, "started": link.alone}
-                            reply["open"] = not ray_private.has_token()
-                        case "machines" if link is not None:
-                            reply = {"machines": [[n.name, n.address, *link.wanted.share(n)] for n in link.nodes()]}
-                        case "start" if link is not None:
-                            reply = {"joined": link.start(AgentInvitation(**request["invitation"]))}
-                        case "add" if link is not None:
-                            reply = {"joined": link.add(AgentInvitation(**request["invitation"]), request["name"])}
-                        case "drop" if link is not None:
-                            link.drop(request["name"])
-                            continue
-                        case _:
-                            return
+                            result = _connected(link)
+                        case command if link is not None:
+                            result = _carry_out(command, link)
+                        case command:
+                            raise MalformedMessage(f"found {type(command).__name__}, expected ConnectToRay first")
                 except UserError as error:
-                    reply = {"refused": str(error)}
-                send({**reply, "id": request["id"]})
+                    result = RayRefused(str(error))
+                if result is not None:
+                    send(RayReply(call.id, result))
     finally:
         if link is not None:
             link.close()

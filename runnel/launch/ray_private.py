@@ -106,7 +106,7 @@ def check_refused(client: subprocess.Popen[str], address: str) -> None:
 
 
 def has_token() -> bool:
-    """Whether this process sends a token. A cluster that it is connected to without one admits everybody."""
+    """Whether this process sends a token. A cluster that it is connected to without one admits every client."""
     return _raylet.get_authentication_mode() == _raylet.AuthenticationMode.TOKEN
 
 

@@ -28,8 +28,8 @@ def probe(address: str) -> None:
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"nobody answers at {address} ({why}), wanted the head of a Ray cluster; start it with "
-            "`ray start --head --port=6379`, and see `ray status` there"
+            f"no Ray head answers at {address} ({why}); start one with `ray start --head --port=6379`, and see "
+            "`ray status` there"
         ) from None
     if answer[3:4] != _SETTINGS and os.environ.get("RAY_USE_TLS", "0") == "0":
         raise UserError(f"what answers at {address} is not the head of a Ray cluster; see `ray status` there")

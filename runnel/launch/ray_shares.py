@@ -1,4 +1,4 @@
-"""What a run takes of a cluster's machines, and the error if there is too little. Does not import Ray."""
+"""A run's share of a cluster's machines, and the error if there is too little. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RayNode(NamedTuple):
 
 
 class RayShare(NamedTuple):
-    """What the run takes of a machine."""
+    """A run's share of a machine."""
 
     cpus: int
     gpus: int
@@ -30,7 +30,7 @@ class RayShare(NamedTuple):
 
 @dataclass(frozen=True)
 class RayRequest:
-    """What a run requests of a cluster."""
+    """The request of a run to a cluster."""
 
     address: str | None = None
     """The address of the head."""
@@ -39,7 +39,7 @@ class RayRequest:
     cpus_per_host: int | None = None
     take_gpus: bool = True
     """Whether the run takes GPUs that are free, needed or not."""
-    agent: Sequence[str] = AGENT
+    agent: tuple[str, ...] = AGENT
 
     def share(self, node: RayNode) -> RayShare:
         """All that is free, or as many of the CPUs as are requested."""

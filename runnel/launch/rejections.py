@@ -1,4 +1,4 @@
-"""What a run reports of connections that its ports have rejected: sums, at most every `EVERY_S` seconds.
+"""Reports of connections that the ports of a run have rejected: sums, at most every `EVERY_S` seconds.
 
 `the driver: 1,100 connections were rejected at its port (1,100 no handshake), from 10.0.0.9 (1,100)`
 """
@@ -50,7 +50,7 @@ def since(counts: RejectionCounts, before: RejectionCounts) -> dict[str, dict[st
 
 
 def total(counts: Mapping[str, RejectionCounts]) -> dict[str, dict[str, int]]:
-    """Of all places."""
+    """The sums over all places."""
     return {
         kind: dict(sum((Counter(each[kind]) for each in counts.values()), Counter()))
         for kind in ("reasons", "addresses")

@@ -1,4 +1,4 @@
-"""Where the workers of a run are: on this machine or on several. A worker group uses both through one interface."""
+"""The machines of a run's workers: this one or several. A worker group uses both through one interface."""
 
 from __future__ import annotations
 
@@ -157,4 +157,4 @@ class LocalSite:
     def close(self, seconds: float) -> None:
         self._launcher.close(seconds)
         if self._host is not None:
-            self._host.let_go()
+            self._host.free()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runnel.launch.cluster import Cluster, RemoteProcess
 
 MODULES = ("runnel.execution.snapshots.evaluation_worker", "runnel.execution.snapshots.evaluation_task")
-"""What they import; on other machines, the server that they are forked from imports it in advance."""
+"""The modules that they import; on other machines, the server that they are forked from imports them in advance."""
 
 CLOSE_S = 1.0
 """How long they may take to end when asked."""
@@ -129,7 +129,7 @@ class ClusterStandalone:
         (host,) = standalone_hosts(1, cpus, cluster.workers_by_host())
         if host is None:
             return self._here.start(worker)
-        order = WorkerOrder(worker.name, worker.entry, worker.job, worker.light, worker.environ, (), (), (), ())
+        order = WorkerOrder(worker.name, worker.entry, worker.job, worker.env_only, worker.environ, (), (), (), ())
         return _There(cluster, cluster.start_standalone(host, order))
 
     def listen(self) -> None:
@@ -154,7 +154,7 @@ class StandaloneProcesses:
             self._launcher.warm(jax=MODULES)
         self.end(order.name)
         log = self._logs / f"{order.name}.log"
-        command = WorkerCommand(order.name, order.entry, order.job, (), order.light, order.environ, log=log)
+        command = WorkerCommand(order.name, order.entry, order.job, (), order.env_only, order.environ, log=log)
         process = self.processes[order.name] = self._launcher.start(command)
         return process
 

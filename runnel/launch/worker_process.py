@@ -14,11 +14,11 @@ import os
 import signal
 import sys
 import traceback
-from typing import Any
 
 from runnel.config.serialization import import_object
 from runnel.errors import EnvironmentFailed, UserError
 from runnel.launch.control import Control
+from runnel.launch.fork_messages import ProcessContext, parse_entry
 from runnel.runtime.control_messages import Failed
 from runnel.system.parent import PR_SET_NAME, PR_SET_PDEATHSIG, prctl
 from runnel.user_code import named_modules
@@ -66,10 +66,10 @@ def run(control: Control) -> int:
         received = control.receive(START_S)
         if received is None:
             return 1  # the launcher has closed the control without sending a job
-        job = received.value
-        adopt_context(job["place"])
+        message = parse_entry(received.value)
+        adopt_context(message.context)
         _configure_jax()
-        import_object(job["entry"])(job["job"], control, received.fds)
+        import_object(message.entry)(message.job, control, received.fds)
         return 0
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
@@ -95,16 +95,16 @@ def leave(status: int) -> None:
     os._exit(status & 0xFF)
 
 
-def adopt_context(place: dict[str, Any]) -> None:
+def adopt_context(context: ProcessContext) -> None:
     """Sets environment variables, arguments, module path and working directory as in the user's process."""
     os.environ.clear()
-    os.environ.update(place["environ"])
-    sys.argv[:] = place["argv"]
-    sys.path[:] = place["path"]
-    named_modules.restore(place["modules"])
+    os.environ.update(context.environ)
+    sys.argv[:] = context.argv
+    sys.path[:] = context.path
+    named_modules.restore(context.modules)
     importlib.invalidate_caches()
-    if place["directory"] is not None:
-        os.chdir(place["directory"])
+    if context.directory is not None:
+        os.chdir(context.directory)
     named_modules.keep_settings_out()
 
 

@@ -1,6 +1,6 @@
-"""What each of a discrete set of actions is worth.
+"""Values of a discrete set of actions.
 
-Like `ActorCritic` it is a pytree whose structure knows how its parameters are applied: `q = values(observation)`.
+Like `ActorCritic` it is a pytree whose structure knows how to apply its parameters: `q = values(observation)`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runnel.types import Array, PyTree
 
 
 class ActionHead(linen.Module):
-    """From features to `[actions, *each]`: by one layer, or dueling (Wang et al., 2016).
+    """Maps features to `[actions, *each]`: by one layer, or dueling (Wang et al., 2016).
 
-    Dueling, one stream gives the value of the observation and another how much better each action is than the mean of
-    all. Each stream has a hidden layer of its own, as wide as the features: without it, the two would be one layer.
+    When dueling, one stream computes the value of the observation and another each action's advantage over the mean.
+    Each stream has its own hidden layer, as wide as the features: without it, the two would be one layer.
     """
 
     actions: int
@@ -51,9 +51,9 @@ class ActionHead(linen.Module):
 class ActionValues(struct.PyTreeNode):
     """Parameters of a network and of an `ActionHead`.
 
-    Where an agent has no turn (`runnel.observations`), what it does makes no difference: each action is worth the
-    mean of all. So it learns what such a moment is worth, on which the moments before it depend, and nothing about
-    what to do in it.
+    Where an agent has no turn (`runnel.observations`), its action has no effect: each action has the mean of all
+    values. So the network learns the value of such a step, which earlier steps bootstrap from, and no preference among
+    actions.
     """
 
     torso: PyTree
@@ -74,7 +74,7 @@ class ActionValues(struct.PyTreeNode):
 
     @property
     def actions(self) -> int:
-        """How many there are."""
+        """The number of actions."""
         return self.head.actions
 
     def __call__(self, observation: PyTree, key: Array | None = None) -> Array:

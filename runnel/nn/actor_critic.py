@@ -1,13 +1,13 @@
-"""A policy and the value of following it, with or without memory.
+"""A policy and its value function, with or without memory.
 
-An `ActorCritic` is a pytree: its parameters are the leaves, and how they are applied is part of its
-structure, so that `act` and `learn` use it without the spaces.
+An `ActorCritic` is a pytree: its parameters are the leaves, and the networks that apply them are part of its structure,
+so that `act` and `learn` use it without the spaces.
 
     actor_critic = ActorCritic.create(key, network, head_for(spec.action), zeros(spec.observation))
     distribution, value, memory = actor_critic.step(observation, memory)
 
-An observation may be parted (`runnel.observations`): the networks are given what is seen, and actions that its mask
-forbids are never drawn.
+An observation may be parted (`runnel.observations`): the networks receive the part that the agent sees, and actions
+that its mask forbids are never drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runnel.types import Array, PyTree
 
 
 class Prediction(NamedTuple):
-    """What an `ActorCritic` says of one step, or of `[T]` steps."""
+    """The output of an `ActorCritic` for one step, or for `[T]` steps."""
 
     distribution: Any  # over what the policy draws
     value: Array  # [] of the observation
@@ -38,7 +38,7 @@ class Prediction(NamedTuple):
 
 
 class Trunk(NamedTuple):
-    """Parameters of what lies between an observation and the two heads."""
+    """Parameters between an observation and the two heads."""
 
     network: PyTree
     core: Any  # of its `Core`; () where there is no memory
@@ -83,7 +83,7 @@ class ActorCritic(struct.PyTreeNode):
         return cls(trunk, policy, critic, network, head, core, towers)
 
     def step(self, observation: PyTree, memory: PyTree) -> Prediction:
-        """Of one observation, given the memory of those before it."""
+        """Evaluates one observation, given the memory of those before it."""
         seen, legal, *_ = view(observation)
 
         def one(trunk: Trunk, memory: PyTree) -> tuple[Array, PyTree]:
@@ -99,7 +99,7 @@ class ActorCritic(struct.PyTreeNode):
         return Prediction(_masked(distribution, legal), value, memory)
 
     def unroll(self, observation: PyTree, first: Array | tuple[()], memory: PyTree) -> Prediction:
-        """[T] of a sequence, as `step` would have said them one by one."""
+        """[T] Evaluates a sequence; the result is that of `step`, one observation at a time."""
         seen, legal, *_ = view(observation)
 
         def one(trunk: Trunk, memory: PyTree) -> tuple[Array, PyTree]:
@@ -117,15 +117,15 @@ class ActorCritic(struct.PyTreeNode):
         return Prediction(_masked(distribution, legal), value, memory)
 
     def batch(self, observation: PyTree) -> Prediction:
-        """[N] of any N observations, where there is no memory."""
+        """[N] evaluates any N observations; without memory."""
         return self.unroll(observation, (), ())
 
     def _each(
         self, function: Callable[[Trunk, PyTree], tuple[Array, PyTree]], memory: PyTree, joint: bool, axis: int = 0
     ) -> tuple[Any, PyTree]:
-        """Features of the policy and of the value, and the memory after, whose towers go on the given axis.
+        """Features of the policy and of the value, and the new memory, stacked along `axis` by tower.
 
-        Two towers can be computed jointly, as one batched product: there are half as many operations to start.
+        Two towers can be computed jointly, as one batched product, which halves the number of operations to launch.
         """
         if not self.towers:
             features, memory = function(self.trunk, memory)
@@ -138,7 +138,7 @@ class ActorCritic(struct.PyTreeNode):
         return (one, other), jax.tree.map(lambda *x: jnp.stack(x, axis), one_memory, other_memory)
 
     def _read(self, features: Any, joint: bool) -> tuple[ActionDistribution, Array]:
-        """From the features of the policy and of the value."""
+        """Distribution and value, from the features of the policy and of the value."""
         if joint:
             distribution, value = self._read_jointly(features[:, None])
             return jax.tree.map(itemgetter(0), distribution), value[0]

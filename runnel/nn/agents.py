@@ -1,4 +1,4 @@
-"""The actor-critic that an algorithm's settings ask for, for one agent's spaces."""
+"""Builds the actor-critic that an algorithm's settings describe, for one agent's spaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runnel.types import AgentSpec, Array, Discrete, MultiDiscrete, PyTree, zero
 
 
 class ActorCriticSettings(Protocol):
-    """What an algorithm with an actor-critic lets its user choose of it."""
+    """Settings of an algorithm with an actor-critic."""
 
     @property
     def hidden(self) -> tuple[int, ...]: ...
@@ -31,7 +31,7 @@ class ActorCriticSettings(Protocol):
 
 
 def actor_critic_for(settings: ActorCriticSettings, key: Array, spec: AgentSpec) -> ActorCritic:
-    """For what its agents see; actions that a mask in their observations forbids are never drawn."""
+    """The actor-critic for an agent's spaces; actions that a mask in its observations forbids are never drawn."""
     check_mask(spec)
     network = networks.resolve(settings.network, view(spec.observation).seen, settings.hidden, settings.activation)
     return ActorCritic.create(
@@ -45,7 +45,7 @@ def initial_memory_for(settings: ActorCriticSettings, spec: AgentSpec) -> PyTree
 
 
 def core_for(settings: ActorCriticSettings) -> Core | None:
-    """What remembers; None where nothing does."""
+    """The recurrent core that the settings describe; None without memory."""
     kinds: dict[Memory, type[GRU | LSTM]] = {"gru": GRU, "lstm": LSTM}
     return None if settings.memory == "none" else kinds[settings.memory](settings.memory_size)
 

@@ -1,7 +1,7 @@
-"""Actions within bounds, in units in which their space reaches from -1 to 1.
+"""Bounded actions in units, in which their space reaches from -1 to 1.
 
-In these units policies answer, critics listen and noise is measured, so that the same settings suit torques of 0.4 and
-of 40. An action in units is flat, `[n]`; what the environment is given has the shape of its space.
+Policies output these units, critics take them as input, and noise is measured in them, so that the same settings suit
+torques of 0.4 and of 40. An action in units is flat, `[n]`; the environment's action has the shape of its space.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runnel.types import Array, Box
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a `Box` ends."""
+    """The bounds of a `Box`."""
 
     shape: tuple[int, ...]
     low: tuple[float, ...]  # of each element, flattened
@@ -47,7 +47,7 @@ class Bounds:
 
 
 def bounds_of(space: Box, algorithm: str) -> Bounds:
-    """The bounds of an action space; one that has none is refused."""
+    """The bounds of an action space; refuses one without bounds."""
     low, high = (np.broadcast_to(np.asarray(x, np.float64), space.shape).ravel() for x in (space.low, space.high))
     if not (np.issubdtype(space.dtype, np.floating) and space.bounded and np.all(high - low < ENORMOUS)):
         least, most = (f"{x:g}" for x in (low.min(initial=np.inf), high.max(initial=-np.inf)))

@@ -1,11 +1,11 @@
-"""Agents that act on what each of them sees, and are judged by what is known of all.
+"""Decentralised policies with a centralised value.
 
-Acting needs the policy alone; the value, which looks at the state of the whole environment, is for learning.
+Acting needs only the policy; the value, which sees the state of the whole environment, is for learning.
 
     distribution, memory = policy.step(observation, memory, agent)
     value = critic(observation, agent)
 
-An `agent` is identified by its number in the group, for which a column's index will do.
+An `agent` is identified by its number in the group, or by a column's index.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runnel.types import AgentSpec, Array, PyTree, zeros
 
 
 class CentralCriticSettings(ActorCriticSettings, TeamNetworkSettings, Protocol):
-    """What an algorithm with both parts lets its user choose of them."""
+    """Settings of an algorithm with agents' policies and a centralised value."""
 
 
 class AgentPolicy(struct.PyTreeNode):
@@ -56,7 +56,7 @@ class AgentPolicy(struct.PyTreeNode):
         return cls(torso, memory, head.init(last_key, features), network, core, head, identities)
 
     def step(self, observation: PyTree, memory: PyTree, agent: Array | int) -> tuple[ActionDistribution, PyTree]:
-        """What the agent may do on one observation, and its memory after it."""
+        """The action distribution of an agent for one observation, and its new memory."""
         features = self._features(observation, agent)
         if self.core is not None:
             memory = self.core.step(self.memory, memory, features)
@@ -64,7 +64,7 @@ class AgentPolicy(struct.PyTreeNode):
         return self._read(features, observation), memory
 
     def unroll(self, observation: PyTree, first: Array, memory: PyTree, agent: Array | int) -> ActionDistribution:
-        """[T] of a sequence, as `step` would have said it one by one; `agent` is [T] too."""
+        """[T] Evaluates a sequence; the result is that of `step`, one at a time. `agent` is [T] too."""
         features = jax.vmap(self._features)(observation, agent)
         if self.core is not None:
             features = self.core.output(self.core.unroll(self.memory, memory, features, first))
@@ -80,9 +80,10 @@ class AgentPolicy(struct.PyTreeNode):
 
 
 class StateValue(struct.PyTreeNode):
-    """Parameters of a value of the state, of what an agent sees in it and of which one it is, and how to apply them.
+    """Parameters of a value function and how to apply them. Its inputs are the state, the agent's observation and its
+    number.
 
-    An environment of one agent may have no state: then what the agent sees is the state.
+    An environment of one agent may have no state: then the agent's observation is the state.
     """
 
     torso: PyTree
@@ -104,13 +105,13 @@ class StateValue(struct.PyTreeNode):
         return cls(torso, dense(1, 1.0).init(last_key, network.apply(torso, known)), network, spec.agents, whole)
 
     def __call__(self, observation: PyTree, agent: Array | int) -> Array:
-        """[] of one observation that has been through `with_state`."""
+        """[] the value for one observation that has been through `with_state`."""
         known = beside(view(observation).seen, _besides(observation, agent, self.agents))
         value: Any = dense(1).apply(self.critic, self.network.apply(self.torso, known))
         return jnp.squeeze(value, -1)
 
     def with_state(self, observation: PyTree) -> PyTree:
-        """[T, B, ...] observations that carry the state, also where the environment does not give it."""
+        """[T, B, ...] observations that include the state, computed from all agents' observations if necessary."""
         return with_state(self.whole, observation, self.agents)
 
 
@@ -124,7 +125,7 @@ def with_state(whole: WholeState, observation: PyTree, agents: int) -> PyTree:
 
 
 def _besides(observation: PyTree, agent: Array | int, agents: int) -> Array:
-    """What is known besides what an agent sees: which one it is, and the state."""
+    """The inputs besides the agent's observation: its one-hot number, and the state."""
     state = view(observation).state
     who = identity(agent, agents)
     return who if state is None else jnp.concatenate([who, state.astype(who.dtype)])

@@ -1,7 +1,7 @@
-"""What a recurrent core is, and what all of them share: gates side by side, and a memory that resets.
+"""The protocol of a recurrent core, and what cores share: concatenated gates, and a memory that resets.
 
-A core is stepped while acting and unrolled while learning, and both give the same numbers. Unrolling multiplies all
-steps' inputs by their weights at once, which leaves one small matrix product in each step.
+A core is stepped while acting and unrolled while learning, with equal results. Unrolling multiplies all steps' inputs
+by their weights at once, which leaves one small matrix product per step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runnel.nn.networks import default_float
 from runnel.types import Array, PyTree
 
 Memory = Literal["none", "gru", "lstm"]
-"""The kinds of memory that an algorithm's settings can ask for."""
+"""The kinds of memory that an algorithm's settings can select."""
 
 
 class Core(Protocol):
@@ -24,13 +24,13 @@ class Core(Protocol):
 
     @property
     def size(self) -> int:
-        """Of the output."""
+        """The size of the output."""
         ...
 
     def init(self, key: Array, features: Array) -> Any: ...
 
     def initial_memory(self) -> PyTree:
-        """That of an episode's beginning: zeros."""
+        """The memory at the beginning of an episode: zeros."""
         ...
 
     def step(self, params: Any, memory: PyTree, features: Array) -> PyTree:
@@ -42,12 +42,12 @@ class Core(Protocol):
         ...
 
     def output(self, memory: PyTree) -> Array:
-        """[..., size] what later layers are given of it."""
+        """[..., size] the output for later layers."""
         ...
 
 
 def gates(key: Array, inputs: int, size: int, count: int) -> Array:
-    """[inputs, count size] the weights of so many gates, each orthogonal by itself."""
+    """[inputs, count * size] the weights of `count` gates, each orthogonal."""
     gate = jax.nn.initializers.orthogonal()
     keys = jax.random.split(key, count)
     parts = jax.vmap(lambda k: gate(k, (inputs, size), default_float()), out_axes=1)(keys)

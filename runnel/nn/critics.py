@@ -1,7 +1,7 @@
-"""The value of any action within bounds, by one critic or by several that begin differently.
+"""Values of bounded actions, from one critic or from several with different initialisations.
 
-Like `ActionValues` they are a pytree whose structure knows how its parameters are applied:
-`q = critics(observation, action)`, one value from each.
+Like `ActionValues` they are a pytree whose structure knows how to apply its parameters: `q = critics(observation,
+action)`, one value from each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Critics(struct.PyTreeNode):
 
     @classmethod
     def create(cls, key: Array, network: Any, size: int, observation: PyTree, count: int = 1) -> Critics:
-        """Of actions with `size` elements; `network` is one of `joint_network`."""
+        """Creates `count` critics of actions with `size` elements; `network` is one of `joint_network`."""
         seen = (observation, jnp.zeros(size, networks.default_float()))
 
         def layers(key: Array) -> tuple[PyTree, PyTree]:
@@ -41,7 +41,7 @@ class Critics(struct.PyTreeNode):
         return cls(*jax.vmap(layers)(jax.random.split(key, count)), network, count)
 
     def __call__(self, observation: PyTree, action: Array) -> Array:
-        """[count] of one observation and one action in units."""
+        """[count] the values of one observation and one action in units."""
 
         def one(torso: PyTree, head: PyTree) -> Array:
             value: Any = dense(1).apply(head, self.network.apply(torso, (observation, action)))
@@ -74,10 +74,8 @@ class Joint:
 
 
 def joint_network(network: Any, space: Space, size: int, hidden: tuple[int, ...], activation: Activation) -> Any:
-    """From an observation of `space` and an action with `size` elements to features.
-
-    `network` is the setting of that name: None, or a user's own of observations only.
-    """
+    """A network from an observation of `space` and an action with `size` elements to features. `network` is the setting
+    of that name: None, or a user's own for observations only."""
     if network is None:
         return networks.network_for((space, Box((size,))), hidden, activation)
     return Joint(networks.resolve(network, space, hidden, activation), MLP(tuple(hidden), activation))

@@ -1,8 +1,8 @@
-"""From features to a distribution over actions, for each kind of action space.
+"""Heads: from features to a distribution over actions, for each kind of action space.
 
-A distribution is a NamedTuple of arrays, so it passes through `vmap` and `scan`. All have `sample(key)`,
-`mode()`, `log_prob(sample)` and `entropy()`; those over categories also `masked(legal)`. Three short classes instead of
-those of distrax: one interface for all three, with a vector of categories of unequal sizes among them.
+A distribution is a NamedTuple of arrays, so it passes through `vmap` and `scan`. All have `sample(key)`, `mode()`,
+`log_prob(sample)` and `entropy()`; those over categories also `masked(legal)`. These three short classes replace those
+of distrax: all three share one interface, and one is a vector of categories of unequal sizes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from runnel.ops import random
 from runnel.types import Array, Discrete, Leaf, MultiDiscrete, PyTree
 
 POLICY_SCALE = 0.01
-"""Of a policy's last layer at first: small, so that it starts near uniform."""
+"""The scale of a policy's last layer at first: small, so that the policy starts near uniform."""
 
 
 ENORMOUS = 1e6
-"""An action space that reaches this far is taken as unbounded: environments write infinity in many ways."""
+"""The bound beyond which an action space counts as unbounded: environments write infinity in many ways."""
 
 ILLEGAL = -1e9
 """The logit of an illegal action: its probability is 0, and so, unlike infinity's, are its entropy and gradients."""
@@ -37,11 +37,11 @@ class Categorical(NamedTuple):
     legal: Array | None = None  # [..., n] where some of them are not to be drawn
 
     def masked(self, legal: Array) -> Categorical:
-        """Over the legal categories only, of which there is at least one."""
+        """The distribution over the legal categories, of which there is at least one."""
         return Categorical(jnp.where(legal, self.logits, ILLEGAL), legal)
 
     def sample(self, key: Array) -> Array:
-        """One number decides, by where it falls among the categories laid end to end."""
+        """Samples by inverting the cumulative distribution at one random number."""
         rows = self.logits.shape[:-1]
         drawn = jax.random.uniform(key, rows, jnp.float32) if rows else random.uniform(key)
         weights = jnp.exp(self.logits - self.logits.max(-1, keepdims=True))
@@ -73,7 +73,8 @@ class MultiCategorical(NamedTuple):
     parts: tuple[Categorical, ...]
 
     def masked(self, legal: Array) -> MultiCategorical:
-        """Over the legal categories only, `[..., n]` of all parts one after another; each has at least one."""
+        """The distribution over the legal categories, `[..., n]` of all parts concatenated; each part has at least
+        one."""
         sizes = [part.logits.shape[-1] for part in self.parts]
         each = jnp.split(legal, np.cumsum(sizes)[:-1], -1)
         return MultiCategorical(tuple(part.masked(mask) for part, mask in zip(self.parts, each, strict=True)))
@@ -117,17 +118,17 @@ ActionDistribution = Categorical | MultiCategorical | Gaussian
 
 
 class Head(Protocol):
-    """The last layer of a policy: the distribution of what it draws, and the action that a draw stands for."""
+    """The last layer of a policy: the distribution that samples are drawn from, and the action for a sample."""
 
     clips: ClassVar[bool]
-    """Whether the action may tell less than what was drawn."""
+    """Whether the action may be a clipped sample, from which the sample cannot be recovered."""
 
     def init(self, key: Array, features: Array) -> PyTree: ...
 
     def apply(self, params: PyTree, features: Array) -> Any: ...
 
     def read(self, params: PyTree, outputs: Array) -> Any:
-        """The distribution, given what the one dense layer of `params` makes of the features."""
+        """The distribution, given the output of the one dense layer of `params`."""
         ...
 
     def action(self, sample: Array) -> Array: ...
@@ -171,11 +172,11 @@ class MultiDiscreteHead(linen.Module):
 
 
 class BoxHead(linen.Module):
-    """A Gaussian policy whose deviation is the same in every state.
+    """A Gaussian policy whose deviation does not depend on the state.
 
-    It draws in units in which the action space reaches from -1 to 1, where it is bounded, so that one
-    deviation to begin with suits torques of 0.4 and of 40. What is drawn beyond the bounds is clipped in the
-    action, not in the sample: its probability must be that of what was drawn.
+    It samples in units in which a bounded action space reaches from -1 to 1, so that one initial deviation suits
+    torques of 0.4 and of 40. A sample beyond the bounds is clipped in the action only, because its log-probability must
+    be that of the unclipped sample.
     """
 
     shape: tuple[int, ...]

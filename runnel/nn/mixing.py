@@ -1,8 +1,8 @@
-"""A team's value out of its agents' (Rashid et al., 2018): any mixture that never falls when one of theirs rises.
+"""Mixes agents' values into a team's (Rashid et al., 2018), monotonically in each of them.
 
-So what each agent likes best is what the team likes best, and every agent can find its part by itself. The mixing
-network's weights are made from the state by other networks, and taken without their sign; how much an agent's value
-matters may change freely from state to state.
+So the action that each agent values most is the best for the team, and every agent can choose its own. Other networks
+compute the mixing network's weights from the state, and take their absolute values; the weight of an agent's value may
+change freely from state to state.
 """
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ class Mixer(struct.PyTreeNode):
         return cls(network.init(key, values, state(jax.tree.map(lambda x: x[0, 0], observation))), network, state)
 
     def __call__(self, values: Array, observation: PyTree) -> Array:
-        """[] of the agents' values [agents], given what they observe, `[agents, ...]`."""
+        """[] the team's value, from the agents' values [agents] and observations, `[agents, ...]`."""
         return self.network.apply(self.params, values, self.state(observation))  # type: ignore[return-value]

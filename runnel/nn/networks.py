@@ -1,6 +1,6 @@
-"""From one observation to a vector of features.
+"""Networks from one observation to a vector of features.
 
-A network is any object with these two functions: a linen module is one, and so are a user's own two,
+A network is any object with these two functions, such as a linen module, or a user's own two functions in
 `Network(init, apply)`.
 
     params = network.init(key, observation)
@@ -39,7 +39,7 @@ def default_float() -> Any:
 
 
 def dense(size: int, scale: float = math.sqrt(2.0), name: str | None = None) -> linen.Dense:
-    """A layer with orthogonal weights, which keep the size of what passes through them."""
+    """A layer with orthogonal weights, which preserve the norm of their inputs."""
     dtype = default_float()
     return linen.Dense(
         size, kernel_init=linen.initializers.orthogonal(scale), dtype=dtype, param_dtype=dtype, name=name
@@ -47,7 +47,7 @@ def dense(size: int, scale: float = math.sqrt(2.0), name: str | None = None) -> 
 
 
 class MLP(linen.Module):
-    """Layers of `hidden` sizes, each followed by its activation; flattens what it is given."""
+    """Layers of `hidden` sizes, each followed by its activation; flattens its input."""
 
     hidden: Sequence[int] = (64, 64)
     activation: Activation = "tanh"
@@ -96,7 +96,7 @@ class MinAtarCNN(linen.Module):
 
 @dataclass(frozen=True)
 class OneHot:
-    """Whole numbers, each as a vector with a single one in it."""
+    """Integers as one-hot vectors."""
 
     sizes: tuple[int, ...]
 
@@ -108,7 +108,7 @@ class OneHot:
 
 @dataclass(frozen=True)
 class Flat:
-    """Numbers as they are, in one row; bytes scaled to [0, 1]."""
+    """Numbers in a flat vector; bytes scaled to [0, 1]."""
 
     scale: float = 1.0
 
@@ -133,7 +133,7 @@ Encoding = OneHot | Flat | Image
 
 
 def encoding_of(leaf: Leaf) -> Encoding:
-    """How the values of one part of an observation enter a network."""
+    """The encoder of one part of an observation."""
     if isinstance(leaf, Discrete):
         return OneHot((leaf.n,))
     if isinstance(leaf, MultiDiscrete):
@@ -144,10 +144,10 @@ def encoding_of(leaf: Leaf) -> Encoding:
 
 
 class SpaceNetwork(linen.Module):
-    """Encodes each part of an observation by its kind, and joins them.
+    """Encodes each part of an observation by its kind, and concatenates them.
 
-    Images pass through a `NatureCNN`. An observation that is one image is done then; everything else goes
-    on, joined, through an `MLP`.
+    Images pass through a `NatureCNN`. If the observation is one image, that is all; otherwise the concatenation passes
+    through an `MLP`.
     """
 
     encodings: tuple[Encoding, ...]  # one for each leaf of the observation, in JAX's order
@@ -177,7 +177,8 @@ def is_image(space: Space) -> bool:
 
 
 def resolve(network: Any, space: Space, hidden: Sequence[int], activation: Activation) -> Any:
-    """The network a setting names: None is the built-in one, a string `package.module:name`, else itself."""
+    """The network that a setting names: None is the built-in one, a string `package.module:name`, otherwise the object
+    itself."""
     if network is None:
         return network_for(space, hidden, activation)
     found = network

@@ -1,8 +1,8 @@
-"""Layers that explore by themselves: weights with noise whose size is learnt (Fortunato et al., 2018).
+"""Noisy layers: weights with noise of learnt scale, for exploration (Fortunato et al., 2018).
 
-The noise of a weight is the product of one number for its input and one for its output, so a layer of p by q draws
-p + q numbers instead of p * q, and never has to make the noisy weights: two products with the same matrices do, and
-every row of a batch may have noise of its own.
+The noise of a weight is the product of one number for its input and one for its output. So a layer of p by q draws p +
+q numbers instead of p * q, and need not compute the noisy weights: two products with the same matrices suffice, and
+every row of a batch may have different noise.
 """
 
 from __future__ import annotations
@@ -46,6 +46,6 @@ class NoisyDense(linen.Module):
 
 
 def _drawn(key: Array, size: int) -> Array:
-    """Normal numbers, drawn together towards 1 and -1 so that products of two are about normal again."""
+    """Normal numbers whose magnitudes are moved towards 1, so that products of two are about normal again."""
     z = jax.random.normal(key, (size,), default_float())
     return jnp.sign(z) * jnp.sqrt(jnp.abs(z))

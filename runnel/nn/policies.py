@@ -1,7 +1,7 @@
-"""Policies for actions within bounds: one that says what to do, and one that says how likely each action is.
+"""Policies for bounded actions: a deterministic one, and a stochastic one with probabilities.
 
-Like `ActionValues` they are pytrees whose structure knows how their parameters are applied. What they give is in
-units, `[n]`; `policy.bounds.action(unit)` is what the environment is given.
+Like `ActionValues` they are pytrees whose structure knows how to apply their parameters. Their outputs are in units,
+`[n]`; `policy.bounds.action(unit)` is the environment's action.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runnel.nn.networks import dense
 from runnel.types import Array, PyTree
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-"""Of a squashed Gaussian, as in Haarnoja et al. (2018): beyond these, probabilities leave what floats can hold."""
+"""Bounds of a squashed Gaussian, as in Haarnoja et al. (2018): beyond these, probabilities overflow floats."""
 
 
 class DeterministicPolicy(struct.PyTreeNode):
@@ -35,7 +35,7 @@ class DeterministicPolicy(struct.PyTreeNode):
         return cls(*_layers(key, network, bounds.size, observation), network, bounds)
 
     def __call__(self, observation: PyTree) -> Array:
-        """[n] for one observation."""
+        """[n] the action for one observation, in units."""
         return jnp.tanh(_outputs(self, observation, self.bounds.size))
 
 
@@ -46,14 +46,16 @@ class SquashedGaussian(NamedTuple):
     log_std: Array  # [..., n]
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
-        """[..., n] and [...]. Both at once: from an action that rounding made 1, what was drawn cannot be recovered."""
+        """[..., n] samples and [...] their log-probabilities, computed together: rounding can make an action exactly 1,
+        from which its sample cannot be recovered."""
         gaussian = Gaussian(self.mean, self.log_std)
         drawn = gaussian.sample(key)
         log_slope = 2 * (math.log(2) - drawn - jax.nn.softplus(-2 * drawn))  # of tanh, where 1 - tanh^2 would be 0
         return jnp.tanh(drawn), gaussian.log_prob(drawn) - log_slope.sum(-1)
 
     def mode(self) -> Array:
-        """[..., n] what is drawn in the middle: not the most likely, where much is squashed, but what is meant."""
+        """[..., n] the squashed mean. It is not the mode if much of the distribution is squashed, but the intended
+        action."""
         return jnp.tanh(self.mean)
 
 
@@ -70,7 +72,7 @@ class StochasticPolicy(struct.PyTreeNode):
         return cls(*_layers(key, network, 2 * bounds.size, observation), network, bounds)
 
     def __call__(self, observation: PyTree) -> SquashedGaussian:
-        """For one observation."""
+        """The distribution for one observation."""
         mean, log_std = jnp.split(_outputs(self, observation, 2 * self.bounds.size), 2, -1)
         return SquashedGaussian(mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 

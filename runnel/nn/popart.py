@@ -1,16 +1,15 @@
 """PopArt (van Hasselt et al., 2016): a value of any scale, learnt as one of scale 1.
 
-The value head predicts in deviations from the mean of its targets. When those statistics change, its weights change the
-other way, so that what it says of the value is preserved exactly: adaptively rescaled targets never undo what has been
-learnt.
+The value head predicts normalised targets. When the statistics of the targets change, the head's weights change
+inversely, so that its unnormalised predictions are preserved exactly.
 
     v_tm1 = popart.value(statistics, prediction.value)  # for returns and advantages
     loss = l2_loss(prediction.value, popart.normalised(statistics, target))
     batch = popart.moments(statistics, target)
     actor_critic, statistics = popart.updated(statistics, actor_critic, batch)  # once per update, at its end
 
-A batch gives nothing but means, and the means of several learners' batches have a mean too. Without PopArt the
-statistics are None, a value is as it is predicted, and these functions change nothing.
+A batch contributes only means, which can be averaged over several learners. Without PopArt the statistics are None, and
+these functions return values unchanged.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ import jax.numpy as jnp
 from runnel.types import Array
 
 STEP = 1e-2
-"""How far the statistics move to those of one more batch; of the first hundred batches they are the mean."""
+"""The step of the statistics towards those of one more batch; over the first hundred batches they are the mean."""
 
 LEAST, MOST = 1e-4, 1e6
-"""Bounds of the deviation: targets that are all alike have none."""
+"""Bounds of the deviation, which is 0 for constant targets."""
 
 
 class Moments(NamedTuple):
-    """Of a batch of targets, about a number near their mean: squares of large numbers leave small ones no bits."""
+    """Moments of a batch of targets, about a number near their mean, because large squares would lose small ones."""
 
     about: Array  # []
     first: Array  # []
@@ -55,22 +54,22 @@ def initial(popart: bool) -> PopArt | None:
 
 
 def value(statistics: PopArt | None, predicted: Array) -> Array:
-    """What a prediction of the value head stands for."""
+    """Unnormalises a prediction of the value head."""
     return predicted if statistics is None else statistics.deviation * predicted + statistics.mean
 
 
 def normalised(statistics: PopArt | None, target: Array) -> Array:
-    """What the value head is to predict."""
+    """Normalises a target for the value head."""
     return target if statistics is None else (target - statistics.mean) / statistics.deviation
 
 
 def relative(statistics: PopArt | None, advantage: Array) -> Array:
-    """A difference of values, in deviations: so the policy's loss keeps its scale too (Hessel et al., 2019)."""
+    """Normalises a difference of values, so that the policy's loss keeps its scale too (Hessel et al., 2019)."""
     return advantage if statistics is None else advantage / statistics.deviation
 
 
 def moments(statistics: PopArt | None, target: Array) -> Moments | None:
-    """Of a batch of targets, for `updated`; those of several batches may be averaged."""
+    """Moments of a batch of targets, for `updated`; those of several batches may be averaged."""
     if statistics is None:
         return None
     centred = target - statistics.mean
@@ -78,7 +77,7 @@ def moments(statistics: PopArt | None, target: Array) -> Moments | None:
 
 
 def updated(statistics: PopArt | None, model: Any, batch: Moments | None) -> tuple[Any, PopArt | None]:
-    """With the targets of one more batch: a model that says the same of values under the new statistics.
+    """Updates the statistics by a batch of targets; returns a model with the same unnormalised predictions.
 
     Its `critic` is the layer that predicts them.
     """

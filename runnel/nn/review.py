@@ -1,4 +1,4 @@
-"""What an actor-critic of today says of an unroll that may have been played by one of yesterday."""
+"""Evaluates the current actor-critic on an unroll that older parameters may have generated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runnel.types import Array, PyTree, Trajectory
 
 
 class Review(NamedTuple):
-    """Of an unroll; gradients flow through the distribution and `v_tm1` only."""
+    """Predictions for an unroll; gradients flow through the distribution and `v_tm1` only."""
 
     distribution: Any  # [T, B] over what the policy draws
     v_tm1: Array  # [T, B] the value of what the agent saw
@@ -20,16 +20,16 @@ class Review(NamedTuple):
 
 
 def predict(actor_critic: ActorCritic, observation: PyTree, first: Array, memory: PyTree) -> Prediction:
-    """[T, B] what it says of every step, given the memory `[B, ...]` before the first."""
+    """[T, B] predictions for every step, given the memory `[B, ...]` before the first."""
     if actor_critic.core is None:
         return jax.vmap(actor_critic.batch)(observation)
     return jax.vmap(actor_critic.unroll, (1, 1, 0), 1)(observation, first, memory)
 
 
 def review(actor_critic: ActorCritic, trajectory: Trajectory) -> Review:
-    """Policy and values of every step, the network gone through once.
+    """Policy and values of every step, with one pass through the network.
 
-    With memory, each column is gone through from the memory its first step was acted on with.
+    With memory, each column is unrolled from the memory with which its first step was acted on.
     """
     prediction = predict(actor_critic, trajectory.observation, trajectory.first, trajectory.memory)
     # A bootstrap is a target, and nothing is learnt through a target.

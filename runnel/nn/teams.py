@@ -1,4 +1,4 @@
-"""Several agents with one network: which of them is asked, and what all of them know together."""
+"""Networks that several agents share: the agent's identity, and the state that all know together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runnel.types import AgentSpec, Array, Discrete, PyTree, Space, zeros
 
 
 class TeamNetworkSettings(Protocol):
-    """What an algorithm for teams lets its user choose of the network that their agents share."""
+    """Settings of the network that the agents of a team share."""
 
     @property
     def hidden(self) -> tuple[int, ...]: ...
@@ -32,24 +32,25 @@ class TeamNetworkSettings(Protocol):
 
 
 def identities_of(settings: TeamNetworkSettings, spec: AgentSpec) -> int:
-    """How many agents have a number of their own as an input of the network; 0 if they have none."""
+    """The number of agents in the one-hot identity that the network receives; 0 if it receives none."""
     return spec.agents if settings.agent_ids and spec.agents > 1 else 0
 
 
 def identity(agent: Array | int, agents: int) -> Array:
-    """[agents] one-hot: which of a group it is, by its number or a column's; of one alone that says nothing: [0]."""
+    """[agents] the one-hot number of an agent, given that number or its column's; [0] for a single agent."""
     if agents <= 1:
         return jnp.zeros(0, networks.default_float())
     return jax.nn.one_hot(agent % agents, agents, dtype=networks.default_float())
 
 
 def beside(seen: PyTree, vector: Array) -> PyTree:
-    """What an agent sees, and numbers beside it, as networks of `network_beside` are given them."""
+    """An observation with extra numbers, in the form that networks of `network_beside` take."""
     return seen if vector.size == 0 else (seen, vector)
 
 
 def network_beside(network: Any, space: Space, size: int, hidden: tuple[int, ...], activation: Any) -> Any:
-    """From what an agent sees and `size` numbers beside it to features; `network` is the setting of that name."""
+    """A network from an agent's observation and `size` extra numbers to features; `network` is the setting of that
+    name."""
     if size == 0:
         return networks.resolve(network, space, hidden, activation)
     return joint_network(network, space, size, hidden, activation)
@@ -57,7 +58,8 @@ def network_beside(network: Any, space: Space, size: int, hidden: tuple[int, ...
 
 @dataclass(frozen=True)
 class WholeState:
-    """The state of the whole environment as a vector: its own, or else all that the group's agents see, in a row."""
+    """The state of the whole environment as a vector: its own, or the concatenated observations of the group's
+    agents."""
 
     encodings: tuple[networks.Encoding, ...]  # one for each leaf of what an agent sees, in JAX's order
 
@@ -66,7 +68,8 @@ class WholeState:
         return cls(tuple(networks.encoding_of(leaf) for leaf in jax.tree.leaves(view(space).seen)))
 
     def __call__(self, observation: PyTree) -> Array:
-        """[s] given what all agents observe, [agents, ...], with the state, which they share, once."""
+        """[s] the state, given all agents' observations, [agents, ...]; an own state, which they share, is included
+        once."""
         seen, _, _, state = view(observation)
         if state is not None:
             return state.astype(networks.default_float())
@@ -78,9 +81,9 @@ class WholeState:
 
 
 class TeamValues(struct.PyTreeNode):
-    """The value of each agent's actions, by one network that all share.
+    """The values of each agent's actions, from one network that all share.
 
-    What a team observes is `[agents, ...]`, and so is what it does (see `ops.teams.together`).
+    A team's observations and actions are `[agents, ...]` (see `ops.teams.together`).
     """
 
     values: ActionValues
@@ -95,15 +98,15 @@ class TeamValues(struct.PyTreeNode):
         return cls(ActionValues.create(key, network, spec.action.n, seen), identities)
 
     def __call__(self, seen: PyTree, agent: Array | int) -> Array:
-        """[actions] for what one agent sees."""
+        """[actions] the values for one agent's observation."""
         return self.values(beside(seen, identity(agent, self.identities)))
 
     def greedy(self, observation: PyTree) -> Array:
-        """[agents] the best of each agent's legal actions."""
+        """[agents] the highest value of each agent's legal actions."""
         return legal_only(self._of_all(observation), view(observation).action_mask).argmax(-1)
 
     def of(self, observation: PyTree, action: Array) -> Array:
-        """[agents] the value of what each does; 0 for those that take no part."""
+        """[agents] the values of the agents' actions; 0 for agents that do not count."""
         q = jnp.take_along_axis(self._of_all(observation), action[:, None], -1)[:, 0]
         return q * taking_part(view(observation).active)
 

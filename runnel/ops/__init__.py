@@ -1,1 +1,1 @@
-"""Returns, minibatches, normalisation and randomness that no library has."""
+"""Returns, minibatches, normalisation, randomness and other pure functions that no library provides in this form."""

@@ -22,7 +22,7 @@ def reset_of(environment: JaxEnvironment) -> Callable[[Array, Array], tuple[PyTr
 def autoreset_step(
     environment: JaxEnvironment, state: PyTree, action: PyTree, step_key: Array, fresh: tuple[PyTree, PyTree]
 ) -> tuple[PyTree, PyTree, TimeStep]:
-    """Steps one environment and, where its episode ended, goes on with `fresh`: what a reset gave.
+    """Steps one environment and, if its episode ended, continues with `fresh`: the result of a reset.
 
     Returns the state and the observation to act on next, and the step itself, whose observation is the
     true last one of the episode that ended.

@@ -1,6 +1,6 @@
-"""Averages over the steps that count: all of them, or those in which an agent had a choice.
+"""Averages over the steps that count: all of them, or those in which an agent was active.
 
-What counts is `view(trajectory.observation).active`: None where every step does.
+The mask is `view(trajectory.observation).active`: None if every step counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from runnel.types import Array
 
 
 def mean(x: Array, counts: Array | None = None) -> Array:
-    """[] of the elements that count; 0 where none does. What does not count may be anything, NaN too."""
+    """[] the mean of the elements that count; 0 if none does. Other elements may be anything, NaN too."""
     if counts is None:
         return jnp.mean(x)
     total = jnp.sum(counts, dtype=jnp.result_type(x, float))
@@ -20,7 +20,7 @@ def mean(x: Array, counts: Array | None = None) -> Array:
 
 
 def standardised(x: Array, counts: Array | None = None) -> Array:
-    """In deviations from the mean, both of the elements that count."""
+    """Standardised by the mean and deviation of the elements that count."""
     if counts is None:
         return (x - x.mean()) / (x.std() + 1e-8)
     centred = x - mean(x, counts)

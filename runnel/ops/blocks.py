@@ -13,22 +13,22 @@ from typing import NamedTuple
 from runnel.errors import UserError
 
 ENOUGH_COLUMNS = 8
-"""How many whole columns a minibatch has at least: the steps of a column are alike, and few columns a poor sample."""
+"""The fewest whole columns of a minibatch: the steps of a column are correlated, and few columns are a poor sample."""
 
 SHOWN = 8
-"""How many numbers are listed in words."""
+"""The number of choices that an error lists."""
 
 
 class Blocks(NamedTuple):
-    """How a batch was cut into minibatches."""
+    """A division of a batch into minibatches."""
 
     columns: int
     minibatches: int
     number: int  # of blocks
 
 
-def layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple[int, bool]:
-    """How many blocks there are, and whether minibatches take whole columns of them.
+def block_layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple[int, bool]:
+    """The number of blocks, and whether minibatches take whole columns of them.
 
     Blocks are as small as an equal share for every minibatch allows, and so as many as possible.
     """
@@ -49,12 +49,12 @@ def layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple
 
 
 def block_count(envs: int, batches: Sequence[Blocks]) -> int:
-    """How many blocks so many environments form where all of these batches are learnt from."""
+    """The number of blocks that `envs` environments form for all of these batches."""
     return math.gcd(envs, *(batch.number for batch in batches))
 
 
 def envs_for(learners: int, envs: int, batches: Sequence[Blocks]) -> int:
-    """So many learners can share any multiple of this number of environments."""
+    """The smallest number of environments that `learners` can share; any multiple works too."""
     found = learners
     for batch in batches:
         whole = learners * batch.minibatches  # columns: each learner has a block, of steps or of whole columns
@@ -68,7 +68,7 @@ def divisors(number: int) -> list[int]:
 
 
 def learners_in_words(counts: Sequence[int], found: int = 1) -> str:
-    """Numbers of learners that work; where they are many, those around `found`."""
+    """Numbers of learners that work, in words; if they are many, those around `found`."""
     if len(counts) <= SHOWN:
         return _listed(counts)
     below, above = [k for k in counts if k <= found][-2:], [k for k in counts if k > found][:2]

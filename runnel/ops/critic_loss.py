@@ -1,4 +1,4 @@
-"""What critics are to learn: the value of where a transition ended."""
+"""TD errors and the loss of one or several critics."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from runnel.types import Array
 
 
 def td_errors(q_tm1: Array, items: Transition, v_t: Array) -> Array:
-    """[batch, critics] how far each critic's values are from what all are to learn, given values `v_t` [batch]."""
+    """[batch, critics] the TD error of each critic against a shared target, given next values `v_t` [batch]."""
     return td_error(q_tm1, items.r_t[:, None], items.discount_t[:, None], v_t[:, None])
 
 
 def critic_loss(errors: Array, weights: Array) -> Array:
-    """[] of all critics, items weighted; each critic learns as if it were alone."""
+    """[] the weighted squared errors, summed over critics; each critic learns independently."""
     return (weights * optax.l2_loss(errors).sum(-1)).mean()

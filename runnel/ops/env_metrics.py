@@ -22,7 +22,7 @@ def named(metrics: PyTree) -> dict[str, Array]:
 
 
 def summed(metrics: dict[str, Array], ended: Array) -> dict[str, Array]:
-    """By name: [2] the sum of a metric [T, E] where episodes `ended` [T, E], and of how many; of finite values."""
+    """By name: [2] the sum of a metric [T, E] where episodes `ended` [T, E], and their number; finite values only."""
     if not metrics:
         return {}
     values = jnp.stack([jnp.asarray(value, jnp.float32) for value in metrics.values()])  # [M, T, E]
@@ -33,7 +33,7 @@ def summed(metrics: dict[str, Array], ended: Array) -> dict[str, Array]:
 
 
 def scalars(info: Mapping[str, PyTree]) -> PyTree:
-    """The numbers [] in what a library gives beside a step, as metrics; () where there are none."""
+    """The scalars of a library's `info` as metrics; () if it has none."""
     found = {}
     for name, value in info.items():
         if METRIC_NAME.fullmatch(name) and not isinstance(value, Mapping) and jnp.ndim(value) == 0:

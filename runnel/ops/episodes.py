@@ -1,7 +1,7 @@
-"""Episode returns and lengths: the one place where they are counted, for every kind of environment.
+"""Episode returns and lengths, counted in one place for every kind of environment.
 
-They are counted from an unroll's rewards and ends, all steps at once: a running sum minus its value at the
-last end before. No step of the unroll pays for it.
+They are computed from an unroll's rewards and ends, all steps at once: a running sum minus its value at the last end
+before. So the steps of the unroll cost nothing extra.
 """
 
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What an unroll brought to an end: 0 where no episode ended."""
+    """Episodes that ended in an unroll: 0 where none ended."""
 
     returns: dict[str, Array]  # by group: [T, E]; NaN where it does not play
     lengths: Array  # [T, E]
@@ -50,7 +50,7 @@ def empty_window(groups: list[str]) -> Window:
 
 
 def mean_return(window: Window) -> Array:
-    """[] over the newest `WINDOW` episodes and all groups; NaN before the first episode ends."""
+    """[] the mean return over the newest `WINDOW` episodes and all groups; NaN before the first episode ends."""
     sums = jnp.stack([jnp.nansum(returns) for returns in window.returns.values()])
     counts = jnp.stack([window.filled - jnp.isnan(returns).sum() for returns in window.returns.values()])
     return jnp.nanmean(jnp.where(counts > 0, sums / jnp.maximum(counts, 1), jnp.nan))
@@ -64,12 +64,12 @@ def count(running: Running, reward: dict[str, Array], done: Array) -> tuple[Runn
     before = jnp.concatenate([jnp.full_like(latest[:1], -1), latest[:-1]])  # [T, E] the newest end before t
 
     length = jnp.where(before < 0, running.length + time + 1, time - before)
-    # What is not finite is no reward: in a running sum it would be one of all episodes to come.
+    # Values that are not finite are dropped: a running sum would carry them into all later episodes.
     reward = {group: jnp.where(jnp.isfinite(r), r, 0.0) for group, r in reward.items()}
     totals = {group: jnp.cumsum(r, axis=0) + running.reward[group] for group, r in reward.items()}
 
     def since(total: Array, end: Array) -> Array:
-        """What `total` has gained since step `end`."""
+        """The increase of `total` since step `end`."""
         at_end = jnp.take_along_axis(total, jnp.maximum(end, 0), axis=0)
         return jnp.where(end < 0, 0.0, at_end)
 
@@ -85,7 +85,7 @@ def count(running: Running, reward: dict[str, Array], done: Array) -> tuple[Runn
 
 
 def push(window: Window, finished: Finished) -> tuple[Window, Array]:
-    """Rings take the newest ends in order of (step, environment); also gives how many there were."""
+    """Writes the newest episodes into the rings in order of (step, environment); also returns their number."""
     done = finished.lengths.ravel() > 0
     rank = jnp.cumsum(done.astype(jnp.int32))  # 1 for the first end
     total = rank[-1]
@@ -107,7 +107,7 @@ def push(window: Window, finished: Finished) -> tuple[Window, Array]:
 def discounted_sum(before: Array, reward: Array, done: Array, discount: float) -> Array:
     """[B] each column's discounted reward of the episode in progress after an unroll `[T, B]`, from that before it.
 
-    It is that of `S = reward + discount * S`, set to 0 by an episode's end, without walking through the steps.
+    It equals the recursion `S = reward + discount * S`, set to 0 by an episode's end, without a loop over the steps.
     """
     steps, _ = reward.shape
     time = jnp.arange(steps, dtype=jnp.int32)[:, None]

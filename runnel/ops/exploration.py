@@ -1,4 +1,4 @@
-"""Exploration: among discrete actions, and with actions within bounds, in units in which these reach from -1 to 1."""
+"""Exploration for discrete actions, and for bounded actions in units (from -1 to 1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import optax
 from runnel.types import Array
 
 GOLDEN = round(2**32 * (5**0.5 - 1) / 2)
-"""The golden ratio less 1 as a share of 2 ** 32: a product of 32 bits loses its whole part by itself."""
+"""The golden ratio less 1, times 2 ** 32: products wrap around at 32 bits, which leaves the fractional part."""
 
 # Among discrete actions
 
@@ -20,7 +20,7 @@ def legal_only(q: Array, action_mask: Array | None) -> Array:
 
 
 def epsilon_greedy(key: Array, q: Array, epsilon: Array | float, action_mask: Array | None = None) -> Array:
-    """[] the best of the legal actions, or with probability `epsilon` any of them."""
+    """[] the best of the legal actions, or with probability `epsilon` a random one."""
     explore_key, action_key = jax.random.split(key)
     anything = jax.random.categorical(action_key, legal_only(jnp.zeros_like(q), action_mask))
     explores = jax.random.bernoulli(explore_key, epsilon)
@@ -28,9 +28,9 @@ def epsilon_greedy(key: Array, q: Array, epsilon: Array | float, action_mask: Ar
 
 
 def annealed(steps: Array, start: float | None, end: float | None, over: int, noisy: bool) -> Array:
-    """Epsilon after so many steps: it falls from `start` to `end` over the first `over` of them.
+    """Epsilon after `steps` steps: it falls from `start` to `end` over the first `over` of them.
 
-    Where they are None these are 1 and 0.05, or 0 for noisy networks, which explore by themselves.
+    If None, these are 1 and 0.05, or both 0 for noisy networks, whose noise explores.
     """
     end = (0.0 if noisy else 0.05) if end is None else end
     start = (end if noisy else 1.0) if start is None else start
@@ -40,9 +40,9 @@ def annealed(steps: Array, start: float | None, end: float | None, over: int, no
 def spread(epsilon: Array, index: Array | int, reach: float) -> Array:
     """An epsilon for each column, from `epsilon` down to `epsilon ** (1 + reach)`, as in Ape-X (Horgan et al., 2018).
 
-    There, column i of N has the exponent `1 + reach * i / (N - 1)`. Here i times the golden ratio, less its whole part,
-    stands for i / (N - 1). Such numbers are spread evenly for any N, so a worker that steps a few of the columns need
-    not know how many there are.
+    There, column i of N has the exponent `1 + reach * i / (N - 1)`. Here the fractional part of i times the golden
+    ratio replaces i / (N - 1). Such numbers are spread evenly for any N, so a worker that steps some of the columns
+    need not know their total.
     """
     fraction = (jnp.asarray(index).astype(jnp.uint32) * jnp.uint32(GOLDEN)).astype(epsilon.dtype) / 2.0**32
     return epsilon ** (1 + reach * fraction)
@@ -57,7 +57,7 @@ def with_noise(key: Array, action: Array, deviation: float) -> Array:
 
 
 def warmed_up(key: Array, action: Array, updates: Array) -> Array:
-    """The action, or any other with equal probability while the policy has learnt nothing: before its first update.
+    """The action, or a uniformly random one before the policy's first update.
 
     The replay's `min_size` determines how long that is. Steps need not be counted: the number of updates is part of the
     parameters, which every worker that acts has, and `key` is that of the step and the column.

@@ -1,7 +1,7 @@
-"""Applying one of several functions' parameters to each row, with rows grouped by their parameters.
+"""Applies each row's own parameters, one set of several, with rows grouped by their parameters.
 
-Gathering the weights of every row would move far more bytes than the rows have. Rows that share parameters are put
-into blocks instead, and each block gathers its weights once.
+Gathering the weights of every row would move far more bytes than the rows have. Instead, rows that share parameters are
+put into blocks, and each block gathers its weights once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from runnel.types import Array, PyTree
 
 SPARE: int = 4
-"""Blocks are so small that at most one row in so many is padding, where rows are many."""
+"""Blocks are small enough that at most one row in `SPARE` is padding when there are many rows."""
 
 LARGEST_BLOCK: int = 256
 
 
 class RowBlocks(NamedTuple):
-    """Rows in blocks of one place each."""
+    """Rows in blocks, each with rows of one place."""
 
     place: Array  # [N] the place of each block
     row: Array  # [N, b] the row at each slot; any row where the slot is padding
@@ -29,7 +29,7 @@ class RowBlocks(NamedTuple):
 
 
 def block_size(rows: int, places: int) -> int:
-    """Rows of a block: few enough that padding is cheap, as many as that allows."""
+    """The number of rows of a block: as large as possible while padding is cheap."""
     return max(1, min(LARGEST_BLOCK, rows // (SPARE * places)))
 
 

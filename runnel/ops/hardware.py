@@ -1,4 +1,4 @@
-"""What the device is like, for the few operations that have a better form on one kind than on another."""
+"""Chooses the form of operations that run faster in one form on CPUs and in another on GPUs."""
 
 import contextlib
 import contextvars
@@ -19,13 +19,13 @@ def launch_bound() -> bool:
 
 
 def plain() -> bool:
-    """Whether to use the form that any device and any other program can run."""
+    """Whether to use the form that runs on any device and in any other program."""
     return _PLAIN.get()
 
 
 @contextlib.contextmanager
 def plain_networks() -> Iterator[None]:
-    """What is traced in this context has no form that was chosen for a device, and no kernel of its own."""
+    """Within this context, functions are traced in a form for any device, without device-specific kernels."""
     token = _PLAIN.set(True)
     try:
         yield

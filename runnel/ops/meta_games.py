@@ -1,8 +1,8 @@
-"""Meta-strategies: how to mix a pool of players, given what each scores against each.
+"""Meta-strategies: mixtures of a pool of players, computed from their scores against each other.
 
-A meta-game is a game of two players, who each choose a policy out of a pool. Its payoffs are matrices, [N, M]: what the
-row player and what the column player get. Without `column_payoffs`, the game is zero-sum. Solvers return a probability
-for each policy of either player. They are pure functions.
+A meta-game is a game of two players, who each choose a policy from a pool. Its payoffs are matrices, [N, M]: the row
+player's and the column player's. Without `column_payoffs`, the game is zero-sum. Solvers return a probability for each
+policy of either player. They are pure functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from runnel.errors import NotInstalled, UserError, nearest
 
 MOST_PROFILES: Final = 1024
-"""Pairs of policies in alpha-rank: it decomposes a matrix with as many rows and columns."""
+"""The largest number of pairs of policies in alpha-rank, which decomposes a matrix of that size."""
 
 
 class MetaStrategies(NamedTuple):
@@ -27,7 +27,7 @@ class MetaStrategies(NamedTuple):
 
 
 def uniform(row_payoffs: np.ndarray, column_payoffs: np.ndarray | None = None) -> MetaStrategies:
-    """Every policy alike."""
+    """Every policy with equal probability."""
     row_payoffs, _ = _checked(row_payoffs, column_payoffs)
     rows, columns = row_payoffs.shape
     return MetaStrategies(np.full(rows, 1 / rows), np.full(columns, 1 / columns))
@@ -156,7 +156,7 @@ SOLVERS: Final[dict[str, Callable[..., MetaStrategies]]] = {
     "prd": replicator_dynamics,
     "uniform": uniform,
 }
-"""By the name that a matchmaker gives."""
+"""Solvers by the name that a matchmaker's settings give."""
 
 
 def check_solver(solver: str) -> None:

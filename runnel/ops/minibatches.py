@@ -1,8 +1,8 @@
-"""Cutting a batch of T steps in B columns into minibatches, alike on one device or several.
+"""Cuts a batch of T steps in B columns into minibatches that are equal on one device and on several.
 
-The columns form fixed blocks. A minibatch takes an equal share of every block, and rows are permuted inside their
-block only: with the columns spread over devices, nothing but gradients has to cross between them, and the
-result does not depend on how many there are (permuting freely makes XLA gather the whole batch everywhere).
+The columns form fixed blocks. A minibatch takes an equal share of every block, and rows are permuted inside their block
+only: with the columns spread over devices, only gradients cross between them, and the result does not depend on the
+number of devices (permuting freely makes XLA gather the whole batch everywhere).
 
     parts = cut(batch, count, sequences=False)
     for order in parts.orders(key):  # [count, ...]
@@ -19,27 +19,27 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from runnel.ops.blocks import Blocks, layout
+from runnel.ops.blocks import Blocks, block_layout
 from runnel.ops.primitives import equations
 from runnel.types import Array, PyTree
 
 MARK = "runnel.minibatches"
-"""Begins the name under which JAX writes down how a batch was cut: plans read it, and it computes nothing."""
+"""The prefix of the name under which JAX records how a batch was cut: plans read it, and it computes nothing."""
 
 MOST_LOW_BITS = 12
-"""Of 32 that are drawn for a row's place in an order; the 20 or more that are left decide it."""
+"""The most of the 32 random bits of a row that its number may replace; the remaining 20 or more decide its place."""
 
 
 def cut(batch: PyTree, count: int, sequences: bool) -> Cut:
     """Prepares a batch `[T, B, ...]` to be taken in `count` minibatches, every step once.
 
-    Minibatches of `sequences` have whole columns, `[T, B / count, ...]`, and a leaf `[1, B, ...]` goes with its
-    column. Others are flat, `[T * B / count, ...]`; they take whole columns too where there are enough, because
-    what lies together is cheaper to gather, else single steps.
+    Minibatches of `sequences` have whole columns, `[T, B / count, ...]`, and a leaf `[1, B, ...]` goes with its column.
+    Others are flat, `[T * B / count, ...]`; they also take whole columns if there are enough, because contiguous rows
+    are cheaper to gather, otherwise single steps.
     """
     leaves, structure = jax.tree.flatten(batch)
     steps, columns = (max(sizes) for sizes in zip(*(x.shape[:2] for x in leaves), strict=True))
-    blocks, by_column = layout(steps, columns, count, sequences)
+    blocks, by_column = block_layout(steps, columns, count, sequences)
     rows = columns // blocks * (1 if by_column else steps)
 
     def by_row(x: Array) -> Array:  # [T, B, ...] -> [blocks, rows, T or 1, ...]
@@ -84,14 +84,14 @@ class Cut:
 
 
 def cuts_of(jaxpr: Any) -> tuple[Blocks, ...]:
-    """How a traced function cuts batches, each way once."""
+    """The divisions of batches in a traced function, each once."""
     names = [str(each.params["name"]) for each in equations(jaxpr) if each.primitive.name == "name"]
     found = [Blocks(*map(int, name.split()[1:])) for name in names if name.startswith(f"{MARK} ")]
     return tuple(dict.fromkeys(found))
 
 
 def _random_orders(key: Array, count: int, size: int) -> Array:
-    """[count, size] so many random orders of the numbers below `size`."""
+    """[count, size] `count` random permutations of the numbers below `size`."""
     drawn = jax.random.bits(key, (count, size))
     low_bits = (size - 1).bit_length()
     if low_bits > MOST_LOW_BITS:

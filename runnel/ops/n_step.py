@@ -25,9 +25,9 @@ class Transition(NamedTuple):
 def n_step_transitions(trajectory: Trajectory, n: int, discount: float) -> Transition:
     """[T * B] one transition from each step.
 
-    A transition ends with its episode, and with the unroll: the last ones are shorter than n, and bootstrap that
-    much sooner, which is as right as n. Steps at which the agent has no turn (`runnel.observations`) do not count: what
-    it did leads to where it has a choice again.
+    A transition ends with its episode, and with the unroll: the last ones are shorter than n and bootstrap earlier,
+    which is equally valid. Steps at which the agent has no turn (`runnel.observations`) do not count: the transition
+    ends where the agent has a choice again.
     """
     steps = trajectory.reward.shape[0]
     ended = trajectory.terminated | trajectory.truncated
@@ -56,5 +56,5 @@ def n_step_transitions(trajectory: Trajectory, n: int, discount: float) -> Trans
 
 
 def _later(x: Array, k: int) -> Array:
-    """[T, B] what stands k rows further down; the last k rows are not to be looked at."""
+    """[T, B] the rows k steps later; the last k rows are invalid."""
     return jnp.roll(x, -k, 0)

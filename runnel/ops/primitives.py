@@ -1,4 +1,4 @@
-"""What a traced function does, as JAX has written it down: its equations, with those of inner loops and branches."""
+"""Walks the equations of a traced function (a jaxpr), including those of inner loops and branches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr, and of all that they call."""
+    """The equations of a jaxpr, and of all functions that it calls."""
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         yield equation
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):

@@ -1,4 +1,4 @@
-"""Learning in epochs of minibatches from what a policy near by has played, wherever its value comes from."""
+"""Proximal updates: the clipped losses of PPO and MAPPO, and epochs of minibatches over one unroll."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CarryT = TypeVar("CarryT")
 
 
 class PolicyTerms(NamedTuple):
-    """Of a minibatch, over the steps in which there was a choice."""
+    """Loss and metrics of a minibatch, averaged over the steps in which the agent was active."""
 
     loss: Array
     entropy: Array
@@ -30,7 +30,7 @@ def policy_terms(
     distribution: Any, sample: Array, log_prob: Array, advantage: Array, active: Array | None,
     clip: float, dual_clip: float | None = None,
 ) -> PolicyTerms:  # fmt: skip
-    """Given what a policy drew, and how likely it was then."""
+    """The clipped surrogate loss, given samples and their log-probabilities under the policy that acted."""
     log_ratio = distribution.log_prob(sample) - log_prob
     ratio = jnp.exp(log_ratio)
     return PolicyTerms(
@@ -42,7 +42,7 @@ def policy_terms(
 
 
 def clipped_value_loss(value: Array, target: Array, v_acted: Array, clip: float | None) -> Array:
-    """[...] half the squared error, or where that is more, that of the value held within `clip` of what it was."""
+    """[...] half the squared error, or that of the value clipped to within `clip` of the old one if it is larger."""
     loss = optax.l2_loss(value, target)
     if clip is None:
         return loss
@@ -54,9 +54,10 @@ def epochs(
     step: Callable[[CarryT, PyTree], tuple[CarryT, PyTree]], carry: CarryT, batch: PyTree, key: Array,
     count: int, parts: int, sequences: bool, unroll: int = 1,
 ) -> tuple[CarryT, PyTree]:  # fmt: skip
-    """Steps through a batch `[T, B, ...]` `count` times, each time cut anew into so many `parts` (`minibatches.cut`).
+    """Steps through a batch `[T, B, ...]` `count` times, each time in a new random order of `parts` minibatches.
 
-    Returns the last carry, and the means of all steps' metrics. `unroll`: how many steps each compiled iteration has.
+    Returns the last carry, and the means of all steps' metrics. `unroll`: the number of steps in each compiled
+    iteration.
     """
     cut = minibatches.cut(batch, parts, sequences)
     orders = jnp.concatenate([cut.orders(epoch_key) for epoch_key in jax.random.split(key, count)])

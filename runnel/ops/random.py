@@ -1,7 +1,7 @@
-"""Every random number of a run, named by (seed, purpose, step, index) and never by a worker's rank.
+"""Random keys of a run, determined by (seed, purpose, step, index) and never by a worker's rank.
 
-That is what makes distributions compute the same training: any worker that steps column 17 at step 4096, in
-any batch, draws the same number.
+So all distributions compute the same training: any worker that steps column 17 at step 4096, in any batch, draws the
+same number.
 """
 
 from typing import Final
@@ -41,10 +41,10 @@ def environment_keys(base: Array, step: Array, indices: Array) -> Array:
 
 
 def uniform(key: Array) -> Array:
-    """[] float32 in [0, 1): the very number that `jax.random.uniform(key)` gives, sooner.
+    """[] float32 in [0, 1), equal to `jax.random.uniform(key)` and faster on CPUs.
 
-    On a CPU, JAX's hash is a loop of small operations, which takes longer than a small network. Written out, it melts
-    into the operations around it.
+    JAX's hash is a loop of small operations on CPUs, which takes longer than a small network. Unrolled, XLA fuses it
+    with the operations around it.
     """
     if str(jax.random.key_impl(key)) != "threefry2x32":
         return jax.random.uniform(key, dtype=jnp.float32)
@@ -53,7 +53,7 @@ def uniform(key: Array) -> Array:
 
 
 def _bits(key: Array) -> Array:
-    """[] uint32: what `jax.random.bits(key)` gives, by Threefry-2x32 (Salmon et al., 2011) of the number 0."""
+    """[] uint32, equal to `jax.random.bits(key)`: Threefry-2x32 (Salmon et al., 2011) of the number 0."""
     one, other = jax.random.key_data(key)
     keys = (one, other, one ^ other ^ jnp.uint32(0x1BD11BDA))
     x, y = one, other

@@ -3,11 +3,11 @@
 A player who is rated 400 higher is expected to score 10 to 1. A draw is half a win for each. One player, the anchor,
 has a fixed rating; the others are relative to it.
 
-Every other player has a prior worth half a drawn game against the anchor. It keeps the rating of a player finite who
-has only won or only lost, and a few games outweigh it. Intervals come from the Fisher information, prior included.
-Counting a draw as half a win each makes them a little too wide where many games are drawn.
+Every other player has a prior worth half a drawn game against the anchor. It keeps the rating finite of a player who
+has only won or only lost, and a few games outweigh it. Intervals are computed from the Fisher information, prior
+included. Counting a draw as half a win each makes them a little too wide where many games are drawn.
 
-The prior also joins players to the anchor who have not met it, not even through others. It alone would decide their
+The prior also connects players to the anchor who have not met it, not even through others. It alone would decide their
 ratings, so they have none: NaN, with an interval from minus to plus infinity.
 """
 
@@ -24,15 +24,15 @@ from runnel.payoffs import PayoffTable
 SCALE: Final = 400 / math.log(10)
 """Rating points of one unit of log-odds."""
 PRIOR_GAMES: Final = 0.5
-"""Against the anchor, drawn."""
+"""The number of drawn prior games against the anchor."""
 QUANTILE: Final = 1.959963984540054
-"""Of the normal distribution: 95% lie within so many standard deviations."""
+"""The quantile of the normal distribution for 95% intervals, in standard deviations."""
 MOST_STEPS: Final = 200
-"""Newton's method takes about ten."""
+"""The largest number of Newton's iterations; it takes about ten."""
 
 
 class Rating(NamedTuple):
-    """A player's rating with its 95% confidence interval; NaN where no games join it to the anchor."""
+    """A player's rating with its 95% confidence interval; NaN if no games connect it to the anchor."""
 
     rating: float
     low: float
@@ -85,7 +85,7 @@ def _rating(rating: float, margin: float, games: float) -> Rating:
 
 
 def bradley_terry(wins: np.ndarray, anchor: int) -> BradleyTerry:
-    """Fits strengths to `wins`, [N, N]: of a row over a column, draws as half. Games against oneself say nothing."""
+    """Fits strengths to `wins`, [N, N]: of a row over a column, draws as half. Games against oneself are ignored."""
     wins = np.array(wins, np.float64)
     if wins.ndim != 2 or wins.shape[0] != wins.shape[1] or not 0 <= anchor < len(wins):
         raise ValueError(f"found wins of shape {wins.shape} and anchor {anchor}, expected a square and one of its rows")
@@ -104,7 +104,7 @@ def bradley_terry(wins: np.ndarray, anchor: int) -> BradleyTerry:
 
 
 def _joined(played: np.ndarray, start: int) -> list[int]:
-    """Players whom a chain of games joins to `start`, and `start` itself."""
+    """Players whom a chain of games connects to `start`, and `start` itself."""
     reached = np.zeros(len(played), bool)
     reached[start] = True
     while True:

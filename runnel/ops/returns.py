@@ -1,8 +1,7 @@
-"""Values of what came next, and returns: right at truncations, which are not terminations.
+"""Values of successor states, and returns that handle truncation differently from termination.
 
-Where an episode was truncated the next row of a trajectory belongs to another episode, and the observation that
-truly came next is in `last_observation`. Where it terminated nothing came next, and a discount of 0 hides whatever
-stands there.
+Where an episode was truncated, the next row of a trajectory belongs to another episode, and the true successor is in
+`last_observation`. Where it terminated there is no successor, and a discount of 0 hides the value in its place.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ def next_observation(trajectory: Trajectory) -> PyTree:
 
 
 def next_values(value: Callable[..., Array], v_tm1: Array, trajectory: Trajectory, *memory: PyTree) -> Array:
-    """[T, B] the value of each true successor, given the values `v_tm1` of what the agent saw.
+    """[T, B] the value of each true successor, given the values `v_tm1` of the agent's observations.
 
-    Only truncated steps and the last need `value(last_observation, *memory)` to be computed anew, one or two in a
-    column as a rule: they are gathered, the k-th of every column together. `memory` is `[T, B, ...]`.
+    Only truncated steps and the last need a computation of `value(last_observation, *memory)`, usually one or two in a
+    column. They are gathered, the k-th of every column together. `memory` is `[T, B, ...]`.
     """
     needed = trajectory.truncated.at[-1].set(True)
     rank = jnp.where(needed, jnp.cumsum(needed, 0, dtype=jnp.int32), 0)  # 1 for a column's first needed step
@@ -67,12 +66,12 @@ def advantages(
 
 
 def lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
-    """[T, B] the lambda-returns of every column."""
+    """[T, B] the lambda-returns of every column, by the form that is faster on this device."""
     return (parallel_lambda_returns if launch_bound() else serial_lambda_returns)(r_t, discount_t, v_t, lambda_t)
 
 
 def serial_lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
-    """Step by step, from the last one back."""
+    """The lambda-returns by a backward loop over the steps."""
 
     def body(g_t: Array, step: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
         r, discount, v, lambda_ = step
@@ -83,9 +82,9 @@ def serial_lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: A
 
 
 def parallel_lambda_returns(r_t: Array, discount_t: Array, v_t: Array, lambda_t: Array) -> Array:
-    """The same in log T steps: on an accelerator, the others take a kernel or more for each.
+    """The lambda-returns in log T steps: on an accelerator, the loop takes a kernel or more for each step.
 
-    `g_tm1 = bootstrapped + decay * g_t` is a linear recurrence, and those can be joined in any order.
+    `g_tm1 = bootstrapped + decay * g_t` is a linear recurrence, which is associative.
     """
 
     def join(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,11 +1,11 @@
-"""Writes to single cells of small arrays, without the scatters that JAX makes of them.
+"""Replaces scatters that write single cells of small arrays.
 
-Environments of grids are written as `grid.at[row, column].set(1)`. For many environments at once that is a scatter,
-which on a GPU is a kernel of its own, or several: flags are widened to 32 bits, copied, scattered and narrowed again.
-Choosing by comparison, `where(here, 1, grid)`, touches every cell, and is faster all the same where the grid is small,
-because it melts into the operations around it. On an H200 it took 23% off the time of PPO on Breakout-MinAtar.
+Environments of grids write `grid.at[row, column].set(1)`. For many environments at once that is a scatter, which on a
+GPU runs in a kernel of its own, or several: flags are widened to 32 bits, copied, scattered and narrowed again.
+Selecting by comparison, `where(here, 1, grid)`, touches every cell, but is faster where the grid is small, because XLA
+fuses it with the operations around it. On an H200 it took 23% off the time of PPO on Breakout-MinAtar.
 
-    step = without_scatters(environment.step)    # the same numbers, to the last bit
+    step = without_scatters(environment.step)    # bitwise equal results
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from runnel.ops.hardware import launch_bound
 from runnel.types import Array
 
 SMALL = 4096
-"""Cells up to which touching all of them is the faster way."""
+"""The largest number of cells for which touching all of them is faster."""
 
 
 def suited_to_device(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as it runs fastest here. On a CPU some environments lose."""
+    """The form of the function that is fastest on this device: without scatters on GPUs, unchanged on CPUs."""
     return without_scatters(function) if launch_bound() else function
 
 
 def without_scatters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of pytrees of arrays, its writes to single cells done by comparison."""
+    """The same function of pytrees of arrays, with its writes to single cells replaced by comparisons."""
 
     @wraps(function)
     def rewritten(*args: Any) -> Any:
@@ -46,7 +46,7 @@ def without_scatters(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """What a traced function gives, one operation after the other."""
+    """Evaluates a jaxpr one operation at a time, with scatters of single cells replaced."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
     def read(variable: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Types that a scan can carry: what the `reset` and the `step` of somebody else's JAX environment can share.
+"""Finds dtypes of a JAX environment's state that `reset` and `step` can share, so that a scan can carry it.
 
-Environments are written without a thought for types: a reset makes a Python 0 of what a step makes an array, or adds
-booleans to integers. A step that runs alone never notices; a scan refuses a state that changes its type.
+Environments often ignore dtypes: a reset makes a Python 0 where a step makes an array, or adds booleans to integers. A
+single step works, but a scan refuses a state that changes its type.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from runnel.types import Array, Leaf, PyTree
 
 
 class StateTypes:
-    """The types of an environment's state, found by tracing it: `cast` gives a state those, strong ones."""
+    """The dtypes of an environment's state, found by tracing it; `cast` converts a state to them."""
 
     def __init__(
         self, reset: Callable[[Array], PyTree], step: Callable[[PyTree, PyTree, Array], PyTree], action: PyTree
     ):
-        """`reset(key)` and `step(state, action, key)` give states as they come; `action` is a tree of spaces."""
+        """`reset(key)` and `step(state, action, key)` may return any dtypes; `action` is a tree of spaces."""
         self._reset, self._step = reset, step
         self._action = jax.tree.map(_struct, action)
         self._found: dict[bool, PyTree] = {}  # by whether there are 64 bits

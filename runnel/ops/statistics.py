@@ -1,7 +1,7 @@
 """Running mean and variance, of observations and of returns.
 
-They are part of the learner's state, change once per update, and are frozen while acting: so everybody who acts
-with one version of the parameters sees the same observation the same way.
+They are part of the learner's state, change once per update, and are frozen while acting: so all workers that act with
+one version of the parameters normalise observations alike.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from runnel.observations import view
 from runnel.types import Array, Box, Leaf, PyTree, Space
 
 CLIP = 10.0
-"""In deviations: what lies further out is an accident of the first few steps."""
+"""The clip in deviations: values further out occur only in the first few steps."""
 
 
 class Statistics(NamedTuple):
-    """Of all values seen so far."""
+    """Running statistics of all values so far."""
 
     count: Array  # []
     mean: Array  # [...]
@@ -28,13 +28,13 @@ class Statistics(NamedTuple):
 
 
 def initial_statistics(shape: tuple[int, ...] = ()) -> Statistics:
-    """Mean 0, variance 1, and next to no weight."""
+    """Initial statistics: mean 0, variance 1, and almost no weight."""
     dtype = jnp.result_type(float)
     return Statistics(jnp.array(1e-4, dtype), jnp.zeros(shape, dtype), jnp.ones(shape, dtype))
 
 
 def update_statistics(statistics: Statistics, values: Array, counts: Array | None = None) -> Statistics:
-    """With the values `[T, B, ...]` of one more batch, or those of them that count (Chan et al., 1979)."""
+    """Updates by the values `[T, B, ...]` of one more batch, or those of them that count (Chan et al., 1979)."""
     count, mean, variance = statistics
     more, found, spread = _moments(values.astype(mean.dtype), counts)
     total = count + more
@@ -44,7 +44,7 @@ def update_statistics(statistics: Statistics, values: Array, counts: Array | Non
 
 
 def _moments(values: Array, counts: Array | None) -> tuple[int | Array, Array, Array]:
-    """How many there are, their mean and their variance."""
+    """The number of values, their mean and their variance."""
     if counts is None:
         return values.shape[0] * values.shape[1], values.mean((0, 1)), values.var((0, 1))
     more = jnp.sum(counts, dtype=values.dtype)
@@ -54,7 +54,7 @@ def _moments(values: Array, counts: Array | None) -> tuple[int | Array, Array, A
 
 
 def observation_statistics(space: Space) -> list[Statistics | None]:
-    """One for each leaf of an observation that holds real numbers; images and categories have none."""
+    """Statistics for each leaf of an observation that holds real numbers; images and categories have none."""
 
     def of(leaf: Leaf) -> Statistics | None:
         real = isinstance(leaf, Box) and np.issubdtype(leaf.dtype, np.floating)
@@ -64,13 +64,13 @@ def observation_statistics(space: Space) -> list[Statistics | None]:
 
 
 def update_observation_statistics(statistics: list[Statistics | None], observation: PyTree) -> list[Statistics | None]:
-    """With the observations `[T, B, ...]` of one more batch; of what agents see, where they are active."""
+    """Updates by the observations `[T, B, ...]` of one more batch: the parts that agents see, where they are active."""
     leaves = zip(statistics, jax.tree.leaves(observation), _counts(observation), strict=True)
     return [None if known is None else update_statistics(known, x, counts) for known, x, counts in leaves]
 
 
 def _counts(observation: PyTree) -> list[Array | None]:
-    """Of each leaf, the steps that count; None where all do."""
+    """For each leaf, the mask of the steps that count; None where all do."""
     active = view(observation).active
     if active is None:
         return [None for _ in jax.tree.leaves(observation)]
@@ -79,7 +79,7 @@ def _counts(observation: PyTree) -> list[Array | None]:
 
 
 def normalise(statistics: list[Statistics | None], observation: PyTree) -> PyTree:
-    """One observation, or any number of them, in deviations from the mean."""
+    """Normalises one observation, or any number of them."""
 
     def one(known: Statistics | None, x: Array) -> Array:
         if known is None:

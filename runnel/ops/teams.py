@@ -1,7 +1,7 @@
-"""The agents of a group taken together, as one player who is paid once.
+"""The agents of a group treated as one player with one reward.
 
-A column of a trajectory is one agent of one environment, and the agents of an environment stand side by side:
-column = environment * agents + agent.
+A column of a trajectory is one agent of one environment, and the agents of an environment are adjacent: column =
+environment * agents + agent.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from runnel.types import Array, PyTree, Trajectory
 def together(trajectory: Trajectory, agents: int) -> Trajectory:
     """The trajectory `[T, E * agents]` of a group as one of environments, `[T, E]`.
 
-    What agents see and do, and whether they may, has an axis of theirs, `[T, E, agents, ...]`. The team's reward is the
-    mean of theirs, which is the shared one where they share it; and the state, the same for all, is kept once.
+    The agents' observations, actions and masks keep an axis of agents, `[T, E, agents, ...]`. The team's reward is the
+    mean of theirs, which equals the shared reward if they share one. The state, equal for all, is kept once.
     """
     return trajectory._replace(
         observation=observed_together(trajectory.observation, agents),
@@ -33,8 +33,8 @@ def together(trajectory: Trajectory, agents: int) -> Trajectory:
 def taking_part(active: Array | None) -> Array:
     """[..., agents] 1.0 for agents whose values count for the team's, 0.0 for others.
 
-    Those that are not active (dead, not yet there, without a turn) add nothing. Where none is active, such as in
-    another group's turn, all count: what follows is still worth something, and nobody else could say how much.
+    Agents that are not active (dead, not yet present, without a turn) add nothing. Where none is active, such as in
+    another group's turn, all count, because the team's value must still be estimated there.
     """
     if active is None:
         return jnp.ones(())
@@ -42,7 +42,7 @@ def taking_part(active: Array | None) -> Array:
 
 
 def observed_together(observation: PyTree, agents: int) -> PyTree:
-    """What a group's columns observe, [T, E * agents, ...], by environment: see `together`."""
+    """The observations of a group's columns, [T, E * agents, ...], by environment: see `together`."""
     seen, action_mask, active, state = view(observation)
     seen, action_mask, active = jax.tree.map(lambda x: _by_agent(x, agents), (seen, action_mask, active))
     return parted(seen, action_mask, active, None if state is None else state[:, ::agents])

@@ -1,8 +1,8 @@
-"""Decisions that everything traced together takes at once.
+"""Reductions across `vmap`: a loop bound or branch predicate that all rows share.
 
-Under `jax.vmap`, a loop whose length each row decides for itself selects over all that it carries, in every turn, and a
-branch computes both of its sides. Where going on does no harm to the rows that could have ended, all go on for as long
-as one must: the decision is one number, and loops and branches stay what they are.
+Under `jax.vmap`, a per-row loop bound becomes a select over the whole carry in every iteration, and `cond` computes
+both branches. If extra iterations do not change the rows that are finished, all rows can run as many as the slowest
+needs: then the bound is one scalar, and loops and branches stay as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runnel.types import Array, PyTree
 
 @jax.custom_batching.custom_vmap
 def most(count: Array) -> Array:
-    """The largest of all rows; without rows, itself."""
+    """The maximum over all rows under `vmap`; `count` itself without it."""
     return count
 
 
@@ -28,10 +28,10 @@ def _most(axis_size: int, in_batched: Sequence[bool], count: Array) -> tuple[Arr
 
 
 def branch(all_of: Array, usual: Callable[[PyTree], PyTree], other: Callable[[PyTree], PyTree], given: PyTree) -> Any:
-    """`usual(given)` where the predicate holds for all rows, else `other(given)` for all of them.
+    """`usual(given)` if the predicate holds for all rows, otherwise `other(given)` for all of them.
 
-    `other` must give what `usual` gives for a row whose predicate holds. Both see traced arrays in `given` alone, and
-    close over none.
+    For a row whose predicate holds, `other` must return the same as `usual`. Both use traced arrays from `given` only,
+    and close over none.
     """
 
     @jax.custom_batching.custom_vmap

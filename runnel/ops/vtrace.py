@@ -1,4 +1,4 @@
-"""V-trace (Espeholt et al., 2018): returns of one policy from what another did."""
+"""V-trace (Espeholt et al., 2018): off-policy value targets and advantages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class VTrace(NamedTuple):
 
 
 def ratios(log_prob: Array, acted_log_prob: Array, active: Array | None = None) -> Array:
-    """[T, B] of probabilities, now and when acting; 1 in idle steps, in which what was done had no effect."""
+    """[T, B] ratios of probabilities, now and when acting; 1 in idle steps, whose actions have no effect."""
     ratio = jnp.exp(jax.lax.stop_gradient(log_prob) - acted_log_prob)
     return ratio if active is None else jnp.where(active, ratio, 1.0)
 
 
 class Corrected(NamedTuple):
-    """What V-trace's advantages are made of, for those who scale them: a weight of 0 stays 0."""
+    """The target, advantage and weight of V-trace, for algorithms that scale advantages: a weight of 0 stays 0."""
 
     target: Array  # [T, B] for the value
     advantage: Array  # [T, B]
@@ -36,7 +36,8 @@ def vtrace(
     trajectory: Trajectory, v_tm1: Array, v_t: Array, rho_tm1: Array,
     discount: float, lambda_: float = 1.0, clip_rho: float = 1.0, clip_c: float = 1.0,
 ) -> VTrace:  # fmt: skip
-    """[T, B] given values of what was seen and of its true successors, and ratios of probabilities."""
+    """[T, B] targets and advantages, given values of observations and of their true successors, and ratios of
+    probabilities."""
     target, advantage, weight = corrected(trajectory, v_tm1, v_t, rho_tm1, discount, lambda_, clip_rho, clip_c)
     return VTrace(target, weight * advantage)
 
@@ -45,11 +46,11 @@ def corrected(
     trajectory: Trajectory, v_tm1: Array, v_t: Array, rho_tm1: Array,
     discount: float, lambda_: float = 1.0, clip_rho: float = 1.0, clip_c: float = 1.0,
 ) -> Corrected:  # fmt: skip
-    """[T, B] the same before advantages are weighted.
+    """[T, B] targets and advantages before advantages are weighted.
 
-    The sums are those of `rlax.vtrace_td_error_and_advantage`, which takes the next row's value for the
-    successor's: not so where an episode was truncated. No sum reaches beyond the end of an episode. Where all ratios
-    are 1 these are generalised advantage estimates.
+    The sums are those of `rlax.vtrace_td_error_and_advantage`, which uses the next row's value for the successor's;
+    that is wrong where an episode was truncated. No sum reaches beyond the end of an episode. If all ratios are 1,
+    these are generalised advantage estimates.
     """
     r_t, ended = trajectory.reward.astype(v_t.dtype), trajectory.terminated | trajectory.truncated
     discount_t = jnp.where(trajectory.terminated, 0.0, discount).astype(v_t.dtype)

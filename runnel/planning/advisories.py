@@ -10,7 +10,7 @@ from runnel.graph.nodes import Graph
 from runnel.planning.cuts import PlacedFragment
 from runnel.planning.distribution import Distribution
 from runnel.planning.machine import Machine
-from runnel.planning.placed import plural
+from runnel.planning.placed import plural, stepping_fragment
 from runnel.planning.placement import served_by
 from runnel.planning.slacks import Slacks, updates_per_iteration
 
@@ -37,7 +37,7 @@ def notes(
 
 def _staleness(slacks: Slacks, graph: Graph) -> str:
     algorithm, declared = algorithm_name(graph.algorithm), graph.algorithm.max_staleness
-    said, staleness = f"{algorithm} declares max_staleness {declared}", slacks.staleness
+    said, staleness = f"{algorithm} declares max_staleness {declared}", slacks.staleness_updates
     if len(set(staleness.values())) > 1:
         bounds = ", ".join(f"{group} {bound}" for group, bound in staleness.items())
         return f"{said}, the distribution allows {bounds}: actors wait before they exceed it"
@@ -57,7 +57,7 @@ def _reuses(slacks: Slacks, graph: Graph) -> list[str]:
     """Of groups that ask to learn from unrolls more than once."""
     found = []
     for group in graph.learning_groups:
-        asked, bound = graph.algorithm.for_group(group).reuses, slacks.staleness[group]
+        asked, bound = graph.algorithm.for_group(group).reuses, slacks.staleness_updates[group]
         if asked > 1 and bound:
             while_ = f"while it is at most {bound} updates old and no newer one has come"
             found.append(f"reuses={asked}: an unroll is learnt from up to {asked} times, {while_}")
@@ -98,16 +98,16 @@ def _crossing(
     """Notes on steps that are exchanged between machines: each waits for the network twice."""
     found = []
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    stepping = home["environment"]
-    players = stepping.workers()
+    stepping = stepping_fragment(fragments)
+    steppers = stepping.workers()
     for acts in {home[node.name].name: home[node.name] for node in graph.of_kind("act")}.values():
         servers = acts.workers()
-        own = {player: servers[served_by(i, len(players), len(servers))] for i, player in enumerate(players)}
-        away = [player for player in players if acts is not stepping and hosts[player] != hosts[own[player]]]
+        own = {worker: servers[served_by(i, len(steppers), len(servers))] for i, worker in enumerate(steppers)}
+        away = [worker for worker in steppers if acts is not stepping and hosts[worker] != hosts[own[worker]]]
         if away:
-            steps = "steps" if len(players) == 1 else "step"
-            count = f"{len(away)} of {plural(len(players), 'worker')} that {steps} environments"
-            remedy = _remedy(distribution, acts, graph, machines, {hosts[player] for player in players})
+            steps = "steps" if len(steppers) == 1 else "step"
+            count = f"{len(away)} of {plural(len(steppers), 'worker')} that {steps} environments"
+            remedy = _remedy(distribution, acts, graph, machines, {hosts[worker] for worker in steppers})
             found.append(f"every step of {count} crosses the network to {acts.name}: {remedy}")
     return found
 

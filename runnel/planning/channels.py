@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel.graph.kinds import StreamKind
 from runnel.graph.nodes import Graph, Node, Ref
 from runnel.planning.cuts import CutEdge, PlacedFragment, learns
 from runnel.planning.placement import served_by
@@ -56,9 +57,6 @@ class EnvBlock:
     @property
     def envs(self) -> range:
         return range(self.start, self.stop)
-
-
-StreamKind = Literal["unroll", "request", "reply", "value"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class Topology:
 
 def derive_channels(plan: Plan, graph: Graph, host: bool) -> Topology:
     """The topology of a plan. `host`: the environments are host environments."""
-    blocks = tuple(_blocks(plan.home("environment")))
+    blocks = tuple(_blocks(plan.stepping))
     workers = tuple(
         WorkerSpec(name, fragment.name, i, host and _only_steps_environments(fragment, graph), fragment.devices[i])
         for fragment in plan.fragments
@@ -146,18 +144,18 @@ def _only_steps_environments(fragment: PlacedFragment, graph: Graph) -> bool:
     return all(graph.nodes[node].kind in ("environment", "rollout") for node in fragment.nodes)
 
 
-def _blocks(players: PlacedFragment) -> Iterator[EnvBlock]:
+def _blocks(stepping: PlacedFragment) -> Iterator[EnvBlock]:
     number = 0
-    for worker, (start, stop) in zip(players.workers(), players.environments, strict=True):
-        size = (stop - start) // players.env_splits
-        for k in range(players.env_splits):
+    for worker, (start, stop) in zip(stepping.workers(), stepping.environments, strict=True):
+        size = (stop - start) // stepping.env_splits
+        for k in range(stepping.env_splits):
             yield EnvBlock(number, worker, start + k * size, start + (k + 1) * size, k)
             number += 1
 
 
-def server_of(acts: PlacedFragment, players: PlacedFragment, block: EnvBlock) -> str:
+def server_of(acts: PlacedFragment, stepping: PlacedFragment, block: EnvBlock) -> str:
     """The worker that acts for a block."""
-    return acts.workers()[served_by(players.workers().index(block.worker), players.replicas, acts.replicas)]
+    return acts.workers()[served_by(stepping.workers().index(block.worker), stepping.replicas, acts.replicas)]
 
 
 def sent(graph: Graph, node: Node, taker: PlacedFragment) -> list[Ref]:
@@ -174,7 +172,7 @@ class _Opening:
 
     def __init__(self, plan: Plan, graph: Graph, blocks: tuple[EnvBlock, ...]):
         self.plan, self.graph, self.blocks = plan, graph, blocks
-        self.types, self.players = group_types(graph), plan.home("environment")
+        self.types, self.stepping = group_types(graph), plan.stepping
         self._streams = {"request": self._requests, "reply": self._replies, "unroll": self._unrolls,
                          "value": self._values}  # fmt: skip
 
@@ -187,7 +185,7 @@ class _Opening:
         acts, rolled = self.plan.fragment(cut.target), self._rolls(cut.group)
         for block in self.blocks:
             fields = request_fields(self.types[cut.group], len(block.envs), results=rolled == acts.name)
-            to = server_of(acts, self.players, block)
+            to = server_of(acts, self.stepping, block)
             yield StreamSpec("request", block.worker, to, schema(fields), 2, cut.group, block.number)
 
     def _replies(self, cut: CutEdge) -> Iterator[StreamSpec]:
@@ -195,19 +193,19 @@ class _Opening:
         acts, rolled = self.plan.fragment(cut.source), self._rolls(cut.group)
         for block in self.blocks:
             fields = reply_fields(self.types[cut.group], len(block.envs), extras=rolled != acts.name)
-            server = server_of(acts, self.players, block)
+            server = server_of(acts, self.stepping, block)
             yield StreamSpec("reply", server, block.worker, schema(fields), 2, cut.group, block.number)
 
     def _rolls(self, group: str) -> str:
         """The fragment that builds a group's trajectories."""
-        return self.plan.home(next(n.name for n in self.graph.of_kind("rollout") if n.group == group)).name
+        return self.plan.home(self.graph.only("rollout", group).name).name
 
     def _unrolls(self, cut: CutEdge) -> Iterator[StreamSpec]:
         """Trajectories, block by block, from the workers that build them."""
         rolls, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
-        slots = min(self.plan.limits[cut.group] + 1, MOST_SLOTS)
+        slots = min(self.plan.limit_iterations[cut.group] + 1, MOST_SLOTS)
         for block in self.blocks:
-            source = block.worker if rolls is self.players else server_of(rolls, self.players, block)
+            source = block.worker if rolls is self.stepping else server_of(rolls, self.stepping, block)
             message = schema(unroll_fields(self.types[cut.group], self.graph.unroll, len(block.envs)))
             workers = taker.workers()
             if learns(taker, self.graph):  # learners share the columns
@@ -224,7 +222,7 @@ class _Opening:
         gives, taker = self.plan.fragment(cut.source), self.plan.fragment(cut.target)
         refs = sent(self.graph, self.graph.nodes[cut.node], taker)
         message = (ACTED, *schema_of(jax.tree.leaves([ref.type for ref in refs])))
-        slots = 2 if self.plan.limits[cut.group] else 1
+        slots = 2 if self.plan.limit_iterations[cut.group] else 1
         for i, source in enumerate(gives.workers()):
             for j, target in enumerate(taker.workers()):
                 # Workers that step environments each have their own values, and begin the next once the last is taken.

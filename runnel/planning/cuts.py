@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from runnel.graph.nodes import Edge, Graph, tree_bytes
 from runnel.planning.placed import ChannelKind, CutEdge, Pattern, PlacedFragment
-from runnel.planning.slacks import EXCHANGED, Slacks, described, group_of
+from runnel.planning.slacks import Slacks, described, group_of
 
 
 def learns(fragment: PlacedFragment, graph: Graph) -> bool:
@@ -55,21 +55,16 @@ def _cut_edge(
     copies = target.replicas if pattern == "broadcast" else 1
     named = f" of {group}" if len(graph.spec.groups) > 1 else ""
     own = [slacks.by_edge[k] for k in places]
-    slack = None if None in own else min(max(filter(None, own), default=0), slacks.staleness[group])
+    slack = None if None in own else min(max(filter(None, own), default=0), slacks.staleness_updates[group])
     return CutEdge(
         source.name, target.name, tuple(f"{name}{named}" for name in values), pattern,
-        described(edges, slack, group, slacks, graph), round(tree_bytes(values) * times * copies),
+        described(places, slack, group, slacks, graph), round(tree_bytes(values) * times * copies),
         channel, group, node, slack,
     )  # fmt: skip
 
 
 def _channel(edge: Edge, graph: Graph) -> ChannelKind:
-    if edge.published:
-        return "store"
-    kind = graph.nodes[edge.source].kind
-    if edge.what in EXCHANGED:
-        return "request" if kind == "environment" else "reply"
-    return "unroll" if kind == "rollout" else "value"
+    return "store" if edge.published else graph.nodes[edge.source].traits.stream
 
 
 def _pattern(source: PlacedFragment, target: PlacedFragment, published: bool) -> Pattern:

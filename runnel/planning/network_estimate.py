@@ -106,7 +106,7 @@ def _flows(plan: Plan, graph: Graph, topology: Topology) -> Iterator[tuple[FlowK
     """Kind, machine, machine, messages an iteration and bytes a message."""
     for stream in topology.streams:
         times, size = _messages(plan, graph, stream), float(message_bytes(stream.schema))
-        if stream.kind == "reply" and stream.group in plan.in_step:
+        if stream.kind == "reply" and stream.group in plan.step_synchronous:
             # Replies to workers of one machine that step together share a batch.
             beside = (other for other in topology.streams if (other.kind, other.source) == ("reply", stream.source))
             together = sum(plan.host(other.target) == plan.host(stream.target) for other in beside)
@@ -131,26 +131,26 @@ def _messages(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
 def _times_sent(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
     """How often in an iteration a node sends its value: once, or once for each batch of the replays before it."""
     node = graph.nodes[stream.node]
-    if not node.loops:
+    if not node.replays:
         return 1.0
     rate = next(edge.per_iteration for edge in graph.edges if edge.source == node.name and not edge.published)
-    players = plan.home("environment")
-    if stream.source in players.workers():  # each from its share of the environments
-        rate /= players.replicas
+    stepping = plan.stepping
+    if stream.source in stepping.workers():  # each from its share of the environments
+        rate /= stepping.replicas
     taker = next(fragment for fragment in plan.fragments if stream.target in fragment.workers())
-    samples = any(replay in taker.nodes for replay in node.loops)
+    samples = any(replay in taker.nodes for replay in node.replays)
     return rate if samples else max(rate, 1.0)  # an iteration without a batch sends a message, unless the taker samples
 
 
 def _publications(plan: Plan, graph: Graph, topology: Topology, store: ParameterChannel) -> float:
     """How often in an iteration a learner publishes: once; or for each gradient, or each mean of all workers'."""
     given = [stream for stream in topology.streams if stream.target == store.source]
-    players = plan.home("environment")
-    gradients = [stream for stream in given if stream.kind == "value" and stream.source in players.workers()]
-    if players.replicas == 1 or not gradients or any(stream.kind == "unroll" for stream in given):
+    stepping = plan.stepping
+    gradients = [stream for stream in given if stream.kind == "value" and stream.source in stepping.workers()]
+    if stepping.replicas == 1 or not gradients or any(stream.kind == "unroll" for stream in given):
         return 1.0
     each = _messages(plan, graph, gradients[0])
-    return each * len(gradients) if plan.limits[store.group] else each
+    return each * len(gradients) if plan.limit_iterations[store.group] else each
 
 
 def _gradient_bytes(plan: Plan, graph: Graph) -> int:

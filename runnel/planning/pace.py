@@ -1,15 +1,15 @@
-"""How actors keep pace with each group's learner: in which order unrolls are taken, and how far ahead they may be.
+"""The pace of each group: in which order its unrolls are taken, and how far its actors may be ahead of the learner.
 
 Where the slacks of a group's cycle add up to `n`, what an update learns from may be `n` updates old. An iteration may
-make several updates, so the limit is kept in iterations, in one of two ways:
+make several updates, so a limit in iterations is kept, in one of two ways:
 
 - Where unrolls go to their learner directly, it takes the oldest that have come, whichever worker made them
   (`batch_collector.py`).
 - Where other workers are in between, or where another group waits at a barrier, unrolls are taken in order: iteration
   `i` is made of unroll `i` of every block, wherever it passes. A block begins unroll `u` once the learner has published
-  the parameters of iteration `u - limit` (`unroll_gate.py`). So what is learnt from is `limit` iterations old at most,
-  whatever is in between and however long it takes there; and values that different workers make of the same unrolls
-  belong together. A barrier is the same rule with limit 0.
+  the parameters of iteration `u - limit_iterations` (`unroll_gate.py`). So what is learnt from is `limit_iterations`
+  old at most, whatever is in between and however long it takes there; and values that different workers make of the
+  same unrolls belong together. A barrier is the same rule with limit 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runnel.planning.plan import Plan
 class Pace(NamedTuple):
     """How a group's actors keep up with its learner."""
 
-    limit: int
+    limit_iterations: int
     """How many iterations an unroll may be behind; with 0, actors and learner wait for each other."""
 
     in_order: bool
@@ -33,23 +33,23 @@ class Pace(NamedTuple):
     @property
     def lead(self) -> int | None:
         """By how many iterations an unroll may be ahead of what is published; None: the learner keeps the limit."""
-        return self.limit if self.in_order else None
+        return self.limit_iterations if self.in_order else None
 
     @property
     def free(self) -> bool:
         """Whether actors run ahead of the learner."""
-        return self.limit > 0
+        return self.limit_iterations > 0
 
 
 def paces(plan: Plan, graph: Graph) -> dict[str, Pace]:
     """The pace of every group."""
-    ordered = _works_between(plan, graph) or min(plan.limits.values()) == 0
-    return {group: Pace(limit, ordered or not limit) for group, limit in plan.limits.items()}
+    ordered = _works_between(plan, graph) or min(plan.limit_iterations.values()) == 0
+    return {group: Pace(limit, ordered or not limit) for group, limit in plan.limit_iterations.items()}
 
 
 def gathers(fragment: PlacedFragment) -> bool:
     """Whether what workers that step environments make of their own unrolls is taken one by one, as it comes."""
-    return bool(fragment.environments) and fragment.replicas > 1
+    return fragment.steps_envs and fragment.replicas > 1
 
 
 def _works_between(plan: Plan, graph: Graph) -> bool:

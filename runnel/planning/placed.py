@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from runnel.deprecated import accepts_old_fields
+from runnel.graph.kinds import StreamKind
 
 Pattern = Literal["send", "gather", "scatter", "route", "broadcast", "all-reduce"]
 
-ChannelKind = Literal["request", "reply", "unroll", "value", "store", "collective"]
+ChannelKind = StreamKind | Literal["store", "collective"]
 """What carries a cut edge: streams of four kinds, a parameter store, or collectives that JAX runs itself."""
 
 
@@ -29,6 +30,11 @@ class PlacedFragment:
     compiled: bool
     environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it steps, from and to
     env_splits: int = 1  # blocks that each replica's environments form
+
+    @property
+    def steps_envs(self) -> bool:
+        """Whether its workers step environments."""
+        return bool(self.environments)
 
     def workers(self) -> list[str]:
         """Their names."""
@@ -49,6 +55,11 @@ class CutEdge:
     group: str = ""
     node: str = ""  # whose values it carries
     slack: int | None = 0  # by how many updates the source may run ahead; None: the target never waits
+
+
+def stepping_fragment(fragments: Iterable[PlacedFragment]) -> PlacedFragment:
+    """The fragment whose workers step the environments."""
+    return next(fragment for fragment in fragments if fragment.steps_envs)
 
 
 class DrawnPlan(Protocol):

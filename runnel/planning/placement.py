@@ -1,8 +1,8 @@
 """Which machine every worker runs on, and which of its devices it gets. Data in, data out.
 
 Learners are spread evenly over the accelerators, or over the machines if none has any. Workers that step environments
-(players) are spread over the remaining CPUs, neighbours together and near the learner that they feed. Workers that act
-for players are placed with them: with as many such workers as machines, no step crosses the network.
+are spread over the remaining CPUs, neighbours together and near the learner that they feed. Workers that act for them
+(servers) are placed with them: with as many servers as machines, no step crosses the network.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from runnel.planning.distribution import Devices
 from runnel.planning.machine import Machine
 
-PlacementRule = Literal["learner", "player", "server", "rest"]
+PlacementRule = Literal["learner", "stepping", "server", "rest"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ReplicaRequest:
         """Which rule places it."""
         if self.learns:
             return "learner"
-        return "player" if self.steps_envs else "server" if self.acts else "rest"
+        return "stepping" if self.steps_envs else "server" if self.acts else "rest"
 
 
 class Placement(NamedTuple):
@@ -87,9 +87,9 @@ def shares(
     return found
 
 
-def served_by(player: int, players: int, servers: int) -> int:
-    """The index of the server that acts for a player: servers have even shares, in order."""
-    return player * servers // players
+def served_by(worker: int, workers: int, servers: int) -> int:
+    """The index of the server that acts for a worker that steps: servers have even shares, in order."""
+    return worker * servers // workers
 
 
 class _Placing:
@@ -106,8 +106,8 @@ class _Placing:
         self._learners()
         for k in self._of("rest"):
             self._put(k, self._beside_learning(self.wanted[k]))
-        for k in self._of("player"):
-            self._put(k, self._players(self.wanted[k]))
+        for k in self._of("stepping"):
+            self._put(k, self._stepping(self.wanted[k]))
         for k in self._of("server"):
             self._servers(k)
         return self.found
@@ -157,15 +157,15 @@ class _Placing:
             return [home] * wanted.replicas
         return self._spread(wanted.replicas, accelerated=True)
 
-    # Players
+    # Workers that step environments
 
-    def _players(self, wanted: ReplicaRequest) -> list[int]:
+    def _stepping(self, wanted: ReplicaRequest) -> list[int]:
         free, count = self._free(wanted), wanted.replicas
         split = shares(count, free, near=self._homes)
         for k in self._of("learner"):  # a fragment that acts and learns is placed already
             if self.wanted[k].acts and _used(split) <= set(self.found[k]):
                 return [self.found[k][served_by(i, count, self.wanted[k].replicas)] for i in range(count)]
-        # Players of one server stay together, so that their steps stay on the machine, unless a machine is left out.
+        # The workers of one server stay together, so that steps stay on the machine, unless a machine is left out.
         units = self._units(split, free)
         split = shares(units, free) if units else split
         units = units or count
@@ -176,7 +176,8 @@ class _Placing:
     def _free(self, wanted: ReplicaRequest) -> list[int]:
         """By machine: CPUs that no other worker takes.
 
-        Servers are placed with players and do not count, unless they need accelerators that only some machines have.
+        Servers are placed with the workers that they serve and do not count, unless they need accelerators that only
+        some machines have.
         """
         workers = Counter(self.workers)
         for k in self._of("server"):
@@ -188,22 +189,22 @@ class _Placing:
         return free if any(free) else cpus
 
     def _units(self, split: Sequence[int], free: Sequence[int]) -> int:
-        """The number of servers whose players can be kept together; 0 if steps must cross the network anyway."""
+        """The number of servers whose workers can be kept together; 0 if steps must cross the network anyway."""
         servers = [self.wanted[k] for k in self._of("server")]
         fewest = min((each.replicas for each in servers), default=0)
         used = _used(split) | _used(shares(fewest, free))
         able = all(used <= set(self._able(each)) for each in servers)
         return fewest if able and len(_used(split)) <= fewest else 0
 
-    # Servers: workers that act for players
+    # Servers: workers that act for those that step
 
     def _servers(self, k: int) -> None:
-        """Each is placed with most of its players, among the machines that have the devices it needs."""
+        """Each is placed with most of the workers that it serves, among the machines that have the devices it needs."""
         wanted = self.wanted[k]
-        players = next(self.found[p] for p, each in enumerate(self.wanted) if each.steps_envs)
+        stepping = next(self.found[p] for p, each in enumerate(self.wanted) if each.steps_envs)
         crowds = [Counter[int]() for _ in range(wanted.replicas)]
-        for i, host in enumerate(players):
-            crowds[served_by(i, len(players), wanted.replicas)][host] += 1
+        for i, host in enumerate(stepping):
+            crowds[served_by(i, len(stepping), wanted.replicas)][host] += 1
         for crowd in crowds:
 
             def merit(host: int, crowd: Counter[int] = crowd) -> tuple[int, int, int]:
@@ -238,7 +239,7 @@ def _filled(counts: Sequence[int], order: Iterable[int]) -> list[int]:
 
 
 def _near(counts: Sequence[int], feeds: Sequence[int]) -> list[int]:
-    """The order of machines that keeps most players with what they feed; `feeds` has that machine of each player."""
+    """The order of machines that keeps most workers with what they feed; `feeds` has that machine of each worker."""
     left = [host for host, count in enumerate(counts) if count]
     order, at = [], 0
     while left:

@@ -32,7 +32,7 @@ from runnel.planning.distribution import (
     Synchronisation,
 )
 from runnel.planning.machine import DRIVER, HERE, Machine, in_order
-from runnel.planning.placed import CutEdge, Pattern, PlacedFragment, human_bytes, plural
+from runnel.planning.placed import CutEdge, Pattern, PlacedFragment, human_bytes, plural, stepping_fragment
 from runnel.planning.placement import Placement, ReplicaRequest, place, standalone_hosts
 from runnel.planning.reuse import reuses
 from runnel.planning.slacks import matches, slacks
@@ -78,6 +78,10 @@ EVALUATOR = "evaluator"
 """Evaluation workers are named `evaluator-0` and so on."""
 
 
+JSON_KEYS = {"staleness_updates": "staleness", "limit_iterations": "limits", "step_synchronous": "in_step"}
+"""The keys of fields that `runnel plan --format json` calls otherwise."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Fragments in their places and the edges cut between them.
@@ -93,9 +97,9 @@ class Plan:
     fragments: tuple[PlacedFragment, ...]
     cuts: tuple[CutEdge, ...]
     synchronisation: Synchronisation  # of the cut edges that the layout does not name
-    staleness: Mapping[str, int]  # by group: how many updates old what is learnt from may be; 0: it is synchronous
-    limits: Mapping[str, int]  # by group: the same in iterations
-    in_step: frozenset[str]  # the groups whose environments and actions wait for each other at every step
+    staleness_updates: Mapping[str, int]  # by group: how old what is learnt from may be; 0: it is synchronous
+    limit_iterations: Mapping[str, int]  # by group: the same in iterations
+    step_synchronous: frozenset[str]  # the groups whose environments and actions wait for each other at every step
     reuses: Mapping[str, int]  # by group: how often an unroll may be learnt from
     learners: Mapping[str, tuple[int, ...]]  # by fragment that learns: how many learners, or devices, could share it
     notes: tuple[str, ...] = ()  # advisories for the user
@@ -119,14 +123,19 @@ class Plan:
         return next(fragment for fragment in self.fragments if node in fragment.nodes)
 
     @property
+    def stepping(self) -> PlacedFragment:
+        """The fragment whose workers step the environments."""
+        return stepping_fragment(self.fragments)
+
+    @property
     def synchronous(self) -> bool:
         """Whether every group waits for its learner: training is then the same as in one process."""
-        return not any(self.staleness.values())
+        return not any(self.staleness_updates.values())
 
     @property
     def mixed(self) -> bool:
         """Whether some groups wait for their learner at every unroll, and others do not."""
-        return any(self.limits.values()) and not all(self.limits.values())
+        return any(self.limit_iterations.values()) and not all(self.limit_iterations.values())
 
     @property
     def on_cpus(self) -> bool:
@@ -140,8 +149,9 @@ class Plan:
 
     def json(self) -> dict[str, Any]:
         across = None if self.across is None else self.across.json()
-        in_step = sorted(self.in_step)
-        return {**asdict(self), "in_step": in_step, "across": across, "workers": self.workers}
+        changed = {"step_synchronous": sorted(self.step_synchronous), "across": across}
+        fields = {JSON_KEYS.get(name, name): value for name, value in (asdict(self) | changed).items()}
+        return {**fields, "workers": self.workers}
 
     def text(self) -> str:
         """For the user."""
@@ -206,7 +216,7 @@ def _in_words(devices: Sequence[str]) -> str:
 
 
 def with_evaluation(plan: Plan, workers: int) -> Plan:
-    """The plan with so many evaluation workers, which are shown where there are several machines."""
+    """The plan with this number of evaluation workers, which it shows where there are several machines."""
     if not plan.hosts:
         return plan
     cpus = {machine.name: machine.cpus for machine in plan.machines}
@@ -238,8 +248,8 @@ def build_plan(
     )
     found = slacks(name, layout, {node: each.name for each in placed for node in each.nodes}, graph)
     check_unrolling(name, placed, graph)
-    check_parts(name, placed, found.staleness, graph)
-    check_learning(name, placed, found.staleness, graph)
+    check_parts(name, placed, found.staleness_updates, graph)
+    check_learning(name, placed, found.staleness_updates, graph)
     check_synchronisation(name, placed, found, graph)
     hosts = {
         worker: ordered[seat.machine].name
@@ -255,9 +265,9 @@ def build_plan(
         fragments=placed,
         cuts=cut_edges(placed, found, graph),
         synchronisation=layout.synchronisation,
-        staleness=found.staleness,
-        limits=found.limits,
-        in_step=found.in_step,
+        staleness_updates=found.staleness_updates,
+        limit_iterations=found.limit_iterations,
+        step_synchronous=found.step_synchronous,
         reuses=reuses(name, placed, found, graph),
         learners=learner_counts(placed, graph),
         notes=notes(distribution, placed, layout.asynchronous, found, graph, ordered, hosts),
@@ -317,7 +327,7 @@ def _assign(name: str, layout: Layout, graph: Graph) -> Mapping[str, tuple[str, 
         named = [f.name for f in layout.fragments if any(matches(pattern, node) for pattern in f.nodes)]
         if node.kind == "rollout" and not named:
             # Trajectories are built where actions or observations are made: each step is then sent once.
-            act = next(n.name for n in graph.of_kind("act") if n.group == node.group)
+            act = graph.only("act", node.group).name
             near = [home for home in rest if home in (homes[act], homes["environment"])]
             homes[node.name] = near[0] if near else homes["environment"]
             continue
@@ -339,7 +349,7 @@ class NotCompiled(UserError):
 
 def _check_fragment(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, environment: Environment) -> None:
     if fragment.replicas < 1:
-        raise UserError(f"{fragment.name}: {fragment.replicas} replicas asked for; 1 is the least")
+        raise UserError(f"{fragment.name}: found replicas={fragment.replicas}, expected 1 or more")
     if fragment.compiled and "environment" in nodes and not is_traceable(environment):
         raise NotCompiled(
             f"'{graph.spec.name}' is a host environment and cannot be compiled into one XLA program; train it with "

@@ -1,7 +1,7 @@
-"""How often a learner may learn from the same unrolls: as often as the algorithm asks, where they may grow old at all.
+"""How often a learner may learn from the same unrolls: as often as the algorithm asks, where samples may be old.
 
-What is kept to be learnt from again is with the learner, as it has come from what made it. So the learner takes unrolls
-directly, in any order, and is one worker on one device; a plan of which that is not true is refused.
+The learner keeps the newest unrolls as actors sent them. So it must take unrolls directly and in any order, and be one
+worker on one device; other plans are refused.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def reuses(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph
         wanted = asked > 1 and group in graph.learning_groups
         if wanted:
             _check_replay(group, asked, graph)
-        found[group] = asked if wanted and slacks.limits[group] else 1
+        found[group] = asked if wanted and slacks.limit_iterations[group] else 1
         if found[group] > 1:
             _check_learner(name, group, asked, fragments, slacks, graph)
     return found
 
 
 def _check_replay(group: str, asked: int, graph: Graph) -> None:
-    if any(node.loops for node in graph.learners(group)):
+    if any(node.replays for node in graph.learners(group)):
         raise UserError(
             f"{algorithm_name(graph.algorithm)}: found reuses={asked} and a replay; samples_per_insert says how often "
             "items of a replay are learnt from: use reuses=1"
@@ -43,7 +43,7 @@ def _check_learner(
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
     trains = [node for node in graph.after_rollout() if node.group == group]
     learner = home[graph.learners(group)[0].name]
-    called = f"distribution {name}: reuses={asked} cannot be had, for"
+    called = f"distribution {name}: found reuses={asked}, but"
     for node in trains:
         between = home[node.name]
         if between is not learner:
@@ -51,9 +51,9 @@ def _check_learner(
                 f"{called} unrolls reach '{learner.name}' through '{between.name}', which has '{node.name}' "
                 "and keeps none; use reuses=1, or a distribution whose learner takes unrolls directly, such as async"
             )
-    if learner is home["environment"]:
+    if learner.steps_envs:
         raise UserError(
-            f"{called} '{learner.name}' learns from what it plays itself, and never waits for unrolls; use reuses=1"
+            f"{called} '{learner.name}' steps its environments itself and never waits for unrolls; use reuses=1"
         )
     devices = sum(map(len, learner.devices))
     if devices > 1:
@@ -61,7 +61,7 @@ def _check_learner(
             f"{called} {learner.replicas} {learner.name}s on {devices} devices learn together, and could only repeat a "
             f"batch while none of them has new unrolls; use reuses=1, or 1 {learner.name} on one device"
         )
-    waiting = [each for each, limit in slacks.limits.items() if not limit]
+    waiting = [each for each, limit in slacks.limit_iterations.items() if not limit]
     if waiting:
         raise UserError(
             f"{called} group {' and '.join(waiting)} waits for its learner at every unroll, so that unrolls are taken "

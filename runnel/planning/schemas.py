@@ -101,6 +101,12 @@ def parts(fields: Fields, arrays: Sequence[Any]) -> dict[str, list[Any]]:
     return found
 
 
+def from_parts(fields: Fields, named: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """The arrays of a message, of which `parts` gives those by name."""
+    assert named.keys() == fields.keys()
+    return [array for name in fields for array in named[name]]
+
+
 def empty(fields: Sequence[Field]) -> list[np.ndarray]:
     """Memory for one message, aligned so that programs can use it without a copy."""
     needed = tuple(fields)
@@ -128,11 +134,3 @@ def as_observation(space: Space, arrays: Sequence[Any]) -> PyTree:
     """Leaves as the tree that values of `space` are."""
     rest = iter(arrays)
     return space_map(lambda _: next(rest), space)
-
-
-def fields_json(fields: Sequence[Field]) -> list[Any]:
-    return [[list(field.shape), field.dtype] for field in fields]
-
-
-def fields_of(data: Sequence[Any]) -> tuple[Field, ...]:
-    return tuple(Field(tuple(shape), dtype) for shape, dtype in data)

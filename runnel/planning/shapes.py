@@ -12,7 +12,7 @@ FONT: Final = 13
 
 @dataclass(frozen=True)
 class Shape:
-    """An element of SVG. Its text is plain: whoever writes it into a page or a file escapes it."""
+    """An element of SVG. Its text is plain; what writes it into a page or a file escapes it."""
 
     tag: str  # rect, text or path
     attributes: dict[str, str]

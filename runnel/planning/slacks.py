@@ -1,11 +1,12 @@
-"""How each cut edge synchronises, and what that adds up to: the staleness that each group's learner may see.
+"""How each cut edge synchronises, and the staleness bound of each group that follows.
 
-Every cut edge has a slack, the number of updates by which its source may run ahead of its target; a barrier has 0. Data
-goes from a rollout along a path of edges to its learner, and parameters come back: a cycle. What is learnt from is at
-most as many updates old as the slacks along the cycle add up to, and never older than the algorithm's `max_staleness`.
+Every cut edge has a slack: the number of updates by which its source may run ahead of its target; a barrier has 0.
+Data flows from a rollout to its learner, and parameters flow back: a cycle. The staleness bound of a group is the
+largest sum of slacks along such a cycle, and at most the algorithm's `max_staleness`.
 
-A layout names the synchronisation of single edges, and one for the rest. The rest of a cycle has that slack once: it is
-the slack of the first cut edge that is not named. Parameters that are not named add nothing: the newest are read.
+A layout names the synchronisation of single edges, and one for all others. Along a cycle, the first cut edge that is
+not named has the slack of the others, and later ones have 0. Parameters that are not named also have 0: the newest are
+read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from runnel.errors import UserError, nearest
 from runnel.graph.nodes import Edge, Graph, Node
 from runnel.planning.distribution import REST, Layout
-from runnel.planning.synchronisation import Barrier, Synchronisation, is_whole
+from runnel.planning.synchronisation import Barrier, BoundedStaleness, Synchronisation, is_whole
 
 EXCHANGED = frozenset({"observation", "step", "action", "act", "memory"})
 """Values that go between environments and what acts for them. Environments step only once their actions have come."""
@@ -30,19 +31,22 @@ class Slacks:
     by_edge: Mapping[int, int | None]
     """By place in `graph.edges`. None: the target takes what has come and never waits, as for priorities."""
 
+    synchronisations: Mapping[int, Synchronisation]
+    """By place in `graph.edges`: what the layout says of a cut edge, by its name or for the rest."""
+
     sums: Mapping[str, int]
     """By group: the largest sum of slacks along one of its cycles, and at most the algorithm's `max_staleness`."""
 
-    limits: Mapping[str, int]
+    limit_iterations: Mapping[str, int]
     """By group: how many iterations, each of one or more updates, an unroll may be behind within that sum."""
 
-    in_step: frozenset[str]
+    step_synchronous: frozenset[str]
     """The groups whose environments and actions wait for each other at every step."""
 
     @property
-    def staleness(self) -> dict[str, int]:
+    def staleness_updates(self) -> dict[str, int]:
         """By group: the most updates that what is learnt from may be old. 0: actors and learner wait for each other."""
-        return {group: self.sums[group] if limit else 0 for group, limit in self.limits.items()}
+        return {group: self.sums[group] if limit else 0 for group, limit in self.limit_iterations.items()}
 
 
 def matches(pattern: str, node: Node) -> bool:
@@ -70,7 +74,8 @@ def slacks(name: str, layout: Layout, homes: Mapping[str, str], graph: Graph) ->
     if layout.synchronisation.every_step:
         barriers |= {*graph.spec.groups}
     synchronous = {group for group, limit in limits.items() if not limit}
-    return Slacks(found, sums, limits, _in_step(barriers | synchronous, homes, graph))
+    said = {k: named.get(k, layout.synchronisation) for k in cut}
+    return Slacks(found, said, sums, limits, _step_synchronous(barriers | synchronous, homes, graph))
 
 
 def group_of(edge: Edge, graph: Graph) -> str:
@@ -84,7 +89,7 @@ def limits_in_iterations(sums: Mapping[str, int], homes: Mapping[str, str], grap
     for group, bound in sums.items():
         learners = graph.learners(group)
         # The last update from the unrolls themselves, not from a replay, comes after the others of its iteration.
-        last = max(0, sum(not node.loops for node in learners) - 1)
+        last = max(0, sum(not node.replays for node in learners) - 1)
         limits[group] = max(0, (bound - last) // updates_per_iteration(graph, group))
     shared = [
         {n.group for n in graph.after_rollout() if homes[n.name] == each} for each in dict.fromkeys(homes.values())
@@ -104,7 +109,7 @@ def updates_per_iteration(graph: Graph, group: str) -> int:
     return max(1, sum(math.ceil(rate) for rate in rates))
 
 
-def _in_step(groups: Collection[str], homes: Mapping[str, str], graph: Graph) -> frozenset[str]:
+def _step_synchronous(groups: Collection[str], homes: Mapping[str, str], graph: Graph) -> frozenset[str]:
     """All groups that are acted for in step: those that are to be, those whose trajectories are put together where they
     are acted for, and others that the same workers act for."""
     away = {node.group for node in graph.of_kind("rollout") if homes[node.name] != homes["environment"]}
@@ -165,7 +170,7 @@ def _meant(name: str, ends: tuple[str, str], homes: Mapping[str, str], graph: Gr
 
 def _named_slack(name: str, edge: Edge, synchronisation: Synchronisation) -> int:
     """The slack of an edge that a layout names; refuses what the edge cannot do."""
-    called = f"distribution {name} gives the edge from '{edge.source}' to '{edge.target}' {synchronisation}"
+    called = f"distribution {name} sets {synchronisation} on the edge from '{edge.source}' to '{edge.target}'"
     if edge.what in EXCHANGED:
         if not synchronisation.every_step:
             raise UserError(
@@ -235,20 +240,28 @@ def _longest(group: str, cut: Sequence[int], slack: Mapping[int, int | None], gr
 # In words
 
 
-def described(edges: Collection[Edge], slack: int | None, group: str, slacks: Slacks, graph: Graph) -> str:
-    """How edges that travel together synchronise."""
+def described(places: Collection[int], slack: int | None, group: str, slacks: Slacks, graph: Graph) -> str:
+    """How edges that travel together synchronise, by their places in `graph.edges`."""
+    edges = [graph.edges[k] for k in places]
     carried = {edge.what for edge in edges}
-    free = slacks.staleness[group] > 0
+    said = [slacks.synchronisations[k] for k in places]
+    free = slacks.staleness_updates[group] > 0
     if carried & EXCHANGED:
-        return str(Barrier("step")) if group in slacks.in_step else "request and reply every step"
+        return _called(said, Barrier("step")) if group in slacks.step_synchronous else "request and reply every step"
+    if free and slack:  # less than the layout says where the algorithm tolerates less
+        return _called(said, BoundedStaleness(slack))
     if free and any(edge.published for edge in edges):
-        return "asynchronous, the newest wins" if not slack else f"asynchronous, staleness at most {slack}"
-    if free and slack is None:
-        return "asynchronous, as they arrive"
+        return "asynchronous, newest version"
     if free:
-        return f"asynchronous, staleness at most {slack}" if slack else "asynchronous, in order"
+        return "asynchronous, as they arrive" if slack is None else "asynchronous, in order"
     if carried & {"gradients", "state"}:
         return "barrier every gradient step"
     # Parameters are written with every batch, and read with every unroll.
-    replayed = not any(edge.published for edge in edges) and any(graph.nodes[edge.source].loops for edge in edges)
-    return "barrier every batch" if replayed else str(Barrier("unroll"))
+    replayed = not any(edge.published for edge in edges) and any(graph.nodes[edge.source].replays for edge in edges)
+    return "barrier every batch" if replayed else _called(said, Barrier("unroll"))
+
+
+def _called(said: Collection[Synchronisation], meant: Synchronisation) -> str:
+    """What an edge's synchronisation is called: as the layout calls it, if that is what the edge does."""
+    does = (meant.slack, meant.asynchronous, meant.every_step)
+    return str(next((each for each in said if (each.slack, each.asynchronous, each.every_step) == does), meant))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape
 
+from runnel.graph.kinds import KINDS, KindTraits
 from runnel.planning.picture_parts import (
     CHIP,
     LINE,
@@ -30,17 +31,6 @@ from runnel.planning.shapes import Shape, arrow, rect, text_width, write
 
 NOTE: Final = "#9a5b00"
 TRACK, BUSY = "#d9dde2", "#0f8a7e"
-
-COLOURS: Final = {
-    "environment": ("#e3f4e8", "#2f8f4e"),
-    "act": ("#e2eefb", "#2b6cb0"),
-    "rollout": ("#e0f4f5", "#1d7f88"),
-    "replay": ("#efe7fa", "#7447b5"),
-    "map": ("#eeeeee", "#666666"),
-    "learn": ("#fdecd9", "#b9651b"),
-    "gradient": ("#fdecd9", "#b9651b"),
-    "apply": ("#fde3dc", "#b5432a"),
-}
 
 
 class Picture(NamedTuple):
@@ -190,7 +180,8 @@ def _draw_box(box: FragmentBox) -> list[Shape]:
         shapes += _strip(box.busy, x, y + 7, box.width - 2 * PAD)
     y += 14 + box.strip
     for node in fragment.nodes:
-        fill, ink = COLOURS.get(node.rpartition("/")[2].rstrip("0123456789"), COLOURS["map"])
+        kind: Any = node.rpartition("/")[2].rstrip("0123456789")
+        fill, ink = KINDS.get(kind, KindTraits()).colour
         shapes.append(rect(x, y, box.width - 2 * PAD, CHIP, 6, fill, ink))
         shapes.append(write(box.x + box.width / 2, y + 17.5, node, anchor="middle", colour=ink))
         y += CHIP + 6

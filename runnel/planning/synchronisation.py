@@ -1,4 +1,8 @@
-"""How the ends of a cut edge wait for each other: `Barrier` and `BoundedStaleness`. What follows is in `slacks.py`."""
+"""How the ends of a cut edge wait for each other: `Barrier` and `BoundedStaleness`.
+
+`slacks.py` adds slacks up to each group's staleness bound, and `pace.py` says in which order unrolls are taken. Waiting
+itself is in `runtime/workers/unroll_gate.py`, for actors, and `runtime/workers/batch_collector.py`, for learners.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ class Synchronisation(abc.ABC):
 
     @abc.abstractmethod
     def __str__(self) -> str:
-        """What errors call it."""
+        """What errors and plans call it."""
 
 
 @dataclass(frozen=True)

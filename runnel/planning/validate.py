@@ -10,7 +10,7 @@ from runnel.errors import UserError
 from runnel.graph.nodes import Graph, tree_bytes
 from runnel.ops.blocks import divisors, learners_in_words
 from runnel.planning.cuts import PlacedFragment, learns
-from runnel.planning.placed import human_bytes, plural
+from runnel.planning.placed import human_bytes, plural, stepping_fragment
 from runnel.planning.slacks import Slacks
 from runnel.replay import shared_axis
 
@@ -32,25 +32,25 @@ def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
 def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph) -> None:
     """A rollout must be with the environment or with its actor: single steps are sent to no other fragment."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    players = home["environment"]
+    stepping = stepping_fragment(fragments)
     for rollout in graph.of_kind("rollout"):
-        act = next(node for node in graph.of_kind("act") if node.group == rollout.group)
+        act = graph.only("act", rollout.group)
         acts, rolls = home[act.name], home[rollout.name]
-        if rolls is not players and (rolls is not acts or acts is players):
-            where = f"'{players.name}'" if acts is players else f"'{players.name}' or '{acts.name}'"
+        if rolls is not stepping and (rolls is not acts or acts is stepping):
+            where = f"'{stepping.name}'" if acts is stepping else f"'{stepping.name}' or '{acts.name}'"
             raise UserError(
                 f"distribution {name} puts '{rollout.name}' into fragment '{rolls.name}'; a rollout is "
                 f"assembled with the environment or with `act`: put it into {where}"
             )
-        if acts.replicas > players.replicas:
+        if acts.replicas > stepping.replicas:
             raise UserError(
-                f"{acts.replicas} {acts.name} workers serve {players.replicas} {players.name} workers; "
-                f"use at most {players.replicas} of them",
+                f"{acts.replicas} {acts.name} workers serve {stepping.replicas} {stepping.name} workers; "
+                f"use at most {stepping.replicas} of them",
                 page="performance#what-the-distributions-do",
             )
-        if rolls is acts and acts is not players and players.replicas % acts.replicas:
+        if rolls is acts and acts is not stepping and stepping.replicas % acts.replicas:
             raise UserError(
-                f"{players.replicas} {players.name} workers do not divide over {acts.replicas} {acts.name} workers; "
+                f"{stepping.replicas} {stepping.name} workers do not divide over {acts.replicas} {acts.name} workers; "
                 f"use a multiple of {acts.replicas}",
                 page="performance#what-the-distributions-do",
             )
@@ -63,53 +63,54 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], staleness: Mappi
     for taker in graph.nodes.values():
         for ref in taker.inputs:
             node, gives, takes = graph.nodes[ref.node], home[ref.node], home[taker.name]
-            if gives is takes or gives.name not in parted:
+            if gives is takes or gives.name not in parted or not node.traits.feeds_one_learner:
                 continue
-            shared = f"fragment '{gives.name}', whose {gives.replicas} workers have a part of the environments each"
-            if node.kind == "map":
+            shared = f"fragment '{gives.name}', whose {gives.replicas} workers each have a part of the environments"
+            if not node.traits.draws_batches:
                 raise UserError(
                     f"distribution {name} puts '{node.name}' into {shared}, and '{taker.name}' into '{takes.name}'; "
-                    f"only trajectories are put together from parts: put '{node.name}' into '{takes.name}' or into a "
+                    f"only trajectories can be joined from parts: put '{node.name}' into '{takes.name}' or into a "
                     f"fragment of its own, or use 1 {gives.name} worker"
                 )
-            if node.kind == "replay" and not staleness[node.group]:
+            if not staleness[node.group]:
                 raise UserError(
-                    f"distribution {name} puts '{node.name}' into {shared}, and has a barrier; a learner that waits "
-                    f"for all of them samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, "
-                    f"or use 1 {gives.name} worker"
+                    f"distribution {name} puts '{node.name}' into {shared}, and synchronises at a barrier, where the "
+                    f"learner samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, or use 1 "
+                    f"{gives.name} worker"
                 )
 
 
 def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Mapping[str, int], graph: Graph) -> None:
     """Refuses learners that cannot share a batch, and nodes in different fragments that must be in one."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    players = home["environment"]
+    stepping = stepping_fragment(fragments)
     for fragment in fragments:
-        kinds = {graph.nodes[node].kind for node in fragment.nodes}
+        nodes = [graph.nodes[node] for node in fragment.nodes]
         if learns(fragment, graph):
             _check_blocks(fragment, graph)
             _check_replays(fragment, graph)
         if learns(fragment, graph) and fragment.replicas > 1:
-            if players is not fragment and players.replicas * players.env_splits % fragment.replicas:
+            if stepping is not fragment and stepping.replicas * stepping.env_splits % fragment.replicas:
                 raise UserError(
-                    f"{players.replicas} {players.name} workers do not divide over {fragment.replicas} "
+                    f"{stepping.replicas} {stepping.name} workers do not divide over {fragment.replicas} "
                     f"{fragment.name}s; use a multiple of {fragment.replicas}",
                     page="performance#what-the-distributions-do",
                 )
-            outside = _other_kinds(fragment, home, graph)
+            outside = _fed_by(fragment, home, graph)
             if outside:
                 raise UserError(
                     f"distribution {name} has {fragment.replicas} {fragment.name}s and {' and '.join(sorted(outside))} "
                     "elsewhere; several learners take trajectories only: put the node with them, or use 1"
                 )
-        applied = {graph.nodes[node].group for node in fragment.nodes if graph.nodes[node].kind == "apply"}
-        if len(applied) > 1 and "gradient" not in kinds:
+        applied = {node.group for node in nodes if node.traits.learns and not node.traits.takes_samples}
+        computed = {node.group for node in nodes if node.traits.takes_samples and not node.traits.learns}
+        if len(applied) > 1 and not computed:
             raise UserError(
                 f"distribution {name}: '{fragment.name}' applies gradients of {' and '.join(sorted(applied))} that are "
                 "computed elsewhere, expected those of one group; use another distribution, such as async"
             )
-        if "gradient" in kinds and "apply" not in kinds:
-            bound = min(staleness[graph.nodes[node].group] for node in fragment.nodes if graph.nodes[node].group)
+        if computed and not applied:
+            bound = min(staleness[node.group] for node in nodes if node.group)
             stale = fragment.replicas - 1
             if stale > bound > 0:  # with 0, gradients are averaged at a barrier
                 raise UserError(
@@ -118,7 +119,7 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
                     f"{fragment.name}s, or an algorithm with a higher max_staleness"
                 )
     for node in graph.nodes.values():
-        if len({home[replay].name for replay in node.loops}) > 1:
+        if len({home[replay].name for replay in node.replays}) > 1:
             raise UserError(
                 f"distribution {name} spreads the replays that feed '{node.name}' over several fragments; "
                 "put them into one"
@@ -148,10 +149,10 @@ def _check_blocks(fragment: PlacedFragment, graph: Graph) -> None:
 
 
 def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
-    """Refuses replays of which learners, or their devices, cannot have equal parts: each would need room for all."""
+    """Refuses replays that do not divide over learners, or their devices: each would need memory for the whole."""
     found, those = sum(map(len, fragment.devices)), "devices" if fragment.replicas == 1 else f"{fragment.name}s"
     for node in (graph.nodes[name] for name in fragment.nodes):
-        if node.kind != "replay":
+        if not node.traits.draws_batches:
             continue
         replay = node.sampling.replay
         if shared_axis(node.keeps, found) is None:
@@ -167,25 +168,26 @@ def _check_replays(fragment: PlacedFragment, graph: Graph) -> None:
 def learner_counts(fragments: Sequence[PlacedFragment], graph: Graph) -> dict[str, tuple[int, ...]]:
     """By fragment that learns from what environments made: how many learners, or devices, could share it."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
-    players, found = home["environment"], dict[str, tuple[int, ...]]()
+    stepping, found = stepping_fragment(fragments), dict[str, tuple[int, ...]]()
     for fragment in fragments:
-        kinds = {graph.nodes[node].kind for node in fragment.nodes}
-        if learns(fragment, graph) and {"learn", "gradient"} & kinds and not _other_kinds(fragment, home, graph):
-            shares = fragment.compiled or players is fragment
-            most = graph.envs if shares else players.replicas * players.env_splits
+        takes_samples = any(graph.nodes[node].traits.takes_samples for node in fragment.nodes)
+        if learns(fragment, graph) and takes_samples and not _fed_by(fragment, home, graph):
+            shares = fragment.compiled or stepping is fragment
+            most = graph.envs if shares else stepping.replicas * stepping.env_splits
             found[fragment.name] = tuple(divisors(math.gcd(graph.blocks(fragment.nodes), most)))
     return found
 
 
-def _other_kinds(fragment: PlacedFragment, home: Mapping[str, PlacedFragment], graph: Graph) -> set[str]:
-    """Nodes elsewhere between environments and learning: they make one value, which learners cannot share."""
-    return {"replay", "map"} & {graph.nodes[node].kind for node, other in home.items() if other is not fragment}
+def _fed_by(fragment: PlacedFragment, home: Mapping[str, PlacedFragment], graph: Graph) -> set[str]:
+    """Kinds of node elsewhere that make one value, which several learners cannot share."""
+    outside = [graph.nodes[node] for node, other in home.items() if other is not fragment]
+    return {node.kind for node in outside if node.traits.feeds_one_learner}
 
 
 def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks: Slacks, graph: Graph) -> None:
     """Refuses groups that synchronise differently in one worker, and servers that could not pause together."""
     waits = {group: "is asynchronous" if bound else "waits at a barrier" for group, bound in slacks.sums.items()}
-    mixed = len({bool(limit) for limit in slacks.limits.values()}) > 1
+    mixed = len({bool(limit) for limit in slacks.limit_iterations.values()}) > 1
     for fragment in fragments:
         nodes = [graph.nodes[node] for node in fragment.nodes]
         trained = dict.fromkeys(node.group for node in nodes if node.traits.trains)
@@ -195,19 +197,19 @@ def check_synchronisation(name: str, fragments: Sequence[PlacedFragment], slacks
                 f"distribution {name}: fragment '{fragment.name}' trains groups of which {differ}; one worker takes "
                 "the same iterations of all its groups: put each group into its own fragment, or synchronise them alike"
             )
-        if mixed and trained and "environment" in fragment.nodes:
+        if mixed and trained and fragment.steps_envs:
             raise UserError(
                 f"distribution {name}: fragment '{fragment.name}' steps environments of all groups and trains "
                 f"{' and '.join(trained)}, but groups synchronise differently; put the nodes that train elsewhere"
             )
-    free_in_step = {group for group in slacks.in_step if slacks.limits[group]}
+    free_in_step = {group for group in slacks.step_synchronous if slacks.limit_iterations[group]}
     acted_for = {
         fragment.name: {node.group for node in graph.of_kind("act") if node.name in fragment.nodes}
         for fragment in fragments
-        if "environment" not in fragment.nodes
+        if not fragment.steps_envs
     }
     step_servers = [server for server, groups in acted_for.items() if groups & free_in_step]
-    waiting = [group for group, limit in slacks.limits.items() if not limit]
+    waiting = [group for group, limit in slacks.limit_iterations.items() if not limit]
     for server in step_servers:
         # Only a server that waits for the parameters of a synchronous group stops where the environments stop.
         if waiting and not acted_for[server] & {*waiting}:

@@ -1,4 +1,4 @@
-"""What acting depends on: which of a learner's parameters, and which settings."""
+"""Finds the parameters and settings of a learner that acting depends on."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def acting_names(
     algorithm: Algorithm, act: Callable[..., Act], spec: AgentSpec, state: PyTree,
     explores: Sequence[bool] = (False, True),
 ) -> list[str]:  # fmt: skip
-    """The parameters that an action or the next memory depends on; without exploring, exploring, or in either way.
+    """The parameters that an action or the next memory depends on; without exploring, exploring, or either.
 
-    `act`: what the algorithm's loop acts with. `state`: a state, or its type.
+    `act`: the function of the algorithm's loop. `state`: a state, or its type.
     """
     used: set[int] = set()
     for explore in explores:
@@ -43,7 +43,7 @@ def same_acting(
     one: tuple[Algorithm, Callable[..., Act]], other: tuple[Algorithm, Callable[..., Act]], spec: AgentSpec,
     explore: bool,
 ) -> bool:  # fmt: skip
-    """Whether two algorithms, each with what its loop acts with, compute the same actions of the same parameters."""
+    """Whether two algorithms, each with the `act` of its loop, compute the same actions from the same parameters."""
     texts, constants = [], []
     for algorithm, act in (one, other):
         key = jax.eval_shape(lambda: jax.random.key(0))
@@ -58,7 +58,7 @@ def same_acting(
 def _traced(algorithm: Algorithm, act: Callable[..., Act], spec: AgentSpec, state: PyTree, explore: bool) -> Any:
     """An action and the next memory as a function of parameters, observation and key.
 
-    Actor and critic are apart in it: computed jointly, the action would depend on the critic's parameters too.
+    Actor and critic are computed separately: computed jointly, the action would depend on the critic's parameters too.
     """
 
     def acted(params: PyTree, observation: PyTree, key: Array) -> Any:
@@ -72,7 +72,7 @@ def _traced(algorithm: Algorithm, act: Callable[..., Act], spec: AgentSpec, stat
 
 
 def _used_inputs(jaxpr: Any, wanted: set[int]) -> set[int]:
-    """Which inputs of a traced function its outputs of these numbers depend on."""
+    """The inputs of a traced function that the given outputs depend on."""
     live = {v for k, v in enumerate(jaxpr.outvars) if k in wanted and not hasattr(v, "val")}
     for equation in reversed(jaxpr.eqns):
         reached = {k for k, v in enumerate(equation.outvars) if v in live}

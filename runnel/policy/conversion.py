@@ -1,4 +1,4 @@
-"""Observations and actions between an environment's own format and Runnel's spaces, for policies outside of a run."""
+"""Converts observations and actions between an environment's own format and Runnel's spaces, for stored policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REAL: Final = "fiub"
 
 
 def read_rows(spec: AgentSpec, obs: Any, mask: Any = None) -> tuple[PyTree, bool]:
-    """Observations with a row for each, as the spec has them; and whether it was a single one."""
+    """Observations with a row for each, in the spec's format, and whether there was a single one."""
     value = without_starts(spec, completed(spec, obs, mask))
     singles: set[bool] = set()
 
@@ -55,8 +55,8 @@ def read_traced(spec: AgentSpec, obs: PyTree) -> PyTree:
 
 
 def completed(spec: AgentSpec, obs: Any, mask: Any = None) -> Any:
-    """An observation with all its parts. Those that are not given allow all actions, say that the agent acts, and
-    have no state, at which no policy looks."""
+    """An observation with all its parts. Missing parts are filled in: all actions legal, the agent active, a state of
+    zeros (which no policy uses)."""
     space = spec.observation
     parts = view(space)
     if mask is not None and parts.action_mask is None:
@@ -74,14 +74,14 @@ def completed(spec: AgentSpec, obs: Any, mask: Any = None) -> Any:
 
 
 def without_starts(spec: AgentSpec, value: Any) -> Any:
-    """Whole numbers counted from 0."""
+    """Integers, counted from 0."""
     for path, start in spec.native.observation_starts if spec.native is not None else ():
         value = _replaced(value, path, lambda part, start=start: part - start, "observation")
     return value
 
 
 def _read_leaf(space: Any, value: Any, called: str) -> tuple[np.ndarray, bool]:
-    """The array of one leaf, and whether it is of a single observation."""
+    """The array of one leaf, and whether it belongs to a single observation."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -138,7 +138,7 @@ def _replaced(value: Any, path: tuple[str | int, ...], change: Callable[[Any], A
 
 
 def native_actions(spec: AgentSpec, actions: np.ndarray) -> np.ndarray:
-    """[B, ...] as the environment's own space has them."""
+    """[B, ...] actions in the environment's own format."""
     native = spec.native
     if native is None:
         return actions
@@ -150,7 +150,7 @@ def native_actions(spec: AgentSpec, actions: np.ndarray) -> np.ndarray:
 
 
 def native_action_traced(spec: AgentSpec, action: Array) -> Array:
-    """The same of one action, inside a traced function. Whole numbers have 32 bits."""
+    """One action in the environment's own format, inside a traced function. Integers have 32 bits."""
     native = spec.native
     if native is None:
         return action

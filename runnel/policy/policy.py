@@ -1,4 +1,4 @@
-"""A trained policy to hold: it acts on observations as the environment gives them, outside of any run.
+"""A trained policy that acts on observations in the environment's own format, outside of a run.
 
     policy = runnel.load("runs/cartpole")
     observation, _ = env.reset()
@@ -33,7 +33,7 @@ from runnel.types import Array, PyTree, zeros
 
 
 class Policy:
-    """One group's policy with a memory of its own for each row of a batch."""
+    """One group's policy, with a memory for each row of a batch."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Policy:
         seed: int = 0,
         where: str = "this policy",
     ):
-        """`arrays`: the learner's parameters by name, of which acting needs those below `params`. `seed`: of exploring.
+        """`arrays`: the learner's parameters by name; acting uses those below `params`. `seed`: of exploration.
 
-        `where`: what errors call the file that it comes from.
+        `where`: the name of the policy's file in errors.
         """
         self.algorithm, self.config, self.spec, self.arrays = algorithm, config, config.spec, dict(arrays)
         self.acts_with = rollout_act(algorithm, config.group, config.spec)  # what the loop gives to a rollout
@@ -62,11 +62,11 @@ class Policy:
     # Acting
 
     def act(self, obs: Any, first: Any = None, mask: Any = None, explore: bool = False) -> Any:
-        """The action on one observation, or the actions on a batch of them, as NumPy in the environment's own format.
+        """The action for one observation, or the actions for a batch of them, as NumPy in the environment's own format.
 
-        Whether `obs` is a batch follows from the shapes of the spec. A dict from agents' names to observations gives a
-        dict of actions. `first`: whether an episode begins here, for each row; the memory of such rows starts fresh. A
-        new policy starts fresh everywhere. `mask`: the legal actions, where the policy was trained with masks.
+        Whether `obs` is a batch follows from the shapes of the spec. A dict from agents' names to observations returns
+        a dict of actions. `first`: whether an episode begins here, for each row; this resets the memory of the row. A
+        new policy begins with empty memory. `mask`: the legal actions, where the policy was trained with masks.
         """
         if self.spec.names and isinstance(obs, Mapping) and obs and obs.keys() <= set(self.spec.names):
             return self._act_by_name(obs, first, mask, explore)
@@ -84,7 +84,7 @@ class Policy:
         self._memory = None
 
     def initial_memory(self) -> PyTree:
-        """One agent's memory at the start of an episode; `()` where the policy has none."""
+        """One agent's memory at the start of an episode; `()` if the policy has none."""
         return self.algorithm.initial_memory(self.spec)
 
     def step(self, memory: PyTree, obs: PyTree, key: Array, explore: bool = False) -> tuple[Array, PyTree]:
@@ -176,7 +176,7 @@ class Policy:
 
     def save(self, directory: str | Path) -> Path:
         """Writes `config.json` and `model.safetensors` into a new directory, from which `runnel.load` reads it."""
-        return policy_directory.write_new(Path(directory), self.config, self.arrays)
+        return policy_directory.write_new(Path(directory), [(self.config, self.arrays)])
 
 
 class Policies:
@@ -211,8 +211,15 @@ class Policies:
         return {name: actions[name] for name in obs}
 
     def reset(self) -> None:
+        """Clears the memory of all policies."""
         for policy in self.groups.values():
             policy.reset()
+
+    def save(self, directory: str | Path) -> Path:
+        """Writes each group's policy into a directory below a new one, from which `runnel.load` reads all of them."""
+        return policy_directory.write_new(
+            Path(directory), [(policy.config, policy.arrays) for policy in self.groups.values()]
+        )
 
     def __getitem__(self, group: str) -> Policy:
         if group not in self.groups:
@@ -243,7 +250,7 @@ def find_device(name: str | None) -> Any:
 
 
 def params_of(state: PyTree, arrays: Mapping[str, np.ndarray], where: str) -> PyTree:
-    """The `params` of a state of this type, with the values that a file has."""
+    """The `params` of a state of this type, with values from a file."""
     wanted = params_leaves(state)
     parameters.check_fit(arrays, wanted, where)
     leaves = [parameters.as_leaf(arrays[name], leaf) for name, leaf in wanted.items()]

@@ -1,1 +1,1 @@
-"""What a run keeps: checkpoints, metrics, events, and the run directory they are in."""
+"""The files of a run: checkpoints, metrics, events, and the run directory that they are in."""

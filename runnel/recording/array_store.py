@@ -1,7 +1,7 @@
-"""Named arrays in a checkpoint, written with orbax, and read from files that are not trusted.
+"""Named arrays in a checkpoint, written with orbax, and read from untrusted files.
 
-What files declare is checked before any array is read: a file of a few bytes can claim to be of any size, and another
-kind of store can name any path of the machine.
+The metadata of files is checked before any array is read: a file of a few bytes can declare any size, and another kind
+of store can name any path of the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runnel.system.platform import memory_bytes
 from runnel.types import PyTree
 
 ANY_BYTES, MOST_PACKED = 1 << 26, 1024
-"""Arrays that the run does not expect may be this large, or this many times larger than the files that hold them."""
+"""The size of unexpected arrays, in absolute terms or relative to their files, up to which they are read."""
 
 
 # Trees as named arrays
@@ -37,7 +37,7 @@ def leaf_name(path: Any) -> str:
 
 
 def named_leaves(tree: PyTree) -> dict[str, np.ndarray]:
-    """Leaves by their path; random keys as the numbers they are made of."""
+    """Leaves by their path; random keys as their raw data."""
     named = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if jax.dtypes.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key):
@@ -99,10 +99,9 @@ def write_arrays(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(checkpoint: CheckpointDirectory, part: str, like: PyTree, prefix: str = "") -> dict[str, np.ndarray]:
-    """All arrays of a part by name; those that `like` has, under `prefix`, must be of its types.
+    """All arrays of a part by name; those in `like`, under `prefix`, must have its types.
 
-    Orbax opens files by their paths. That there are no links among them was seen a moment ago, when the manifest was
-    checked.
+    Orbax opens files by their paths. The check of the manifest has just verified that there are no links among them.
     """
     import orbax.checkpoint as ocp
 
@@ -147,7 +146,7 @@ def _empty_arrays(described: Any) -> dict[str, np.ndarray]:
 
 
 def _check_store(checkpoint: CheckpointDirectory, arrays: str) -> None:
-    """Refuses another kind of store than a run writes: in one of plain files the name of an array may be any path."""
+    """Refuses a store of another kind than runs write: in one of plain files, an array's name may be any path."""
     described = checkpoint.json(f"{arrays}/_METADATA")
     database = checkpoint.has(f"{arrays}/manifest.ocdbt")
     if not database or described.get("use_ocdbt", True) is not True or described.get("use_zarr3", False) is not False:
@@ -178,7 +177,7 @@ def _check_size(file_bytes: int, types: Mapping[str, Any], expected: Collection[
 
 @contextlib.contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Orbax logs what it raises, with tracebacks. Around its calls: silences that, and raises one line as OSError."""
+    """Silences orbax's logs of exceptions, with tracebacks, and re-raises an exception as an OSError of one line."""
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
     before = [logger.level for logger in loggers]
     reason = None
@@ -200,9 +199,9 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _ignore_closed_loops() -> None:
-    """Threads of tensorstore report further failed writes to an event loop that is closed by then.
+    """Silences further failed writes by threads of tensorstore, which report them to an event loop that is closed.
 
-    Each prints a traceback through one of these two hooks, whenever it ends.
+    Each would print a traceback through one of these two hooks, whenever it ends.
     """
     unraisable, uncaught = sys.unraisablehook, sys.excepthook
 

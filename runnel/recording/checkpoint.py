@@ -1,8 +1,8 @@
-"""The checkpoints of a run: everything it needs to go on, written so that a cut-short one is never taken for whole.
+"""The checkpoints of a run, written so that an interrupted write is never read as a whole checkpoint.
 
 `checkpoints/NUMBER/` holds `state` (and `replay`, in the newest one only: it may be large), each a directory of named
 arrays (`array_store.py`), `counters.json`, and `manifest.json`, written last, with the size and hash of every file
-(`checkpoint_directory.py`). A directory is made under a temporary name and renamed; `latest` points to the newest.
+(`checkpoint_directory.py`). A directory is written under a temporary name and renamed; `latest` points to the newest.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ DIRECTORY = "checkpoints"
 NUMBER = re.compile(r"[0-9]{1,18}")
 
 WRITING = ".writing-"
-"""Beginning of the name of a checkpoint that is being written."""
+"""The prefix of the name of a checkpoint that is being written."""
 
 AWAY_S, REMOVE_S = 0.5, 10.0
-"""How long the removal of what could not be written is tried, and how long it must have stayed away where threads can
-make it again."""
+"""The seconds for which a removed incomplete checkpoint must stay away, since threads may recreate it, and for which
+its removal is retried."""
 
 MOST_REMOVED = 16
 _removed: deque[int] = deque()
 """Descriptors of removed directories in which threads may still try to write: no other file gets their numbers yet."""
 
 Refuse = Callable[[dict[str, PyTree], dict[str, Any]], str | None]
-"""What is wrong with a checkpoint's content and counters, or None."""
+"""Returns the reason to refuse a checkpoint's content and counters, or None."""
 
 _STATES, _HOST = "['carry'].states", "['host']"
 """Names of arrays on disk are paths in what a program saves: `{"carry": Carry, "host": {...}}`."""
@@ -69,7 +69,7 @@ class Checkpoints:
     def save_named(
         self, number: int, state: Mapping[str, np.ndarray], replay: Mapping[str, np.ndarray], counters: dict[str, Any]
     ) -> Path:
-        """The same of arrays by their names on disk."""
+        """Writes a checkpoint from arrays by their names on disk."""
         target = f"{number:012d}"
         with self._written(target) as (new, path):
             write_arrays(path / STATE, state)
@@ -120,14 +120,14 @@ class Checkpoints:
     def load_at(
         self, path: Path, like: dict[str, PyTree], note: Callable[[str], None]
     ) -> tuple[dict[str, PyTree], dict[str, Any]]:
-        """State and counters of one checkpoint, in the structure of `like`. Raises Unreadable where it is not whole."""
+        """State and counters of one checkpoint, in the structure of `like`. Raises Unreadable if it is not whole."""
         _refused(self._of(path).problem())
         return self._load(self._of(path), like, note)
 
     def load_states(
         self, like: PyTree, note: Callable[[str], None], refuse: Refuse = lambda states, counters: None
     ) -> tuple[PyTree, Path]:
-        """Only the learners' states, by group, and the checkpoint they are from."""
+        """The learners' states alone, by group, and the checkpoint they are from."""
         for checkpoint in self._whole(note):
             with self._passing_over(checkpoint, note):
                 counters = checkpoint.counters()
@@ -139,9 +139,9 @@ class Checkpoints:
         raise self.none_whole()
 
     def copy_states(self, parent: Checkpoints) -> Path:
-        """The newest checkpoint goes on with the learners' states of another run's newest one.
+        """Replaces the learners' states in the newest checkpoint by those of another run's newest one.
 
-        All else in it stays: environments, episodes, replay and counters. Done twice, it is as if done once.
+        Everything else in it stays: environments, episodes, replay and counters. Repeating it changes nothing.
         """
         own, other = self.newest(), parent.newest()
         if own is None or other is None:
@@ -150,12 +150,12 @@ class Checkpoints:
         mine, copied = ({n: a for n, a in each.items() if n.startswith(_STATES)} for each in (arrays, theirs))
         if {n: (a.shape, a.dtype) for n, a in mine.items()} != {n: (a.shape, a.dtype) for n, a in copied.items()}:
             raise UserError(
-                f"{self.run_dir} cannot go on with the state of {parent.run_dir}: their networks or optimisers differ"
+                f"{self.run_dir} cannot continue from the state of {parent.run_dir}: networks or optimisers differ"
             )
         return self._write(own, {**arrays, **copied})
 
     def _write(self, old: Path, arrays: dict[str, np.ndarray]) -> Path:
-        """A checkpoint in the place of an old one, with other arrays; its replay and its counters are the same."""
+        """Replaces a checkpoint by one with other arrays, and the same replay and counters."""
         target = old.name.removesuffix(BEFORE)
         with self._written(target) as (new, path):
             write_arrays(path / STATE, arrays)
@@ -168,7 +168,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _written(self, target: str) -> Iterator[tuple[CheckpointDirectory, Path]]:
-        """A new directory, and a path to it, for what a checkpoint consists of; it becomes `target` at the end."""
+        """Creates a directory for a checkpoint's content, and yields a path to it; it becomes `target` at the end."""
         temporary = f"{WRITING}{os.getpid()}"
         self._clear_away()
         new = CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{temporary}")
@@ -189,7 +189,7 @@ class Checkpoints:
         os.close(kept)
 
     def _put(self, temporary: str, target: str) -> None:
-        """A checkpoint that is written gets its name."""
+        """Gives a written checkpoint its final name."""
         if run_directory.exists(self.run_dir, f"{DIRECTORY}/{target}"):
             # It counts until the new one is there: a run may be killed between any two lines.
             run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{target}{BEFORE}")
@@ -224,7 +224,7 @@ class Checkpoints:
         return CheckpointDirectory(self.run_dir, f"{DIRECTORY}/{path.name}")
 
     def _whole(self, note: Callable[[str], None]) -> Iterator[CheckpointDirectory]:
-        """The whole checkpoints, newest first; says which are not."""
+        """The whole checkpoints, newest first; reports the others through `note`."""
         with as_user_error(self.directory, "read"):
             found = self.all()
         for path in reversed(found):
@@ -236,7 +236,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _passing_over(self, checkpoint: CheckpointDirectory, note: Callable[[str], None]) -> Iterator[None]:
-        """Around one that may turn out not to be one."""
+        """Surrounds the reading of a checkpoint that may turn out to be invalid."""
         try:
             yield
         except Unreadable as problem:
@@ -262,12 +262,14 @@ class Checkpoints:
             os.rename(name, other, src_dir_fd=fd, dst_dir_fd=fd)
 
     def _remove(self, name: str, for_good: bool) -> None:
-        """Removes what is half written, while threads of the library that could not write it may still be at it: they
-        make directories that they miss. `for_good`: not this one, because they reach it through a descriptor alone.
+        """Removes an incomplete checkpoint, while threads of the library that failed to write it may still recreate
+        directories.
+
+        `for_good`: once only, because they reach it through a descriptor alone.
         """
         deadline, away_since = time.monotonic() + REMOVE_S, None
         while (now := time.monotonic()) < deadline:
-            # Seen to be away, not only removed: this thread may stand still for any time between two lines.
+            # Checked to be away, not only removed: this thread may be suspended for any time between two lines.
             if run_directory.exists(self.run_dir, f"{DIRECTORY}/{name}"):
                 run_directory.remove_tree(self.run_dir, f"{DIRECTORY}/{name}")
                 away_since = None
@@ -293,7 +295,7 @@ class Checkpoints:
                 raise
 
     def _clear_away(self) -> None:
-        """Removes what runs that were killed have left half written."""
+        """Removes incomplete checkpoints of runs that were killed."""
         for name in run_directory.names(self.run_dir, DIRECTORY):
             pid = name.removeprefix(WRITING)
             if name != pid and (pid == str(os.getpid()) or not (pid.isdecimal() and is_running(int(pid)))):

@@ -1,4 +1,4 @@
-"""One checkpoint on disk: its files, its manifest, and whether it is whole. What the arrays say: `array_store.py`."""
+"""One checkpoint on disk: its files, its manifest, and whether it is whole. Arrays are in `array_store.py`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FORMAT = 1
 MOST_JSON_BYTES = 1 << 26
 
 ANY_SIZE = 1 << 62
-"""Checkpoint files may be of any size: what they claim to hold is bounded, and they have no holes; see
+"""Limits for the files of a checkpoint: sizes are unbounded but checked, and files have no holes; see
 `run_directory.tree`."""
 
 BEFORE = ".before"
-"""End of the name of a checkpoint that is being replaced."""
+"""The suffix of the name of a checkpoint that is being replaced."""
 
 STATE, REPLAY = "state", "replay"
 """A checkpoint's two parts, each a directory of arrays. Only the newest checkpoint keeps its replay."""
@@ -33,7 +33,7 @@ class Unreadable(Exception):
 
 
 class CheckpointDirectory(NamedTuple):
-    """A directory that is a checkpoint, or claims to be one: nothing in it is trusted."""
+    """A directory that is, or claims to be, a checkpoint: nothing in it is trusted."""
 
     run_dir: Path
     name: str  # below `run_dir`
@@ -58,13 +58,14 @@ class CheckpointDirectory(NamedTuple):
         self._write_json(_COUNTERS, clean(counters))
 
     def write_manifest(self) -> None:
-        """Size and hash of every file. Written last: a checkpoint that was cut short has none."""
+        """Writes size and hash of every file. Written last: an interrupted checkpoint has none."""
         sizes = run_directory.tree(self.run_dir, self.name)
         files = {name: [sizes[name], self._digest(name)] for name in sorted(sizes)}
         self._write_json(_MANIFEST, {"format": FORMAT, "files": files})
 
     def drop_replay(self) -> None:
-        """Removes the replay part, the manifest's entries first: files too many do no harm, missing ones would."""
+        """Removes the replay part, its entries in the manifest first: extra files are harmless, missing ones are
+        not."""
         if not self.has(REPLAY):
             return
         manifest = self.json(_MANIFEST)
@@ -78,18 +79,18 @@ class CheckpointDirectory(NamedTuple):
     # Reading
 
     def problem(self) -> str | None:
-        """Why it is not whole; None if it is."""
+        """The reason why it is not whole; None if it is."""
         try:
             return self._mismatch()
         except FileNotFoundError:
-            return "it was cut short while being written"
+            return "its write was interrupted"
         except OSError as error:
             return one_line(error)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"{type(error).__name__}: {one_line(error)}"
 
     def _mismatch(self) -> str | None:
-        """How its files differ from its manifest."""
+        """The difference between its files and its manifest; None if there is none."""
         found = run_directory.tree(self.run_dir, self.name)
         manifest = self.json(_MANIFEST)
         if manifest["format"] != FORMAT:
@@ -100,7 +101,7 @@ class CheckpointDirectory(NamedTuple):
         for name, (size, digest) in listed.items():
             # Only what was found below the directory is opened: a manifest may name any file of the machine.
             if found.get(name) != size:
-                return f"{name[:100]} is missing or cut short"
+                return f"{name[:100]} is missing or truncated"
             if self._digest(name) != digest:
                 return f"{name} is damaged"
         for name in found.keys() - listed.keys():

@@ -1,4 +1,4 @@
-"""`evaluations.jsonl`: every evaluation of a run, with the return of each episode."""
+"""`evaluations.jsonl`: all evaluations of a run, with the return of each episode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_STEPS: Final = 1 << 62
 
 
 class EvaluationLog:
-    """Appends evaluations, and drops those that a run makes again."""
+    """Appends evaluations, and drops those that a run repeats."""
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir
@@ -55,7 +55,7 @@ def read_evaluations(run_dir: Path | str) -> list[dict[str, Any]]:
 
 
 def _is_evaluation(value: Any) -> bool:
-    """Whether a run has written it: it is shown, compared and drawn."""
+    """Whether a value is an evaluation that a run can have written, so that it can be shown and compared."""
     if not isinstance(value, dict) or type(value.get("env_steps")) is not int or type(value.get("episodes")) is not int:
         return False
     numbers = [value.get(name) for name in ("mean_return", "std_return", "mean_length")]

@@ -1,10 +1,10 @@
-"""What broke during a run, when, and what was done about it: `events.jsonl`, one object a line.
+"""`events.jsonl`: failures during a run and the reactions to them, one object a line.
 
     events = EventLog(run_dir, view.note)
     events.record("restart", worker="actor-1", reason="killed by signal 9", action="restarted", seconds=0.41)
 
-It is written while things break, so it never breaks anything itself: a full disk loses lines, counts them,
-and says how many once a line can be written again.
+Recording an event never raises, because it happens while something else fails: a full disk loses lines, which are
+counted and reported once a line can be written again.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from runnel.recording import run_directory
 
 FILE: Final = "events.jsonl"
 OLDER: Final = "events.older.jsonl"
-"""Where a file goes that has become too long, in the place of the one before it."""
+"""The name of a file that has grown too long; it replaces the previous one of that name."""
 
 MOST_BYTES: Final = 4_000_000
 AT_ONCE: Final = 10
-"""Up to this many events of one kind and worker are written one by one; later ones within WINDOW_S are summed up."""
+"""The number of events of one kind and worker that are written individually; later ones within WINDOW_S are summed
+up."""
 
 ALWAYS: Final = frozenset({"restart", "recovered", "rollback", "hang"})
-"""Written one by one however many there are: a run's restart budget bounds them."""
+"""Events that are always written individually: a run's restart budget bounds them."""
 
 WINDOW_S: Final = 60.0
 LONGEST: Final = 8000
-"""Letters of a text; a traceback says enough in these."""
+"""The longest text, in characters; enough for a traceback."""
 
 
 ReportEvent = Callable[..., None]
-"""Reports that something broke: the event's name; by keyword worker, reason, action and other details."""
+"""Reports a failure: the event's name; by keyword worker, reason, action and other details."""
 
 
 def ignore_event(event: str, **details: Any) -> None:
@@ -47,7 +48,7 @@ def ignore_event(event: str, **details: Any) -> None:
 
 
 _QUIETLY: Final = contextlib.suppress(Exception)
-"""An error while recording a failure must not become another failure."""
+"""Suppresses an error while a failure is recorded."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class _Window:
 
 
 class EventLog:
-    """Writes what broke to the file and shows it to the user. Several threads and signal handlers may use it."""
+    """Writes failures to the file and shows them to the user. Several threads and signal handlers may use it."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class EventLog:
         show: bool = True,
         **details: Any,
     ) -> None:
-        """Records one event; `seconds` among the details is shown as the time it took.
+        """Records one event; `seconds` among the details is shown as its duration.
 
         Without `show` it is only written: another event with the same reason follows.
         """
@@ -106,12 +107,12 @@ class EventLog:
             self._put(event, worker, reason, action, details, show)
 
     def close(self) -> None:
-        """Writes what is still to be summed up."""
+        """Writes the summaries of pending events."""
         with _QUIETLY, self._lock:
             self._sum_up(everything=True)
 
     def _sum_up(self, everything: bool = False) -> None:
-        """One line for what was not written one by one, when its time is over."""
+        """Writes a line for events that were not written individually, once their window is over."""
         now = self._clock()
         over = {key: w for key, w in self._windows.items() if everything or not 0 <= now - w.began < WINDOW_S}
         for (event, worker), window in over.items():
@@ -143,7 +144,7 @@ class EventLog:
             line = {**line, "lost": self.lost}
         content = (json.dumps(_plain(line), allow_nan=False) + "\n").encode()
         try:
-            # Opened anew for each: they are rare, and a descriptor held may be what the run is short of.
+            # Opened for each: events are rare, and the run may be short of descriptors.
             fd = self._open(len(content))
             try:
                 if not self._whole and (size := os.fstat(fd).st_size) and os.pread(fd, 1, size - 1) != b"\n":
@@ -157,7 +158,7 @@ class EventLog:
         self.lost = 0 if self._whole else self.lost + 1
 
     def _open(self, more_bytes: int) -> int:
-        """The file, or a new one where so many bytes more would make it too long."""
+        """The file, or a new one if `more_bytes` more would make it too long."""
         fd = run_directory.open_to_append(self._run_dir, FILE, os.O_RDWR)
         if os.fstat(fd).st_size + more_bytes <= MOST_BYTES:
             return fd
@@ -168,7 +169,7 @@ class EventLog:
 
 
 def read_events(run_dir: Path | str) -> list[dict[str, Any]]:
-    """The events of a run in order; lines cut short are left out."""
+    """The events of a run in order; truncated lines are left out."""
     events = []
     for name in (OLDER, FILE):
         with contextlib.suppress(FileNotFoundError):
@@ -191,7 +192,7 @@ def _words(line: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; what JSON has not, in words."""
+    """A value as JSON; values that JSON lacks as text."""
     if isinstance(value, dict):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and plain errors where they cannot be written."""
+"""Writes files atomically, and reports failures as plain errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from runnel.errors import UserError
 from runnel.recording import run_directory
 
 MOST_DIGITS: Final = 40
-"""Larger integers overflow wherever a float is made of them."""
+"""The largest integer that is read; larger ones overflow as floats."""
 
 MOST_JSON_BYTES: Final = 1 << 24
-"""Larger than any configuration or result."""
+"""The largest JSON file that is read, larger than any configuration or result."""
 
 
 def clean(value: Any) -> Any:
-    """A value as JSON has it: plain numbers, and None for what is not finite."""
+    """A value as JSON: plain numbers, and None for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(name): clean(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -35,25 +35,24 @@ def clean(value: Any) -> Any:
 
 
 def write_json_atomically(path: Path | str, value: Any) -> None:
-    """Writes a JSON file that is there whole or not at all."""
+    """Writes a JSON file atomically."""
     text = json.dumps(clean(value), indent=2, allow_nan=False) + "\n"
     write_atomically(Path(path), text.encode())
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file by another in one step that survives a loss of power."""
+    """Replaces a file by another atomically, even if power is lost."""
     with as_user_error(path):
         run_directory.replace(path.parent, path.name, content)
 
 
 def read_json(root: Path | str, name: str, most_bytes: int = MOST_JSON_BYTES) -> Any:
-    """What a JSON file of a run directory says. Raises OSError, ValueError or RecursionError; see `rundir`."""
+    """Reads a JSON file of a run directory. Raises OSError, ValueError or RecursionError; see `run_directory`."""
     return json.loads(run_directory.read(root, name, most_bytes), parse_constant=_no_number, parse_int=_integer)
 
 
 def read_wanted(root: Path | str, name: str, missing: str = "") -> Any:
-    """What a JSON file says that is wanted: a `UserError` where it cannot be read. `missing`: what to say if there is
-    none."""
+    """Reads a required JSON file; raises `UserError` if that fails. `missing`: the error if it does not exist."""
     try:
         return read_json(root, name)
     except (OSError, ValueError, RecursionError) as error:
@@ -74,7 +73,7 @@ def _no_number(text: str) -> Any:
 
 
 class AppendOnlyFile:
-    """A file that grows by whole pieces: what does not fit is taken back, so that nothing in it is ever cut short."""
+    """A file that grows by whole records: an incomplete write is undone, so that no record is ever truncated."""
 
     def __init__(self, path: Path):
         self._file = os.fdopen(run_directory.open_to_append(path.parent, path.name), "ab", buffering=0)
@@ -90,7 +89,7 @@ class AppendOnlyFile:
             raise
 
     def sync(self) -> None:
-        """Returns once what was written survives a loss of power."""
+        """Returns once the written data survives a loss of power."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -99,7 +98,7 @@ class AppendOnlyFile:
 
 @contextlib.contextmanager
 def as_user_error(path: Path, what: str = "write") -> Iterator[None]:
-    """A full disk or a missing right is the user's to mend."""
+    """Converts errors that the user can fix, such as a full disk or a missing permission, to UserError."""
     try:
         yield
     except OSError as error:
@@ -107,11 +106,11 @@ def as_user_error(path: Path, what: str = "write") -> Iterator[None]:
 
 
 OF_THE_MACHINE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOMEM)
-"""Errors that say nothing of a run: its machine is short of something."""
+"""Errors that are caused by the machine, which is short of some resource, and not by the run."""
 
 
 def one_line(error: BaseException) -> str:
-    """Why something failed, in words that fit a line."""
+    """The reason of a failure, in one line."""
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     for number in OF_THE_MACHINE:  # libraries wrap these
         if os.strerror(number).lower() in str(error).lower():
@@ -138,7 +137,7 @@ HOLDS: Final = ("checkpoints", "policies", "logs", "wandb", ".wandb")
 
 
 def check_layout(run_dir: Path) -> None:
-    """Refuses a directory into which a run would write anything but its own plain files."""
+    """Refuses a directory in which a run's files would be anything but plain files."""
     try:
         str(run_dir.absolute()).encode()
     except UnicodeEncodeError:

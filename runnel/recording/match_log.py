@@ -1,7 +1,7 @@
-"""`matches.jsonl`: who played in the places of an opponent pool, and with which results.
+"""`matches.jsonl`: the policies in the places of an opponent pool, and their results.
 
-A line is a decision: the results since the one before it, and the policies that play from then on. All that the next
-decision needs is in these lines, so a run that goes on from a checkpoint reads them up to there.
+A line is a decision: the results since the one before it, and the policies that play from then on. The next decision
+depends on these lines alone, so a run that resumes from a checkpoint reads them up to there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MatchRound:
 
     @classmethod
     def from_json(cls, data: Any) -> MatchRound | None:
-        """None where no run has written it."""
+        """Parses a line; None if no run can have written it."""
         try:
             found = cls(
                 data["group"], data["round"], data["env_steps"], tuple(data["pool"]), tuple(data["places"]),
@@ -58,7 +58,7 @@ class MatchRound:
 
 
 class MatchLog:
-    """Appends decisions, and drops those that a run makes again."""
+    """Appends decisions, and drops those that a run repeats."""
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir

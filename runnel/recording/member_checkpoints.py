@@ -1,6 +1,6 @@
-"""Members of a stack as single runs: a member's rows of the stack's checkpoint become one of its own.
+"""Extracts members of a stack as single runs: a member's rows of the stack's checkpoint become its own.
 
-It is apart from `members_file.py` and `stacks.py` because checkpoints need JAX, and listing members does not.
+It is separate from `members_file.py` and `stacks.py` because checkpoints need JAX, and listing members does not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runnel.recording.stacks import NAME, StackCounters
 
 
 def directory_of(directory: Path | str, member: int) -> Path:
-    """The directory of one member, by its number; of one in a stack, with the newest checkpoint of that."""
+    """The directory of one member, by its number; a member of a stack gets the stack's newest checkpoint."""
     members = members_file.read(directory)
     if not 0 <= member < len(members):
         raise UserError(

@@ -1,4 +1,4 @@
-"""`members.json`: the runs that a directory of several holds, each in a directory of its own inside it."""
+"""`members.json`: the runs in a directory of several, each in its own subdirectory."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read(directory: Path | str) -> list[Member]:
 
 
 def read_result(directory: Path | str) -> dict[str, Any]:
-    """What result.json says of all members; nothing where it cannot be read, or was written by something else."""
+    """The result.json of all members; empty if it cannot be read, or was written by something else."""
     try:
         found = read_json(directory, "result.json")
     except (OSError, ValueError, RecursionError):
@@ -67,7 +67,7 @@ def read_result(directory: Path | str) -> dict[str, Any]:
 
 
 def refuse_several(directory: Path | str) -> None:
-    """Refuses a directory of several runs where one run is wanted."""
+    """Refuses a directory of several runs where one run is expected."""
     if holds_members(directory):
         members = read(directory)
         raise UserError(

@@ -1,10 +1,10 @@
-"""What a run measures: `metrics.jsonl`, TensorBoard events and other sinks.
+"""Metrics of a run: `metrics.jsonl`, TensorBoard events and other sinks.
 
     with MetricsLog(run_dir) as log:
         while training:
             log.write({"env_steps": 1024, "mean_return": 21.5, "learn/loss": 0.3})
 
-A record is flat: names to numbers, or None where there is none yet.
+A record is flat: names to numbers, or None where there is no value yet.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from runnel.recording.sinks import Record, RewindableSink, Sink, TensorBoard, Wa
 
 FILE: Final = "metrics.jsonl"
 EVERY_S: Final = 1.0
-"""The file grows by at most a line in this time, and one at the end."""
+"""The interval in seconds at which the file grows by at most one line; one more is written at the end."""
 
 LINES_AN_AGE: Final = 3600
-"""A run that is t seconds old writes a line every t / LINES_AN_AGE seconds: some 27,000 lines in a month."""
+"""The number of lines per age: a run that is t seconds old writes a line every t / LINES_AN_AGE seconds, some 27,000
+lines in a month."""
 
 TAIL_BYTES: Final = 1 << 16
-"""More than a few lines have."""
+"""The bytes that are read at the end of the file, more than a few lines."""
 
 MOST_BYTES: Final = 1 << 28
 MOST_LINES: Final = 1_000_000
-"""More than a run writes in a hundred years."""
+"""Limits of a file that is read, more than a run writes in a hundred years."""
 
 CURVE_POINTS: Final = 16
-"""A line carries so many points between the last line and itself, at most."""
+"""The largest number of points between the last line and the next that a line carries."""
 
 
 class MetricsLog:
-    """Writes records to every sink: at most one a second, ever fewer as a run grows old, and always the last.
+    """Writes records to every sink: at most one a second, less often as a run grows old, and always the last.
 
-    Once it has begun, a failure to write never ends a run: it is reported once, the next record is tried again, and
-    lost lines are counted.
+    After a successful start, a failure to write never ends a run: it is reported once, the next record is written as
+    usual, and lost lines are counted.
     """
 
     def __init__(
@@ -59,11 +60,9 @@ class MetricsLog:
         sinks: Sequence[Sink] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
-        """`keep_until_env_steps`: on resuming, later records are dropped: they will be made again.
-
-        `wandb`: the run's configuration, if it is to be shown at Weights & Biases. `events`: records what could not be
-        written. `sinks`: the user's own; they are closed with the log.
-        """
+        """`keep_until_env_steps`: on resuming, later records are dropped, because they will be repeated. `wandb`: the
+        run's configuration, if it is to be shown at Weights & Biases. `events`: records failures to write. `sinks`: the
+        user's own; they are closed with the log."""
         run_dir = Path(run_dir)
         path = run_dir / FILE
         self.lost = 0
@@ -75,7 +74,7 @@ class MetricsLog:
         self._curve = _Curve()
         self._failing: set[str] = set()
         self._sinks: dict[str, Sink] = {}
-        # The one that can be missing comes first: nothing is made where it is.
+        # The optional one is first, so that nothing is created if it is missing.
         if wandb is not None:
             self._sinks["Weights & Biases"] = WandB(run_dir, wandb)
         with as_user_error(path):
@@ -99,7 +98,7 @@ class MetricsLog:
             self._flush()
 
     def rewind(self, env_steps: int) -> None:
-        """Drops records later than this, which will be made again."""
+        """Drops records later than this, which will be repeated."""
         if self._pending is not None and (self._pending.get("env_steps") or 0) > env_steps:
             self._pending = None
         self._curve.rewind(env_steps)
@@ -142,7 +141,7 @@ class MetricsLog:
             self._try(name, lambda sink=sink: sink.write(dict(record)))
 
     def _try(self, what: str, do: Callable[[], None], verb: str = "write") -> bool:
-        """Whether it could be done. A full disk or a sink that fails never ends the run.
+        """Runs a call of a sink; returns whether it succeeded. A full disk or a sink that fails never ends the run.
 
         The first failure is recorded, and the first success after it.
         """
@@ -151,7 +150,7 @@ class MetricsLog:
             do()
         except (Exception, SystemExit) as error:  # a sink may raise anything
             if what not in self._failing:
-                action = "training goes on; the next record is tried again" if verb == "write" else ""
+                action = "training continues; the next record is tried again" if verb == "write" else ""
                 details = {"reason": f"cannot {verb} {what}: {one_line(error)}", "action": action}
             self._failing.add(what)
         else:
@@ -165,7 +164,7 @@ class MetricsLog:
 
 
 class _Curve:
-    """Steps and mean returns of records that were not written: all of them, or evenly thinned out."""
+    """Steps and mean returns of records that were not written: all of them, or evenly thinned."""
 
     def __init__(self) -> None:
         self._points: list[list[Any]] = []
@@ -184,19 +183,19 @@ class _Curve:
         self._points = [point for point in self._points if (point[0] or 0) <= env_steps]
 
     def take(self) -> list[list[Any]]:
-        """All points except the last, which is in the line itself; begins anew."""
+        """Returns all points except the last, which is in the line itself, and clears them."""
         points = [point for point in self._points if None not in point and point[0] != self._last]
         self._points, self._seen, self._stride = [], 0, 1
         return points
 
 
 def read_metrics(run_dir: Path | str) -> list[Record]:
-    """The records of a run in order; none where nothing was written yet. A line cut short is left out."""
+    """The records of a run in order; none if nothing was written yet. A truncated line is left out."""
     return list(records(run_dir))
 
 
 def last_metrics(run_dir: Path | str) -> Record:
-    """The newest record of a run, of which only the end of the file is read; nothing where there is none there."""
+    """The newest record of a run, read from the end of the file; empty if there is none."""
     end = b""
     with (
         as_user_error(Path(run_dir) / FILE, "read"),
@@ -210,7 +209,7 @@ def last_metrics(run_dir: Path | str) -> Record:
 
 
 def records(run_dir: Path | str) -> Iterator[Record]:
-    """The same one by one: a file of this name may be long, and need not be a run's."""
+    """The records of a run, one by one: a file of this name may be long, and need not be a run's."""
     path, bad = Path(run_dir) / FILE, 0
     with as_user_error(path, "read"), contextlib.suppress(FileNotFoundError):
         for number, line in enumerate(run_directory.lines(run_dir, FILE, MOST_BYTES), 1):
@@ -229,7 +228,7 @@ def records(run_dir: Path | str) -> Iterator[Record]:
 
 
 def _repair(path: Path, keep_until_env_steps: int | None) -> None:
-    """Drops lines cut short, and records later than where the run goes on."""
+    """Drops truncated lines, and records later than the point of resumption."""
     limit = math.inf if keep_until_env_steps is None else keep_until_env_steps
 
     def kept(line: bytes) -> bool:

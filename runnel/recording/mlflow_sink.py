@@ -1,6 +1,6 @@
 """MLflow: `runnel train ppo CartPole-v1 --sink mlflow`.
 
-Where it records, and in which experiment, is MLflow's to say: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME.
+MLflow's own variables set the server and the experiment: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from runnel.recording.files import clean
 from runnel.recording.sinks import Record
 
 TAG: Final = "runnel.directory"
-"""Says which run directory an MLflow run is of, by a hash of its path. It is kept at MLflow, not in the directory: that
-may come from a stranger, who could name another run of the user's there."""
+"""The tag of an MLflow run with the hash of its run directory's path. It is stored at MLflow, not in the directory,
+which may be untrusted and could name another run of the user's."""
 
 LONGEST: Final = 500
-"""Letters of a parameter that every version of MLflow stores."""
+"""The characters of a parameter that every version of MLflow stores."""
 
 PATIENCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Training waits for a record to be written: for a server that is away not the minutes that MLflow would try."""
+"""Time limits for an absent server: training waits while a record is written, and MLflow would retry for minutes."""
 
 
 class MlflowSink:
-    """A run at MLflow, whose steps are environment steps. A resumed run goes on in the same one."""
+    """A run at MLflow, whose steps are environment steps. A resumed run continues the same MLflow run."""
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
         for name, value in PATIENCE.items():

@@ -1,7 +1,7 @@
 """A learner's parameters as named arrays in a safetensors file.
 
-A snapshot holds a learner's whole state except its optimiser: critics and targets too. Names are places in the state,
-`params/actor_critic/torso/0/kernel`; all that acting needs is below `params`.
+A snapshot holds a learner's whole state except its optimiser, so it includes critics and targets. Names are paths in
+the state, `params/actor_critic/torso/0/kernel`; acting uses those below `params`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CODES: Final = {
 
 
 class DamagedParameters(Exception):
-    """A file of parameters that no run writes; its text says why."""
+    """A file of parameters is not as runs write it; the message gives the reason."""
 
 
 def parameter_leaves(state: PyTree) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def path_name(path: Sequence[Any]) -> str:
 
 
 def as_numpy(leaf: Any) -> np.ndarray:
-    """A leaf's content; random keys as the numbers that they are made of."""
+    """A leaf's content; random keys as their raw data."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)
@@ -62,7 +62,7 @@ def stored_type(leaf: Any) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def as_leaf(array: np.ndarray, like: Any) -> Any:
-    """The leaf of this type that `as_numpy` made an array of."""
+    """The inverse of `as_numpy` for a leaf of this type."""
     if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=jax.random.key_impl(like))
     return array
@@ -100,7 +100,7 @@ def unpack(content: bytes) -> dict[str, np.ndarray]:
 
 
 def check_fit(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, Any], where: str) -> None:
-    """Refuses parameters that are not of the types of `wanted`, whose names may be some of those in `arrays`."""
+    """Refuses parameters that are not of the types of `expected`, whose names may be some of those in `arrays`."""
     for name, leaf in wanted.items():
         shape, dtype = stored_type(leaf)
         if name not in arrays:

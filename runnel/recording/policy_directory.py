@@ -1,6 +1,7 @@
-"""One policy on disk: `config.json` (what it is) and `model.safetensors` (its parameters).
+"""One policy on disk: `config.json` (its description) and `model.safetensors` (its parameters).
 
-Both may come from a stranger: they are opened without following links, and nothing in them is executed.
+The policies of several groups are one directory each, below one. All files may come from a stranger: they are opened
+without following links, and nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import numpy as np
 
@@ -26,11 +28,11 @@ CONFIG: Final = "config.json"
 MODEL: Final = "model.safetensors"
 MOST_BYTES: Final = 1 << 40
 MOST_HEADER_BYTES: Final = 100_000_000
-"""As safetensors itself allows."""
+"""The largest header that safetensors itself allows."""
 
 
 def write(root: Path, name: str, config: PolicyConfig, arrays: Mapping[str, np.ndarray]) -> PolicyConfig:
-    """Writes both files into the directory `name` below `root`, which must exist; returns what config.json says."""
+    """Writes both files into the directory `name` below `root`, which must exist; returns the written configuration."""
     content = parameters.pack(arrays)
     config = replace(config, digest=_digest(content))
     run_directory.replace(root, _below(name, MODEL), content)
@@ -43,15 +45,26 @@ def write_config(root: Path, name: str, config: PolicyConfig) -> None:
     run_directory.replace(root, _below(name, CONFIG), text.encode())
 
 
-def write_new(directory: Path, config: PolicyConfig, arrays: Mapping[str, np.ndarray]) -> Path:
-    """Writes a policy into a directory of its own, which must be new or empty."""
+def group_directory(group: str) -> str:
+    """A name that every file system accepts, and that cannot lead to another directory."""
+    return "group-" + quote(group, safe="", errors="replace").replace(".", "%2E")
+
+
+SavedPolicy = tuple[PolicyConfig, Mapping[str, np.ndarray]]
+
+
+def write_new(directory: Path, policies: Sequence[SavedPolicy]) -> Path:
+    """Writes one policy, or those of several groups, into a directory of their own, which must be new or empty."""
     with as_user_error(directory):
         if directory.exists() and (not directory.is_dir() or os.listdir(directory)):
             raise UserError(
                 f"{directory} is there already and not empty; nothing was written: choose another directory"
             )
         directory.mkdir(parents=True, exist_ok=True)
-        write(directory, "", config, arrays)
+        for config, arrays in policies:
+            name = group_directory(config.group) if len(policies) > 1 else ""
+            (directory / name).mkdir(exist_ok=True)
+            write(directory, name, config, arrays)
     return directory
 
 
@@ -61,16 +74,26 @@ def read_config(root: Path, name: str = "") -> PolicyConfig:
     return policy_config.from_json(read_wanted(root, _below(name, CONFIG), missing), path)
 
 
-def looks_like_policy(directory: Path) -> bool:
-    """Whether a directory holds a policy rather than a run."""
+def names_in(directory: Path) -> list[str]:
+    """Where the policies lie that were saved in a directory, `""` for a single one; nothing for that of a run."""
+    if _is_policy(directory, ""):
+        return [""]
     try:
-        return policy_config.is_policy(read_json(directory, CONFIG))
+        names = sorted(run_directory.names(directory, ""))
+    except OSError:
+        return []
+    return [name for name in names if name.startswith("group-") and _is_policy(directory, name)]
+
+
+def _is_policy(root: Path, name: str) -> bool:
+    try:
+        return policy_config.is_policy(read_json(root, _below(name, CONFIG)))
     except (OSError, ValueError, RecursionError):
         return False
 
 
 def read_arrays(root: Path, name: str, config: PolicyConfig) -> dict[str, np.ndarray]:
-    """The parameters; a file that differs from the one that was written is refused."""
+    """The parameters; refuses a file that differs from the one that was written."""
     path = root / name / MODEL
     try:
         content = _read_model(root, _below(name, MODEL))
@@ -85,7 +108,8 @@ def read_arrays(root: Path, name: str, config: PolicyConfig) -> dict[str, np.nda
 
 
 def _read_model(root: Path, name: str) -> bytes:
-    """The whole file; what is obviously none of parameters, such as a huge file of zeros, is not read to its end."""
+    """The whole file; refuses a file that is obviously not of parameters, such as a huge one of zeros, without reading
+    it to its end."""
     with run_directory.open_to_read(root, name, int(min(MOST_BYTES, memory_bytes()))) as file:
         size = os.fstat(file.fileno()).st_size
         if not 2 <= int.from_bytes(file.read(8), "little") <= min(size, MOST_HEADER_BYTES):

@@ -1,12 +1,12 @@
-"""The policies that a run keeps: `policies/GROUP/VERSION/`, each a directory that `runnel.load` reads by itself.
+"""The policies that a run keeps: `policies/GROUP/VERSION/`, each a directory that `runnel.load` can read alone.
 
     store = PolicyStore(run_dir)
     store.query(group="agent", tag="best")
     store.query(where={"eval/return": lambda x: x > 400})
     store.tag("before-the-change", version=1024)
 
-`latest` and `best` are tags of every store: the newest snapshot, and the one that was evaluated best. Others are the
-user's, kept in `policies/tags.json`, and a tagged snapshot is never removed. The run alone writes snapshots; the user
+`latest` and `best` are tags of every store: the newest snapshot, and the one with the best evaluation. Others are the
+user's, stored in `policies/tags.json`, and a tagged snapshot is never removed. Only the run writes snapshots; the user
 tags them, also while it trains.
 """
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -32,27 +32,28 @@ from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError, nearest
 from runnel.recording import policy_directory, run_directory
 from runnel.recording.files import as_user_error, read_json
+from runnel.recording.policy_directory import group_directory
 
 DIRECTORY: Final = "policies"
 TAGS: Final = "tags.json"
 LATEST, BEST = "latest", "best"
 SCORE: Final = "score"
-"""The entry of a snapshot's metadata by which the best is found: higher is better."""
+"""The entry of a snapshot's metadata with its score: higher is better."""
 
 ABANDONED: Final = "abandoned"
-"""The entry of a snapshot's metadata that says that the run went back to before it."""
+"""The entry of a snapshot's metadata that marks it as abandoned: the run has returned to an earlier point."""
 
 WRITING: Final = ".writing-"
 VERSION: Final = re.compile(r"[0-9]{12,18}")
 TAG: Final = re.compile(r"[A-Za-z_][\w.-]{0,99}")
 
 Tags = dict[str, dict[str, int]]
-"""By tag and group: the version."""
+"""Versions by tag and group."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One group's parameters at one version, as the store has them."""
+    """One group's parameters at one version, in the store."""
 
     run_dir: Path
     config: PolicyConfig
@@ -76,13 +77,14 @@ class Snapshot:
 
     @property
     def score(self) -> float | None:
-        """The result of its evaluation, by the metric that decides which is best."""
+        """Its score: the metric of its evaluation that decides which is best."""
         score = self.metadata.get(SCORE)
         return float(score) if isinstance(score, int | float) and math.isfinite(score) else None
 
     @property
     def abandoned(self) -> bool:
-        """Whether the run went back to before it; it is kept only because the user has tagged it."""
+        """Whether the run has returned to an earlier point; the snapshot is kept only because the user has tagged
+        it."""
         return self.metadata.get(ABANDONED) is True
 
     @property
@@ -105,17 +107,17 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Retention:
-    """Which snapshots a run keeps besides the newest and those that the user has tagged."""
+    """The retention rule: snapshots that a run keeps besides the newest and those that the user has tagged."""
 
     every_steps: int | None = None
-    """The first one in each such number of environment steps."""
+    """Keep the first snapshot in each interval of this many environment steps."""
     every_s: float | None = None
-    """The first one in each such number of seconds."""
+    """Keep the first snapshot in each interval of this many seconds."""
     best: int = 1
-    """So many of those with the best scores, of each group."""
+    """The number of snapshots with the best scores to keep, for each group."""
 
     def kept(self, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-        """Of one group's snapshots, oldest first, those to keep."""
+        """The snapshots to keep, among those of one group, oldest first."""
         if not snapshots:
             return []
         began = snapshots[0].config.time
@@ -129,7 +131,7 @@ class Retention:
 
 
 def newest(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Of one group's snapshots, oldest first, the newest of those that the run has not gone back behind."""
+    """The newest of one group's snapshots, given oldest first, that the run has not abandoned."""
     return next((s for s in reversed(snapshots) if not s.abandoned), snapshots[-1])
 
 
@@ -142,11 +144,6 @@ def _first_of_each(snapshots: Sequence[Snapshot], bucket: Callable[[Snapshot], i
 
 def snapshot_name(group: str, version: int) -> str:
     return f"{DIRECTORY}/{group_directory(group)}/{version:012d}"
-
-
-def group_directory(group: str) -> str:
-    """A name that every file system takes, and that leads nowhere else."""
-    return "group-" + quote(group, safe="", errors="replace").replace(".", "%2E")
 
 
 class PolicyStore:
@@ -189,7 +186,7 @@ class PolicyStore:
         return [snapshot for snapshot in self._all(group) if fits(snapshot)]
 
     def find(self, tag: str | int, group: str | None = None) -> dict[str, Snapshot]:
-        """By group: the snapshot that a tag, or a version as a number, names."""
+        """The snapshots of all groups that a tag, or a version as a number, names."""
         tag, snapshots = str(tag), self._all(group)
         if not snapshots:
             known = self.groups()
@@ -315,14 +312,14 @@ class PolicyStore:
         return Snapshot(self.run_dir, config)
 
     def annotate(self, group: str, version: int, metadata: Mapping[str, Any]) -> None:
-        """Adds to a snapshot's metadata; nothing where it is not there any more."""
+        """Adds to a snapshot's metadata, unless it has been removed."""
         for snapshot in self._all(group):
             if snapshot.version == version:
                 config = replace(snapshot.config, metadata={**snapshot.config.metadata, **metadata})
                 policy_directory.write_config(self.run_dir, snapshot.name, config)
 
     def prune(self, rule: Retention, pinned: Mapping[str, Collection[int]] = MappingProxyType({})) -> None:
-        """Removes what the rule does not keep, except for the `pinned` versions of each group."""
+        """Removes snapshots by the retention rule, except for the `pinned` versions of each group."""
         with self._locked():
             tags = self.tags()
             for group in self.groups():
@@ -332,7 +329,7 @@ class PolicyStore:
                 self._remove(s for s in snapshots if s.version not in kept)
 
     def rewind(self, env_steps: int) -> None:
-        """Removes what was made later, which will be made again; what the user has tagged stays."""
+        """Removes later snapshots, which will be repeated; those that the user has tagged stay."""
         with self._locked():
             later = [s for s in self._all() if s.env_steps > env_steps]
             kept = [s for s in later if set(s.tags) - {LATEST, BEST}]

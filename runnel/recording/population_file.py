@@ -1,4 +1,4 @@
-"""`population.json` and `lineage.jsonl`: what a population is asked for, and who became a copy of whom.
+"""`population.json` and `lineage.jsonl`: the settings of a population, and its copies of members.
 
 A decision is a line of lineage.jsonl before any member is changed. `applied` in population.json counts the decisions
 that all members follow, so that one which was cut short is found and applied again.
@@ -26,7 +26,7 @@ MOST_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True)
 class PopulationConfig:
-    """What a population is asked for."""
+    """The settings of a population."""
 
     steps: int  # of each member, in the end
     seed: int  # of decisions
@@ -43,12 +43,12 @@ class Round(NamedTuple):
     env_steps: int  # after which it was made
     scores: list[float | None]  # None: it has failed, or has no score
     failed: list[int]  # the members that have failed
-    parents: list[int]  # whose learner state each goes on with
-    settings: list[dict[str, float]]  # that each goes on with
+    parents: list[int]  # whose learner state each continues from
+    settings: list[dict[str, float]]  # that each continues with
 
     @property
     def copied(self) -> list[tuple[int, int]]:
-        """Members that became a copy, and of whom."""
+        """Members that became a copy, and their parents."""
         return [(member, parent) for member, parent in enumerate(self.parents) if member != parent]
 
 
@@ -62,7 +62,7 @@ def write(directory: Path, config: PopulationConfig) -> None:
 
 
 def read(directory: Path | str, members: int) -> PopulationConfig:
-    """What a population is asked for, checked: the file may have been edited."""
+    """Reads and checks the settings of a population: the file may have been edited."""
     path = Path(directory) / FILE
     found = read_wanted(directory, FILE)
     check_format(path, found)

@@ -1,4 +1,4 @@
-"""`provenance.json`: by which commands, with which versions and on what machine a run was trained."""
+"""`provenance.json`: the commands, versions and machines by which a run was trained."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from runnel.recording.files import read_json, write_json_atomically
 
 FILE: Final = "provenance.json"
 MOST_STARTS: Final = 20
-"""The first start and so many of the newest are kept of a run that is resumed often."""
+"""The number of newest starts that are kept, besides the first, of a run that is resumed often."""
 
 LIBRARIES: Final = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "gymnax", "brax", "pgx", "ray")
 
 
 def record(run_dir: Path, devices: Mapping[str, Any]) -> None:
-    """Adds a start of a run, or of several. `devices`: what it runs on, by machine."""
+    """Adds a start of a run, or of several. `devices`: those of its machines."""
     starts = [*read(run_dir), {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": command(),
@@ -34,7 +34,7 @@ def record(run_dir: Path, devices: Mapping[str, Any]) -> None:
 
 
 def read(run_dir: Path | str) -> list[dict[str, Any]]:
-    """The starts of a run, the first of them first; none where they cannot be read."""
+    """The starts of a run, oldest first; none if they cannot be read."""
     try:
         found = read_json(run_dir, FILE)
     except (OSError, ValueError, RecursionError):
@@ -51,7 +51,7 @@ def command() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of Runnel, and of those libraries that this process has imported."""
+    """The versions of Python, of Runnel, and of the listed libraries that this process has imported."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in LIBRARIES}
     known = {name: version for name, version in found.items() if isinstance(version, str)}
     return {"runnel": __version__, "python": platform.python_version(), **known}

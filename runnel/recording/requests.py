@@ -1,12 +1,12 @@
-"""What a run in progress is asked for from outside: to write a checkpoint soon, or to end as after Ctrl-C.
+"""Requests to a run in progress from other processes: to write a checkpoint soon, or to end as after Ctrl-C.
 
     requests.ask(run_dir, requests.STOP)      # another process, such as `runnel dash`
     waiting = requests.Waiting(run_dir)       # the run
     if requests.STOP in waiting.taken(): ...
 
-A request is an empty file in the run directory, which the run removes when it takes it. So whoever may write into the
-directory may ask, no process is signalled by a number that another may have by now, and it works wherever the
-directory can be seen. A run removes what was asked before it began.
+A request is an empty file in the run directory, which the run removes when it takes it. So every user who may write
+into the directory may ask, no signal can reach another process that has taken over a number, and it works wherever the
+directory is mounted. A run removes requests from before its beginning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STOP: Final = "stop"
 ALL: Final = (CHECKPOINT, STOP)
 
 LOOK_S: Final = 0.25
-"""How often a run looks."""
+"""The interval in seconds at which a run checks for requests."""
 
 
 def file_of(what: str) -> str:
@@ -41,20 +41,20 @@ def ask(run_dir: Path | str, what: str) -> None:
 
 
 def clear(run_dir: Path | str) -> None:
-    """Drops what was asked of an earlier run in the directory."""
+    """Drops requests to an earlier run in the directory."""
     for what in ALL:
         _take(Path(run_dir), what)
 
 
 class Waiting:
-    """The requests that wait for a run. Several threads may look."""
+    """The pending requests of a run. Several threads may check them."""
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic):
         self._run_dir, self._clock, self._looked_at = run_dir, clock, float("-inf")
         self._lock = threading.Lock()
 
     def taken(self) -> set[str]:
-        """What was asked since the last look, each once; nothing where that was just now."""
+        """The requests since the last call, each once; nothing if that was a moment ago."""
         with self._lock:
             if self._clock() - self._looked_at < LOOK_S:
                 return set()

@@ -1,10 +1,10 @@
-"""Files of a run directory, which may come from a stranger: opened without following links, as plain files, bounded.
+"""Files of a run directory, which may be untrusted: opened without following links, as plain files, bounded.
 
-    content = rundir.read(run_dir, "checkpoints/000000000012/manifest.json", most_bytes=1 << 26)
+    content = run_directory.read(run_dir, "checkpoints/000000000012/manifest.json", most_bytes=1 << 26)
 
 Names are relative to the run directory, with `/` between their parts. Only the run directory's own path may lead
 through links: it is the user's. Below it every part is opened in the directory before it, so that no link is followed
-even where one is put there meanwhile. What is no plain file is refused with `NotPlain` before it is opened: opening a
+even if one is created meanwhile. Anything but a plain file is refused with `NotPlain` before it is opened: opening a
 named pipe waits, and opening a device may do anything.
 """
 
@@ -32,7 +32,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NotPlain(OSError):
-    """Something that a run does not write is in the place of a file or directory."""
+    """A file or directory has been replaced by something that runs do not write."""
 
     def __init__(self, name: str, reason: str):
         super().__init__(errno.EINVAL, reason)
@@ -66,7 +66,7 @@ def make_directory(root: Path | str, name: str, *, new: bool = False) -> None:
 
 
 def open_to_read(root: Path | str, name: str, most_bytes: int) -> BufferedReader:
-    """A plain file of at most so many bytes."""
+    """Opens a plain file of at most `most_bytes` bytes."""
     fd = _open(root, name, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
@@ -79,7 +79,7 @@ def open_to_read(root: Path | str, name: str, most_bytes: int) -> BufferedReader
 
 
 def read(root: Path | str, name: str, most_bytes: int) -> bytes:
-    """The content of a plain file of at most so many bytes."""
+    """The content of a plain file of at most `most_bytes` bytes."""
     with open_to_read(root, name, most_bytes) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
@@ -94,7 +94,7 @@ def lines(root: Path | str, name: str, most_bytes: int, longest: int = 1 << 24) 
 
 
 def open_to_append(root: Path | str, name: str, flags: int = os.O_WRONLY) -> int:
-    """A descriptor of a plain file, made where there is none, to which writes are appended."""
+    """A descriptor to append to a plain file, which is created if necessary."""
     return _open(root, name, flags | os.O_APPEND | os.O_CREAT)
 
 
@@ -107,7 +107,7 @@ def truncate(root: Path | str, name: str, size: int) -> None:
 
 
 def replace(root: Path | str, name: str, content: bytes, durable: bool = True) -> None:
-    """Puts a file in the place of another in one step. `durable`: one that survives a loss of power."""
+    """Replaces a file atomically. `durable`: even if power is lost."""
     *above, last = _parts(name)
     temporary = f".{last}.{os.getpid()}"
     with directory(root, "/".join(above)) as fd:
@@ -127,14 +127,14 @@ def replace(root: Path | str, name: str, content: bytes, durable: bool = True) -
 
 
 def remove(root: Path | str, name: str) -> None:
-    """Removes a file, or a link itself; nothing where there is none."""
+    """Removes a file, or a link itself, if it exists."""
     *above, last = _parts(name)
     with contextlib.suppress(FileNotFoundError), directory(root, "/".join(above)) as fd:
         os.unlink(last, dir_fd=fd)
 
 
 def remove_tree(root: Path | str, name: str) -> None:
-    """Removes a directory with all that is in it, or a file of that name. What cannot be removed stays."""
+    """Removes a directory with its content, or a file of that name. Files that cannot be removed stay."""
     *above, last = _parts(name)
     with contextlib.suppress(OSError, RecursionError), directory(root, "/".join(above)) as fd:
         if stat.S_ISDIR(os.stat(last, dir_fd=fd, follow_symlinks=False).st_mode):
@@ -144,7 +144,7 @@ def remove_tree(root: Path | str, name: str) -> None:
 
 
 def exists(root: Path | str, name: str) -> bool:
-    """Whether anything has that name, be it a link to nothing."""
+    """Whether the name exists, even as a dangling link."""
     *above, last = _parts(name)
     try:
         with directory(root, "/".join(above)) as fd:
@@ -155,7 +155,7 @@ def exists(root: Path | str, name: str) -> bool:
 
 
 def names(root: Path | str, name: str) -> list[str]:
-    """What a directory holds; nothing where there is none."""
+    """The names in a directory; none if there is no directory."""
     try:
         with directory(root, name) as fd:
             return os.listdir(fd)
@@ -164,20 +164,20 @@ def names(root: Path | str, name: str) -> list[str]:
 
 
 def tree(root: Path | str, name: str) -> dict[str, int]:
-    """The size of every file below a directory, by its name there; links, and what is no file, are refused."""
+    """The size of every file below a directory, by its relative name; refuses links and other special files."""
     with directory(root, name) as fd:
         return dict(_tree(fd, "", [MOST_FILES]))
 
 
 def check_file(root: Path | str, name: str, *, written: bool = False) -> None:
-    """Refuses anything but a plain file, where there is something."""
+    """Refuses an existing file that is not a plain one."""
     *above, last = _parts(name)
     with contextlib.suppress(FileNotFoundError), directory(root, "/".join(above)) as fd:
         _check_plain(os.stat(last, dir_fd=fd, follow_symlinks=False), name, written)
 
 
 def check_directory(root: Path | str, name: str) -> None:
-    """Refuses anything but a directory, where there is something."""
+    """Refuses an existing file that is not a directory."""
     with contextlib.suppress(FileNotFoundError), directory(root, name):
         pass
 

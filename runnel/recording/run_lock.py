@@ -27,10 +27,10 @@ from runnel.recording import run_directory
 FILE: Final = ".lock"
 
 WITHOUT: Final = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-"""How file systems say that they have no locks."""
+"""The errors of file systems without locks."""
 
 LOOKS, LOOK_S = 5, 0.02
-"""How often, and after how long, a lock is tried again that somebody may only look at."""
+"""The number of retries, and their interval, for a lock that another process may hold only to check it."""
 
 _held: set[int] = set()
 """The descriptors of this process's locks. A fork closes them: `flock` lasts until every process has closed its own."""
@@ -38,7 +38,7 @@ _held: set[int] = set()
 
 @contextlib.contextmanager
 def hold(run_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Keeps other runs out of a run directory. `note` is called where the file system has no locks."""
+    """Keeps other runs out of a run directory. `note` is called if the file system has no locks."""
     try:
         fd = run_directory.open_to_append(run_dir, FILE, os.O_RDWR)
     except OSError as error:
@@ -69,7 +69,7 @@ def check_free(run_dir: Path) -> None:
 
 
 def in_use(run_dir: Path | str) -> bool:
-    """Whether a run holds the directory now. It is locked for an instant to find out; `hold` waits that out."""
+    """Whether a run holds the directory now. The check locks it for an instant, which `hold` waits for."""
     try:
         with run_directory.open_to_read(run_dir, FILE, 4096) as file:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -104,7 +104,7 @@ def _take(fd: int, folder: int, run_dir: Path, note: Callable[[str], None]) -> N
 
 
 def _lock(fd: int) -> None:
-    """Raises BlockingIOError where another run has it; not for the instant that `in_use` looks at it."""
+    """Raises BlockingIOError if another run has it; retries while `in_use` checks it."""
     for _ in range(LOOKS):
         try:
             return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,7 +114,7 @@ def _lock(fd: int) -> None:
 
 
 def _lock_folder(fd: int) -> None:
-    """Raises BlockingIOError where another run has it. NFS locks no directories; the file is locked all the same."""
+    """Raises BlockingIOError if another run has it. NFS cannot lock directories; then only the file is locked."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

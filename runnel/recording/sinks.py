@@ -38,8 +38,8 @@ class Sink(Protocol):
     """A receiver of metrics. Any object with these two methods is one; it need not inherit from this class.
 
     Both are called from the main thread of the process that called `train`: a sink that blocks delays training or, with
-    several workers, their supervision. What a sink raises never ends the run: the first of several failures in a row is
-    recorded in `events.jsonl`, and the next record is tried again.
+    several workers, their supervision. An exception of a sink never ends the run: the first of consecutive failures is
+    recorded in `events.jsonl`, and later records are written as usual.
     """
 
     def write(self, record: Record) -> None:
@@ -57,8 +57,8 @@ class Sink(Protocol):
 
 @runtime_checkable
 class RewindableSink(Sink, Protocol):
-    """A sink that can drop records: the run went back to a checkpoint, or is resumed from one, and makes the later ones
-    again."""
+    """A sink that can drop records: the run returned to a checkpoint, or resumes from one, and repeats the later
+    ones."""
 
     def rewind(self, env_steps: int) -> None:
         """Drops the records later than `env_steps`."""
@@ -79,8 +79,8 @@ def check_sinks(sinks: Sequence[Any]) -> None:
 class TensorBoard:
     """TensorBoard's event files.
 
-    tensorboardX's own writer has a thread behind a queue; where the disk is full the thread dies, the queue fills, and
-    the run hangs. So of tensorboardX only the messages are used.
+    Only the messages of tensorboardX are used. Its own writer has a thread behind a queue; if the disk is full, the
+    thread dies, the queue fills, and the run hangs.
     """
 
     def __init__(self, run_dir: Path, keep_until_env_steps: int | None):
@@ -159,9 +159,10 @@ class WandB:
 
 
 def _refuse_settings() -> None:
-    """W&B takes settings, and the server that it sends the user's key to, from the working directory.
+    """Refuses to use W&B in a run directory with W&B settings.
 
-    In a run directory, which may come from a stranger, only that stranger can have put them there.
+    W&B reads its settings, and the server that it sends the user's key to, from the working directory. Only the author
+    of a run directory can have put them there, and a run directory may be untrusted.
     """
     for found in ("wandb/settings", ".wandb"):
         run_dir = named_modules.run_directory_of(os.curdir) if os.path.lexists(found) else None

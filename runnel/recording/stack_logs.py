@@ -1,4 +1,4 @@
-"""What a stack of members keeps of each of them over time: `returns.jsonl` and `evaluations.jsonl`, a list in a line.
+"""`returns.jsonl` and `evaluations.jsonl` of a stack: the curves of all its members, a list per line.
 
 {"env_steps": 4096, "members": [0, 1, 2], "returns": [21.5, 19.0, null]}
 """
@@ -22,11 +22,11 @@ RETURNS, EVALUATIONS = "returns.jsonl", "evaluations.jsonl"
 MOST_BYTES: Final = 1 << 31
 EVERY_S: Final = 1.0
 LINES_AN_AGE: Final = 200
-"""A log that is t seconds old grows by a line every t / LINES_AN_AGE seconds: each has a number for every member."""
+"""The number of lines per age: a log that is t seconds old grows by a line every t / LINES_AN_AGE seconds."""
 
 
 class ReturnsLog:
-    """Appends the mean returns of all members: at most a line a second, ever fewer, and always the last."""
+    """Appends the mean returns of all members: at most a line a second, less often later, and always the last."""
 
     def __init__(self, directory: Path, keep_until_env_steps: int | None = None):
         """`keep_until_env_steps`: later lines are dropped: they will be made again."""
@@ -43,7 +43,7 @@ class ReturnsLog:
             self._flush(now)
 
     def _flush(self, now: float) -> None:
-        """A full disk does not end a run: the next line is tried again."""
+        """Writes a line; a full disk does not end a run, and the next line is written as usual."""
         with contextlib.suppress(OSError):
             self._file.write(self._pending)
         self._pending, self._written_at = b"", now
@@ -54,7 +54,7 @@ class ReturnsLog:
 
 
 def add_evaluation(directory: Path, found: Mapping[str, Any]) -> None:
-    """Appends an evaluation: its `env_steps` and `members`, and lists of what each of them reached."""
+    """Appends an evaluation: its `env_steps` and `members`, and lists of their results."""
     with as_user_error(directory / EVALUATIONS):
         file = AppendOnlyFile(directory / EVALUATIONS)
         try:
@@ -64,7 +64,7 @@ def add_evaluation(directory: Path, found: Mapping[str, Any]) -> None:
 
 
 def rewind(directory: Path, name: str, env_steps: int | None) -> None:
-    """Drops lines of later steps, and those that were cut short; all of them where `env_steps` is None."""
+    """Drops lines of later steps, and truncated ones; all of them if `env_steps` is None."""
     if run_directory.exists(directory, name):
         limit = -1 if env_steps is None else env_steps
         kept = [line for line in _lines(directory, name) if line["env_steps"] <= limit]
@@ -114,7 +114,7 @@ def _lines(directory: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _mean(value: Any) -> float | None:
-    """Of one number, or of the episodes of an evaluation."""
+    """A number, or the mean of an evaluation's episodes."""
     values = [x for x in (value if isinstance(value, list) else [value]) if _is_number(x)]
     return float(np.mean(values)) if values else None
 

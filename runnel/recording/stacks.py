@@ -1,7 +1,7 @@
-"""`stacks.json`: which of very many members share a stack.
+"""`stacks.json`: the division of very many members into stacks.
 
 A stack is a directory `stack-K` with one checkpoint of many members: arrays with a row for each, where a single run has
-one value, and plain numbers that all of them share. `member_checkpoints.py` takes one of them out.
+one value, and plain numbers that all of them share. `member_checkpoints.py` extracts one of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read(directory: Path | str, members: int) -> list[list[int]]:
 
 
 class StackCounters(NamedTuple):
-    """What a stack's checkpoint says of its members."""
+    """The members and counters in a stack's checkpoint."""
 
     members: list[int]  # the number of the member in each row
     rows: list[dict[str, Any]]  # its counters, as in the checkpoint of a single run
@@ -54,7 +54,7 @@ class StackCounters(NamedTuple):
 
     @classmethod
     def of(cls, counters: Mapping[str, Any]) -> StackCounters | None:
-        """None where no stack has written them."""
+        """Parses counters; None if no stack can have written them."""
         members, rows = counters.get("members"), counters.get("rows")
         if not isinstance(members, list) or not isinstance(rows, list) or len(members) != len(rows) or not rows:
             return None

@@ -1,4 +1,4 @@
-"""`sweep.json`: what a sweep was asked for. It is written once, before the first trial, and never changed."""
+"""`sweep.json`: the specification of a sweep. It is written once, before the first trial, and never changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_RUNGS: Final = 16
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """What a sweep was asked for, besides what its trials share."""
+    """The specification of a sweep, except for the settings that all its trials share."""
 
     space: Space
     sampler: str  # one of SAMPLERS
@@ -37,7 +37,7 @@ class SweepSpec:
     seed: int  # of the sampler
     seeds: tuple[int, ...]  # of each trial
     winner_seeds: tuple[int, ...]  # on which the best trial's settings are trained again
-    eta: int  # of so many batches the best are trained further
+    eta: int  # the best of this many batches are trained further
     rungs: tuple[int, ...]  # environment steps of each rung; a single one stops no trial
 
     def members_of(self, trial: int) -> range:
@@ -55,7 +55,7 @@ def write(directory: Path, spec: SweepSpec) -> None:
 
 
 def read_raw(directory: Path | str) -> dict[str, Any]:
-    """What the file says, without a look at its space: that needs the algorithm's class, which may be a stranger's."""
+    """The content of the file, with its space unchecked: that needs the algorithm's class, which may be untrusted."""
     path = Path(directory) / FILE
     found = read_wanted(directory, FILE, f"{directory} holds no sweep: there is no {FILE} in it")
     check_format(path, found)

@@ -21,7 +21,7 @@ from runnel.recording.sinks import Record
 
 
 class TrackioSink:
-    """A run at Trackio, whose steps are environment steps. A resumed run goes on in the same one."""
+    """A run at Trackio, whose steps are environment steps. A resumed run continues the same Trackio run."""
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any]):
         # Two directories may have one name. The hash of the path keeps their runs apart, and finds one that is resumed.
@@ -43,5 +43,5 @@ class TrackioSink:
 
 
 def _without_its_lines() -> contextlib.AbstractContextManager[Any]:
-    """Trackio prints how to look at it; the terminal is the run's."""
+    """Silences Trackio's printed instructions; the terminal belongs to the run."""
     return contextlib.redirect_stdout(io.StringIO())

@@ -1,4 +1,4 @@
-"""`usage.json`: how the workers and streams of a run in progress fare, and what holds it up, as of a moment ago."""
+"""`usage.json`: how busy the workers and streams of a run in progress are, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ EVERY_S: Final = 2.0
 
 
 class UsageFile:
-    """Replaces the file from time to time. A failure to write it is no matter: the next one follows."""
+    """Replaces the file periodically. A failure to write is ignored: the next one follows."""
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic):
         self._run_dir, self._clock, self._written_at = run_dir, clock, -math.inf
 
     def write(self, make: Callable[[], Mapping[str, Any]]) -> None:
-        """`make` is called where the file is due."""
+        """`make` is called if the file is due."""
         if self._clock() - self._written_at < EVERY_S:
             return
         self._written_at = self._clock()

@@ -46,6 +46,20 @@ class FragmentSetting:
     def learns(self) -> bool:
         return any(KINDS[kind].learns for kind in self.kinds)
 
+    @property
+    def acts(self) -> bool:
+        return "act" in self.kinds
+
+    @property
+    def feeds_one_learner(self) -> bool:
+        """Whether it makes values that several learners cannot share."""
+        return not self.learns and any(KINDS[kind].feeds_one_learner for kind in self.kinds)
+
+    @property
+    def computes_gradients(self) -> bool:
+        """Whether it computes gradients in a node of their own, which another node applies."""
+        return any(KINDS[kind].takes_samples and not KINDS[kind].learns for kind in self.kinds)
+
 
 @dataclass(frozen=True)
 class RunSetting:
@@ -69,11 +83,11 @@ class RunSetting:
     @property
     def exchanges(self) -> bool:
         """Whether environments ask other workers for every action."""
-        return any(fragment.steps_envs and "act" not in fragment.kinds for fragment in self.fragments)
+        return any(fragment.steps_envs and not fragment.acts for fragment in self.fragments)
 
     def flag(self, fragment: FragmentSetting) -> str | None:
         """The flag that says how many workers of a fragment there are."""
-        named = {"actors": fragment.steps_envs, "inference": "act" in fragment.kinds, "learners": fragment.learns}
+        named = {"actors": fragment.steps_envs, "inference": fragment.acts, "learners": fragment.learns}
         fits = [name for name, meant in named.items() if meant and self.flags.get(name) == fragment.replicas]
         return fits[0] if fits else None
 
@@ -88,8 +102,8 @@ class RunSetting:
         now = {**self.flags, **flags}
         actors, learners, inference = now.get("actors", 1), now.get("learners", 1), now.get("inference", 1)
         splits = now.get("env_splits", 1)
-        outside = any({"replay", "map"} & fragment.kinds and not fragment.learns for fragment in self.fragments)
-        gradients = any("gradient" in fragment.kinds and not fragment.learns for fragment in self.fragments)
+        outside = any(fragment.feeds_one_learner for fragment in self.fragments)
+        gradients = any(fragment.computes_gradients and not fragment.learns for fragment in self.fragments)
         return (
             min(now.values(), default=1) >= 1
             and self.envs % actors == 0
@@ -179,14 +193,14 @@ def _relieve(slowest: FragmentSetting, shares: Mapping[str, FragmentUsage], sett
         return more
     actors = next(fragment for fragment in setting.fragments if fragment.steps_envs)
     if slowest.steps_envs:
-        if setting.gpus and setting.free and "act" in slowest.kinds and "gradient" not in slowest.kinds:
+        if setting.gpus and setting.free and slowest.acts and not slowest.computes_gradients:
             return f"use --distribution decoupled --actors {actors.replicas}, which acts on the GPU"
         return _run_free(setting) or "use a machine with more CPUs"
     if not setting.free:
         return _run_free(setting) or ("use a GPU" if not setting.gpus else NOTHING)
     larger = f"use --envs {setting.envs * 2}, which makes every call larger"
     busy = shares[actors.name].busy
-    if not slowest.learns and "act" in slowest.kinds:  # with fewer players its calls would only be smaller
+    if not slowest.learns and slowest.acts:  # with fewer environments its calls would only be smaller
         return _traded(slowest, actors, busy, setting) or (larger if setting.gpus else "use a GPU")
     return _fewer_actors(actors, busy, setting) or (larger if setting.gpus else "use a GPU")
 

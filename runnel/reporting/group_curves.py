@@ -32,6 +32,9 @@ COARSEST: Final = 24
 MOST_NUMBERS: Final = 24_000
 """Of the bands of all metrics together, so that a report stays below 500 KB; the last metrics are left out."""
 
+MOST_CLOCKS: Final = 16
+"""Members whose times are read."""
+
 NOT_DRAWN: Final = frozenset({"env_steps", "iterations", "updates", "episodes", "wall_seconds", "curve"})
 """What only counts up is no metric of a curve."""
 
@@ -63,20 +66,52 @@ def bands(directory: Path, listed: Sequence[Member]) -> dict[str, list[dict[str,
         for place, (group, curves) in enumerate(zip(groups, read, strict=True)):
             points = [curve[metric] for curve in curves if metric in curve]
             if points:
-                settings = ", ".join(f"{name}={value}" for name, value in group[0].settings.items())
-                name = printable(settings)[:200] or "all members"
+                name = called(group[0])
                 counts = {"members": len(points), "colour": place}
                 found.setdefault(printable(metric), []).append({"name": name, **counts, **band(points, grid)})
     return found
 
 
-def merged(directory: Path, listed: Sequence[Member], metric: str) -> tuple[dict[str, Any], set[str]]:
-    """One band of all members by a metric, nothing where they have none; and the names of their metrics."""
+def clock(directory: Path, listed: Sequence[Member]) -> dict[str, list[float | None]] | None:
+    """After how many seconds members have taken how many steps: the median of some; None where they do not say."""
+    recorded = stacks.read(directory, len(listed))
+    inside = [stacks.name_of(k) for k in range(len(recorded))] or [member.directory for member in listed]
+    found = []
+    for name in inside[:MOST_CLOCKS]:
+        rows = [
+            (number(r.get("env_steps")), number(r.get("wall_seconds")))
+            for r in glance(directory, f"{name}/{METRICS}").records
+        ]
+        curve = _curves({"wall_seconds": rows})
+        found += curve.values()
+    if not found:
+        return None
+    grid = np.unique(np.concatenate([steps for steps, _ in found]))[:: max(1, sum(len(s) for s, _ in found) // GRID)]
+    times = [np.interp(grid, steps, seconds, left=np.nan, right=np.nan) for steps, seconds in found]
+    middle = np.nanmedian(np.stack(times), axis=0)
+    return {"steps": grid.tolist(), "seconds": list(map(five_digits, middle.tolist()))}
+
+
+def compared(
+    directory: Path, listed: Sequence[Member], metric: str
+) -> tuple[list[tuple[dict[str, Any], dict[str, str]]], set[str]]:
+    """By a metric: a band of each of the settings that members have, without points where none has the metric, and
+    these settings; and the names of all their metrics."""
     stacked = _stacked(directory, listed)
-    curves = [_of_member(directory, each, stacked) for each in listed[:MOST_IN_BAND]]
-    points = [found for curve in curves for name, found in curve.items() if printable(name) == metric]
-    names = {printable(name) for curve in curves for name in curve}
-    return (band(points, GRID) if points else {}), names
+    found: list[tuple[dict[str, Any], dict[str, str]]] = []
+    names: set[str] = set()
+    for group in by_settings(listed)[:MOST_BANDS]:
+        curves = [_of_member(directory, each, stacked) for each in group[:MOST_IN_BAND]]
+        names |= {printable(name) for curve in curves for name in curve}
+        points = [own for curve in curves for name, own in curve.items() if printable(name) == metric]
+        settings = {printable(str(name))[:80]: printable(str(v))[:80] for name, v in group[0].settings.items()}
+        found.append(({"name": called(group[0]), **(band(points, GRID) if points else {})}, settings))
+    return found, names
+
+
+def called(member: Member) -> str:
+    """The settings in which a member differs from others of its directory; empty where it differs in none."""
+    return printable(", ".join(f"{name}={value}" for name, value in member.settings.items()))[:200]
 
 
 def band(curves: Sequence[OrderedPoints], grid: int) -> dict[str, Any]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from runnel.errors import printable
 from runnel.recording import match_log, members_file, population_file, run_directory, sweep_file
 from runnel.recording.members_file import Member
-from runnel.reporting import group_curves
+from runnel.reporting import group_curves, group_progress
 from runnel.reporting.bands import by_settings
 from runnel.reporting.group_curves import MOST_BANDS, MOST_IN_BAND, MOST_LOG_BYTES
+from runnel.reporting.group_progress import MemberProgress
 from runnel.reporting.payoff_report import evenly_spaced, read_payoffs
+from runnel.reporting.run_facts import UNREADABLE
 from runnel.reporting.series import five_digits, spread
 
 MATCHES: Final = match_log.FILE
@@ -34,31 +37,65 @@ def kind(directory: Path) -> str:
     return "population" if population_file.is_population(directory) else "members"
 
 
-def add(add: Add, directory: Path, result: Mapping[str, Any]) -> None:
-    """Adds the parts of a directory of several runs to a view."""
+class GroupView(NamedTuple):
+    """What was found of a directory of several runs, beside its parts."""
+
+    listed: Sequence[Member]
+    now: Mapping[str, Any]  # what all members have reached; nothing where the result says it
+    steps_of_each: Any  # that every member is trained for; None of a sweep, whose trials may differ in it
+    of_member: str  # whose plan and workers stand for those of all; empty where no member has a plan
+    one: Mapping[str, Any]  # this member's status, result and newest metrics
+
+
+def add(add: Add, directory: Path, view: Mapping[str, Any], ended: bool = False) -> GroupView:
+    """Adds the parts of a directory of several runs to a view that has `kind`, `status`, `starts` and `result`."""
     listed: list[Member] = []
+    found: list[MemberProgress] = []
+    running = view["status"] == "running"
 
     def read() -> list[dict[str, Any]]:
         listed.extend(members_file.read(directory))
-        return members(listed, result)
+        has_result = not running and "runs" in view["result"]
+        found.extend([] if has_result else group_progress.standings(directory, listed[:MOST_MEMBERS], running, ended))
+        return members(listed, view["result"], found)
 
     add("members", None, read, [])
     add("notes", None, lambda: notes(listed), [])
     if not listed:
+        add("about", None, dict, {})
         add("bands", None, dict, {})
+        add("clock", None, lambda: None, None)
         add("lineage", None, lambda: None, None)
-        return
-    add("bands", group_curves.files(directory, listed), lambda: group_curves.bands(directory, listed), {})
+        return GroupView([], {}, None, "", {})
+    about = add("about", None, lambda: group_progress.about_all(directory, listed, view["kind"]), {})
+    files = group_curves.files(directory, listed)
+    add("bands", files, lambda: group_curves.bands(directory, listed), {})
+    add("clock", files, lambda: group_curves.clock(directory, listed), None)
     add("lineage", [population_file.FILE, population_file.LINEAGE], lambda: lineage(directory, len(listed)), None)
+    now = group_progress.now(found, len(listed), group_progress.seconds(found, view)) if found else {}
+    each, name, one = None, "", {}
+    with contextlib.suppress(*UNREADABLE):
+        each = None if view["kind"] == "sweep" else int(about["asked"][group_progress.EACH])
+    with contextlib.suppress(*UNREADABLE):
+        place = group_progress.shown(directory, listed, found)
+        if place is not None:
+            name = listed[place].directory
+            one = group_progress.of_one(directory / name, ended)
+    return GroupView(listed, now, each, name, one)
 
 
-def members(listed: Sequence[Member], result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each member with what the result of all says of it."""
+def members(
+    listed: Sequence[Member], result: Mapping[str, Any], standings: Sequence[MemberProgress]
+) -> list[dict[str, Any]]:
+    """Each member with what it has recorded itself, or, where nothing was read of it, what the result of all says."""
     runs = result.get("runs")
     ended = {run.get("directory"): run for run in runs if isinstance(run, dict)} if isinstance(runs, list) else {}
     found = []
-    for member in listed[:MOST_MEMBERS]:
+    for place, member in enumerate(listed[:MOST_MEMBERS]):
         run = ended.get(member.directory, {})
+        if place < len(standings):
+            own = standings[place]
+            run = {"status": own.status, "env_steps": own.env_steps, "return": own.value, "reason": own.reason}
         settings = {printable(str(name))[:80]: printable(str(value))[:80] for name, value in member.settings.items()}
         names = ("status", "env_steps", "return", "reason")
         found.append({
@@ -115,12 +152,17 @@ def payoffs(run_dir: Path) -> list[dict[str, Any]]:
     for report in read_payoffs(run_dir):
         players, opponents = (evenly_spaced(keys, MOST_PLAYERS) for keys in (report.players, report.opponents))
         scores = report.scores(players, opponents)
-        ratings = [report.ratings[key].rating for key in players]
+        ratings = [report.ratings[key] for key in players]
         found.append({
             "role": printable(report.role), "players": [printable(key)[:80] for key in players],
             "opponents": [printable(key)[:80] for key in opponents],
             "scores": [[five_digits(float(score)) for score in row] for row in scores],
             "games": report.games(players, opponents),
-            "ratings": [None if math.isnan(rating) else round(rating, 1) for rating in ratings],
+            "ratings": [_rounded(each.rating) for each in ratings],
+            "intervals": [[_rounded(each.low), _rounded(each.high)] for each in ratings],
         })  # fmt: skip
     return found
+
+
+def _rounded(rating: float) -> float | None:
+    return round(rating, 1) if math.isfinite(rating) else None

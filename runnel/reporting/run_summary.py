@@ -11,6 +11,7 @@ from typing import Any
 from runnel.errors import printable
 from runnel.ops.episodes import WINDOW
 from runnel.planning.placed import plural
+from runnel.reporting import report
 from runnel.reporting.bottleneck import label
 from runnel.reporting.number_words import duration, rate, short, times_each
 from runnel.reporting.status_lines import environment_metrics
@@ -104,6 +105,7 @@ def _to_go_on(result: Mapping[str, Any], run_dir: Path | str | None) -> Iterator
     if run_dir is None:
         return
     yield f"  run         {run_dir}"
+    yield from to_look_at(run_dir)
     again = "train again with another --run-dir, or remove this directory"
     if status == "interrupted" and not result.get("env_steps"):
         yield f"              stopped before its first update, so there is nothing to resume: {again}"
@@ -111,6 +113,14 @@ def _to_go_on(result: Mapping[str, Any], run_dir: Path | str | None) -> Iterator
         yield f"              there is no checkpoint to resume from: {again}"
     elif status == "interrupted":
         yield f"  resume by   runnel resume {shlex.quote(str(run_dir))}{result.get('resume_flags', '')}"
+
+
+def to_look_at(run_dir: Path | str) -> Iterator[str]:
+    """The report of a run or of several, where it was written, and the command that shows them in a browser."""
+    path = Path(run_dir, report.FILE)
+    if path.is_file():
+        yield f"  report      {path}"
+    yield f"  watch by    runnel dash {shlex.quote(str(run_dir))}"
 
 
 def members_summary(result: Mapping[str, Any], run_dir: Path | str) -> str:
@@ -139,7 +149,7 @@ def members_summary(result: Mapping[str, Any], run_dir: Path | str) -> str:
     for run in result["runs"]:
         if run.get("reason"):
             lines.append(f"  {run['directory']}   {run['reason']}")
-    lines.append(f"  runs        {run_dir}")
+    lines += [f"  runs        {run_dir}", *to_look_at(run_dir)]
     if ended < members:
         lines.append(f"  resume by   runnel resume {shlex.quote(str(run_dir))}")
     return printable("\n".join(lines))

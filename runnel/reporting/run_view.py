@@ -11,28 +11,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from runnel.errors import UserError, printable
 from runnel.planning.placed import PlanUsage
 from runnel.planning.svg import picture
-from runnel.recording import evaluation_log, events, members_file, provenance, run_directory, run_lock, usage_file
+from runnel.recording import evaluation_log, events, members_file, provenance, run_directory, sweep_file, usage_file
 from runnel.recording.files import one_line, read_json
+from runnel.recording.metrics import FILE as METRICS
 from runnel.reporting import group_view, plan_file
-from runnel.reporting.curves import configuration
+from runnel.reporting.run_facts import UNREADABLE, about, plain, result, status, text
 from runnel.reporting.series import Series, number, spread
-from runnel.reporting.train_again import CUT, again, first_command
+from runnel.reporting.train_again import again, again_together, first_command
 
 POINTS: Final = 400
 MOST_EVENTS: Final = 300
 MOST_EVALUATIONS: Final = 400
-MOST_WORKERS: Final = 512
 MOST_FILES: Final = 500
-LONGEST: Final = 2000
-"""Letters of a text."""
+MOST_WORKERS: Final = 512
 
 VIDEOS: Final = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 
@@ -64,22 +61,27 @@ def run_view(
     view["kind"] = group_view.kind(run_dir) if several else "run"
     parts.add("result", ["result.json"], lambda: result(run_dir), {})
     parts.add("status", None, lambda: status(run_dir, view["result"], ended), "unknown")
-    parts.add("about", ["config.json"], lambda: {} if several else about(run_dir), {})
+    if not several:
+        parts.add("about", ["config.json"], lambda: about(run_dir), {})
     parts.add("starts", [provenance.FILE], lambda: plain(provenance.read(run_dir)), [])
     parts.add("events", [events.FILE, events.OLDER], lambda: recent_events(run_dir), [])
     parts.add("logs", None, lambda: files(run_dir, "logs", (".log", "")), [])
     parts.add("videos", None, lambda: films(run_dir), [])
+    view["until"] = until(run_dir, view["status"])
     if several:
-        group_view.add(parts.add, run_dir, view["result"])
-        view["command"] = first_command(view["starts"], _steps_of_members(run_dir, view), several=True)
+        found = group_view.add(parts.add, run_dir, view, ended)
+        view["now"], view["of_member"] = found.now, found.of_member
+        view["winner"] = run_directory.exists(run_dir, f"{sweep_file.WINNER}/{members_file.FILE}")
+        _add_usage_and_plan(parts, run_dir / found.of_member, found.one)
+        view["command"] = first_command(view["starts"], found.steps_of_each, several=True)
+        view["again"] = again_together(run_dir.absolute(), found.listed, view["kind"])
         view["result"] = _without(view["result"], "runs")
         return view
     series = series or Series(run_dir)
     parts.add("curves", None, lambda: curves(series, points), {"steps": [], "columns": {}, "returns": []})
     view["now"] = {text(name): plain(value) for name, value in list(series.last.items())[:300] if name != "curve"}
-    parts.add("usage", None, lambda: usage(run_dir, view), {"workers": [], "streams": [], "bottleneck": None})
+    _add_usage_and_plan(parts, run_dir, view)
     view["result"] = _without(view["result"], "workers", "streams")
-    parts.add("plan", None, lambda: drawn(run_dir, view), None)
     parts.add("evaluations", [evaluation_log.FILE], lambda: evaluations(run_dir), [])
     parts.add("payoffs", [group_view.MATCHES], lambda: group_view.payoffs(run_dir), [])
     config = parts.add("config", ["config.json"], lambda: plain(read_json(run_dir, "config.json", 1 << 17), 12), None)
@@ -87,12 +89,6 @@ def run_view(
     view["command"] = first_command(view["starts"], steps) or again(run_dir.absolute())
     view["again"] = again(run_dir.absolute()) if isinstance(config, dict) else ""
     return view
-
-
-UNREADABLE: Final = (
-    OSError, UserError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
-)  # fmt: skip
-"""What reading a file may raise that no run has written."""
 
 
 class _Parts:
@@ -115,50 +111,25 @@ class _Parts:
         return found
 
 
-def _steps_of_members(run_dir: Path, view: Mapping[str, Any]) -> Any:
-    """What every member is trained for; nothing for a sweep, whose trials may differ in it."""
-    if view["kind"] == "sweep" or not view["members"]:
-        return None
-    with contextlib.suppress(*UNREADABLE):
-        return read_json(run_dir, f"{view['members'][0]['directory']}/config.json").get("steps")
-    return None
+def _add_usage_and_plan(parts: _Parts, run_dir: Path, one: Mapping[str, Any]) -> None:
+    """Workers, streams and plan of one run: `one` is its view, or of a member the status, result and newest metrics."""
+    empty = {"workers": [], "streams": [], "bottleneck": None}
+    found = parts.add("usage", None, lambda: usage(run_dir, one) if one else empty, empty)
+    parts.add("plan", None, lambda: drawn(run_dir, {**one, "usage": found}) if one else None, None)
 
 
 def _without(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in names}
 
 
-def result(run_dir: Path) -> dict[str, Any]:
-    found = read_json(run_dir, "result.json")
-    return plain(found) if isinstance(found, dict) else {}
-
-
-def status(run_dir: Path, result: Mapping[str, Any], ended: bool = False) -> str:
-    """`running`, how it ended, or `gone` where a process was killed before it could say."""
-    if not ended and not _surely_ended(run_dir) and run_lock.in_use(run_dir):
-        return "running"
-    found = result.get("status")
-    return found if found in ("finished", "interrupted", "failed") else "gone"
-
-
-def _surely_ended(run_dir: Path) -> bool:
-    """Whether nobody has taken the directory since its result was written: then its lock is left alone."""
-    with contextlib.suppress(OSError), run_directory.directory(run_dir) as here:
-        written, taken = (os.stat(name, dir_fd=here, follow_symlinks=False) for name in ("result.json", run_lock.FILE))
-        return written.st_mtime_ns > taken.st_mtime_ns and written.st_mtime + 60 < time.time()
-    return False
-
-
-def about(run_dir: Path) -> dict[str, Any]:
-    """What a run is of, with all settings in words."""
-    (algorithm, environment, distribution), settings, seed = configuration(run_dir)
-    config = read_json(run_dir, "config.json")
-    asked = {name: text(str(config[name])) for name in ("steps", "stop_at_return", "eval_every") if config.get(name)}
-    return {
-        "algorithm": text(algorithm), "environment": text(environment), "distribution": text(distribution),
-        "seed": text(seed.removeprefix("seed ")), "settings": dict(list(settings.items())[:300]), "asked": asked,
-        "steps": number(config.get("steps")), "version": text(str(config.get("runnel_version", ""))),
-    }  # fmt: skip
+def until(run_dir: Path, status: str) -> float | None:
+    """When a run ended, in seconds since 1970; without a result, when it last wrote its metrics."""
+    if status == "running":
+        return None
+    for name in ("result.json", METRICS):
+        with contextlib.suppress(OSError), run_directory.directory(run_dir) as here:
+            return os.stat(name, dir_fd=here, follow_symlinks=False).st_mtime
+    return None
 
 
 def curves(series: Series, points: int) -> dict[str, Any]:
@@ -230,7 +201,10 @@ def evaluations(run_dir: Path) -> list[dict[str, Any]]:
     """Evaluations without the returns of their episodes."""
     _check_size(run_dir, evaluation_log.FILE)
     found = evaluation_log.read_evaluations(run_dir)
-    names = ("env_steps", "mean_return", "std_return", "return_interval", "episodes", "mean_length", "score", "version")
+    names = (
+        "env_steps", "mean_return", "std_return", "return_interval", "episodes", "mean_length", "score", "version",
+        "group_returns",
+    )  # fmt: skip
     return [
         plain({name: found[i][name] for name in names if name in found[i]})
         for i in spread(len(found), MOST_EVALUATIONS)
@@ -261,23 +235,6 @@ def files(run_dir: Path, name: str, endings: Sequence[str]) -> list[str]:
 def films(run_dir: Path) -> list[str]:
     """Videos in a run directory, and in its `videos`."""
     return files(run_dir, "", tuple(VIDEOS)) + [f"videos/{each}" for each in files(run_dir, "videos", tuple(VIDEOS))]
-
-
-def plain(value: Any, depth: int = 6) -> Any:
-    """A value as the page takes it: texts that show what they hide, and nothing without bounds."""
-    if isinstance(value, dict):
-        return {text(str(k)): plain(v, depth - 1) for k, v in list(value.items())[:MOST_WORKERS]} if depth else "..."
-    if isinstance(value, list):
-        return [plain(each, depth - 1) for each in value[: 4 * MOST_WORKERS]] if depth else "..."
-    if isinstance(value, str):
-        return text(value)
-    if value is None or isinstance(value, bool):
-        return value
-    return number(value) if isinstance(value, float) or abs(value) > 2**53 else value
-
-
-def text(value: str) -> str:
-    return printable(value if len(value) <= LONGEST else f"{value[:LONGEST]} {CUT}")
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,9 @@ LONGEST_LINE: Final = 1 << 20
 MARK: Final = 64
 """So many bytes before the place where a look ended tell whether the file was rewritten meanwhile."""
 
+TAIL_BYTES: Final = 1 << 16
+"""Enough for the newest line."""
+
 SPOTS: Final = 32
 SPOT_BYTES: Final = 1 << 14
 SMALL: Final = 1 << 17
@@ -36,10 +40,14 @@ MetricsRecord = dict[str, Any]
 
 
 class Series:
-    """The metrics of one run: a row for each line, or for every second, fourth, ... once there are many."""
+    """The metrics of one run: a row for each line while there are few, later two rows for several lines.
+
+    The two rows have the first and the last of their steps, and of each metric the lowest and the highest value in the
+    order in which these came: a spike of a single line is never left out.
+    """
 
     def __init__(self, run_dir: Path, most_rows: int = MOST_ROWS):
-        self._run_dir, self._most = run_dir, most_rows
+        self._run_dir, self._most = run_dir, max(8, most_rows - most_rows % 4)  # see `_halve`
         self._reset()
 
     def _reset(self) -> None:
@@ -47,7 +55,7 @@ class Series:
         self.columns: dict[str, array[float]] = {}
         self.returns = Points(self._most)
         self.last: MetricsRecord = {}
-        self.seen, self._stride = 0, 1
+        self.seen, self._stride, self._filled = 0, 1, 0  # lines of two rows, and those of the newest rows
         self._offset, self._mark, self._file = 0, b"", (0, 0)
 
     def read(self, most_bytes: int = AT_ONCE) -> None:
@@ -88,48 +96,90 @@ class Series:
         self.last = record
         for point in points_between(record):
             self.returns.add(*point)
-        keep, self.seen = self.seen % self._stride == 0, self.seen + 1
-        if not keep:
-            return
-        self.steps.append(steps)
+        self.seen += 1
+        self._filled = self._filled % self._stride + 1
         for name, value in record.items():
-            known = self.columns.get(name)
-            value = number(value)
-            if known is None and value is not None and len(self.columns) < MOST_NAMES and len(name) <= LONGEST_NAME:
-                known = self.columns[name] = array("d", [math.nan] * (len(self.steps) - 1))
-            if known is not None:
-                known.append(math.nan if value is None else value)
-        for column in self.columns.values():
-            if len(column) < len(self.steps):
-                column.append(math.nan)
+            new = name not in self.columns and len(self.columns) < MOST_NAMES and len(name) <= LONGEST_NAME
+            if new and number(value) is not None:
+                self.columns[name] = array("d", [math.nan] * len(self.steps))
+        values = {name: math.nan if (value := number(record.get(name))) is None else value for name in self.columns}
+        if self._filled > 2:
+            self.steps[-1] = steps
+        else:
+            self.steps.append(steps)
+        for name, column in self.columns.items():
+            if self._filled > 2:
+                column[-2], column[-1] = _ends([column[-2], column[-1], values[name]])
+            elif self._filled == 2 and self._stride > 1:
+                column[-1:] = array("d", _ends([column[-1], values[name]]))
+            else:
+                column.append(values[name])
         if len(self.steps) > self._most:
-            self.steps, self._stride = self.steps[::2], 2 * self._stride
-            self.columns = {name: column[::2] for name, column in self.columns.items()}
+            self._halve()
+
+    def _halve(self) -> None:
+        """Makes two rows of each four. There are as many rows as these have, which 4 divides, and a newest one."""
+        whole = len(self.steps) - 1
+        self.steps = array("d", [self.steps[i] for at in range(0, whole, 4) for i in (at, at + 3)] + [self.steps[-1]])
+        for name, column in self.columns.items():
+            ends = [value for at in range(0, whole, 4) for value in _ends(column[at : at + 4])]
+            self.columns[name] = array("d", [*ends, column[-1]])
+        self._stride, self._filled = 4 if self._stride == 1 else 2 * self._stride, 1
 
     def json(self, most: int) -> dict[str, Any]:
-        """Columns of at most so many rows, the newest among them; None where a row has no number."""
-        places = spread(len(self.steps), most)
-        columns = {printable(name): [five_digits(column[i]) for i in places] for name, column in self.columns.items()}
-        columns = {name: column for name, column in columns.items() if any(value is not None for value in column)}
-        return {"steps": [self.steps[i] for i in places], "columns": columns, "returns": self.returns.json(most)}
+        """Columns of at most so many rows; None where a row has no number."""
+        groups = parts(len(self.steps), most // 2) if len(self.steps) > most else None
+        steps = [self.steps[i] for ends in groups for i in (ends[0], ends[1] - 1)] if groups else list(self.steps)
+        found = {}
+        for name, column in self.columns.items():
+            values = [value for low, high in groups for value in _ends(column[low:high])] if groups else column
+            rounded = list(map(five_digits, values))
+            if any(value is not None for value in rounded):
+                found[printable(name)] = rounded
+        return {"steps": steps, "columns": found, "returns": self.returns.json(most)}
+
+
+def parts(count: int, most: int) -> list[tuple[int, int]]:
+    """Places of `count` in at most so many parts of nearly the same size: where each begins and ends."""
+    most = max(1, min(most, count))
+    edges = [k * count // most for k in range(most + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """The lowest and the highest in their order; of a single number this one and NaN."""
+    known = [value for value in values if value == value]
+    if len(known) < 2:
+        return (known[0] if known else math.nan), math.nan
+    low, high = min(known), max(known)
+    return (low, high) if known.index(low) <= known.index(high) else (high, low)
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most so many of the points in their order: the first, the last, and the lowest and highest of each part."""
+    if len(points) <= most:
+        return list(points)
+    kept = {0, len(points) - 1}
+    for begin, end in parts(len(points), max(1, most // 2 - 1)):
+        kept.add(min(range(begin, end), key=lambda i: points[i][1]))
+        kept.add(max(range(begin, end), key=lambda i: points[i][1]))
+    return [points[i] for i in sorted(kept)]
 
 
 class Points:
-    """Steps and values, thinned out as they become many."""
+    """Steps and values, thinned out as they become many; the lowest and highest stay."""
 
     def __init__(self, most: int):
-        self._most, self._stride, self.seen = most, 1, 0
+        self._most = most
         self.found: list[tuple[float, float]] = []
 
     def add(self, steps: float, value: float) -> None:
-        if self.seen % self._stride == 0:
-            self.found.append((steps, value))
-        self.seen += 1
-        if len(self.found) > self._most:
-            self.found, self._stride = self.found[::2], 2 * self._stride
+        self.found.append((steps, value))
+        if len(self.found) >= 2 * self._most:
+            self.found = thinned(self.found, self._most)
 
     def json(self, most: int) -> list[list[float | None]]:
-        return [[self.found[i][0], five_digits(self.found[i][1])] for i in spread(len(self.found), most)]
+        return [[steps, five_digits(value)] for steps, value in thinned(self.found, most)]
 
 
 class Glance(NamedTuple):
@@ -155,6 +205,19 @@ def glance(run_dir: Path | str, name: str = FILE, spots: int = SPOTS) -> Glance:
     points = [point for record in found for point in points_between(record)]
     returns = [points[i] for i in spread(len(points), 2 * spots)]
     return Glance(found[-1] if found else {}, returns, [found[i] for i in spread(len(found), 2 * spots)])
+
+
+def newest(run_dir: Path | str, name: str = FILE, tail_bytes: int = TAIL_BYTES) -> MetricsRecord:
+    """The newest whole line of a file, of which only the end is read; nothing where there is none."""
+    try:
+        file = run_directory.open_to_read(run_dir, name, MOST_BYTES)
+    except FileNotFoundError:
+        return {}
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - tail_bytes))
+        lines = file.read(tail_bytes).split(b"\n")[:-1]
+    return next((record for line in reversed(lines) if (record := parsed(line)) is not None), {})
 
 
 def _at_spots(file: Any, size: int, spots: int) -> Iterator[MetricsRecord]:

@@ -13,6 +13,7 @@ from runnel.config.settings import default_text
 from runnel.errors import printable
 from runnel.recording.files import write_atomically
 from runnel.reporting.number_words import duration, short
+from runnel.reporting.run_summary import to_look_at
 
 SHOWN: Final = 10
 """Trials in the table."""
@@ -65,7 +66,7 @@ def sweep_summary(result: Mapping[str, Any], run_dir: Path | str) -> str:
     lines.append(f"  steps       {result.get('env_steps', 0):,} in {duration(result['wall_seconds'])}")
     if result.get("reason"):
         lines.append(f"  reason      {result['reason']}")
-    lines.append(f"  sweep       {run_dir}")
+    lines += [f"  sweep       {run_dir}", *to_look_at(run_dir)]
     quoted = shlex.quote(str(run_dir))
     if best is not None and result["status"] == "finished":
         lines.append(f"  train by    runnel train --config {quoted}/best.json")

@@ -1,1 +1,1 @@
-"""Interprets plans: what a worker does follows from the nodes of its fragment."""
+"""Interprets plans: the nodes of its fragment determine what a worker does."""

@@ -1,14 +1,14 @@
-"""The control protocol: what the supervisor of a run and its workers send each other.
+"""The control protocol: messages between the supervisor of a run and its workers.
 
 The supervisor sends commands, a worker sends reports. Each is a JSON object over the worker's control socket
-(`launch.control`); `Load` and `Saved` travel with arrays. A worker's life, seen from here:
+(`launch.control`); `Load` and `Saved` have arrays attached. A worker's life as a sequence of messages:
 
     supervisor:  Load                Go              Pause           Save           Go ...  Stop
     worker:            Status, Phase    ProgressReport      Paused          Saved
                                         EpisodesEnded
 
-After `Reset` a worker drops what it is doing, answers `ReadyToLoad` and waits for the next `Load`. Both ends are of the
-same version. Standard library only: environment workers import this.
+After `Reset` a worker drops its work, answers `ReadyToLoad` and waits for the next `Load`. Both ends have the same
+version. Standard library only: environment workers import this.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ PhaseName = Literal["starting", "compiling", "working"]
 
 @dataclass(frozen=True)
 class Load(JsonMessage):
-    """Begin from the arrays of a checkpoint that come with this, or from the beginning where there are none."""
+    """Asks to begin from the attached arrays of a checkpoint, or from the beginning if there are none."""
 
     rejoins: bool
-    """The worker replaces another in the midst of training: it continues from that one's journal instead."""
+    """Whether the worker replaces another during training: it then continues from that worker's journal."""
     suspect: bool
-    """The worker that it replaces crashed, maybe because of the environment's state or the actions in the journal."""
+    """Whether the replaced worker crashed, maybe because of the environment's state or the actions in the journal."""
 
 
 @dataclass(frozen=True)
 class Go(JsonMessage):
-    """Train on."""
+    """Asks to train."""
 
     until_env_steps: int
-    """Learners pause here."""
+    """The iteration at which learners pause."""
     target_return: float | None
-    """Learners pause when the mean return reaches this."""
+    """The mean return at which learners pause."""
 
 
 @dataclass(frozen=True)
 class Pause(JsonMessage):
-    """Pause between two unrolls or iterations, and report `Paused`."""
+    """Asks to pause between two unrolls or iterations, and to report `Paused`."""
 
     at_iteration: int = 0
-    """Not before this iteration. Learners in lockstep must pause at the same one, and asynchronous workers beside them
-    catch up with them."""
+    """The earliest iteration of the pause. Learners in lockstep must pause at the same one, and asynchronous workers
+    beside them catch up with them."""
 
 
 @dataclass(frozen=True)
 class Save(JsonMessage):
-    """Send this worker's part of a checkpoint. Only sent while the worker is paused."""
+    """Asks for this worker's part of a checkpoint. Only sent while the worker is paused."""
 
 
 @dataclass(frozen=True)
 class TakeSnapshot(JsonMessage):
-    """Send a `SnapshotTaken` of each group at the next boundary. Only sent to learners."""
+    """Asks for a `SnapshotTaken` of each group at the next boundary. Only sent to learners."""
 
 
 @dataclass(frozen=True)
 class Reset(JsonMessage):
-    """Drop what this worker is doing and wait for `Load`; the process and its environments stay."""
+    """Asks to drop the present work and wait for `Load`; the process and its environments stay."""
 
 
 @dataclass(frozen=True)
 class Stop(JsonMessage):
-    """End."""
+    """Asks the worker to end."""
 
 
 Command = Load | Go | Pause | Save | TakeSnapshot | Reset | Stop
@@ -83,23 +83,23 @@ Command = Load | Go | Pause | Save | TakeSnapshot | Reset | Stop
 
 @dataclass(frozen=True)
 class Phase(JsonMessage):
-    """The worker has entered a phase in the midst of work; `Status` says the same several times a second."""
+    """The worker has entered a phase; `Status` repeats the phase several times a second."""
 
     phase: PhaseName
 
 
 @dataclass(frozen=True)
 class Status(JsonMessage):
-    """What the worker does, and what it has waited for; all are sums since the phase began."""
+    """The activity of a worker and its waiting times, as sums since the phase began."""
 
     phase: PhaseName
     elapsed_s: float
     waited_s: dict[str, float]
-    """By cause."""
+    """Seconds by cause."""
     counts: dict[str, float]
     """Environment steps and updates; since the worker began."""
     waiting: tuple[str, float] | None = None
-    """The cause of the wait that goes on now, and how many seconds it has lasted."""
+    """The cause of the present wait, and its seconds so far."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,17 @@ class EpisodeWindow:
     """Sums over the newest episodes that a worker has seen end."""
 
     filled: int
-    """How many episodes; at most `ops.episodes.WINDOW`."""
+    """The number of episodes; at most `ops.episodes.WINDOW`."""
     length: float
     returns: dict[str, float]
-    """By group."""
+    """Sums of returns by group."""
     counts: dict[str, int]
     """By group: the episodes in which it played."""
 
 
 @dataclass(frozen=True)
 class StalenessSums:
-    """Staleness of all that was learnt from, in versions."""
+    """The staleness of all samples that were learnt from, in versions."""
 
     total: int
     count: int
@@ -126,7 +126,7 @@ class StalenessSums:
 
 @dataclass(frozen=True)
 class ProgressReport(JsonMessage):
-    """How far training has come (learners), and which episodes have ended (workers that count them).
+    """The progress of training (from learners), and the episodes that have ended (from workers that count them).
 
     Its fields are one list because they hold at one moment: a driver that had some of them without the others would
     count an update twice, or not at all.
@@ -135,36 +135,36 @@ class ProgressReport(JsonMessage):
     iterations: int
     env_steps: int
     rank: int
-    """Among learners that are one program. All report the same numbers; only those of rank 0 count."""
+    """The rank among learners that are one program. All report the same numbers; only those of rank 0 count."""
     target_reached: bool
     updates: int
     """Versions of all groups that this worker learns, since the run began."""
     updates_by_node: dict[str, int]
-    """Since the last report, like the next two."""
+    """By node; since the last report, like the next two."""
     out_sums: dict[str, dict[str, float]]
     """By learning node: sums of its outputs over its updates."""
     refused_updates: dict[str, int]
-    """By the first quantity that was not finite."""
+    """The number of refused updates by the first quantity that was not finite."""
     episodes: int
     """Since the worker began."""
     window: EpisodeWindow | None
     staleness: StalenessSums
     repeated: int
-    """Since the worker began: updates from unrolls that were learnt from before."""
+    """Updates, since the worker began, from unrolls that had been learnt from before."""
     dropped: int
-    """Since the worker began: batches of unrolls that a pause let go before they were learnt from as often as asked."""
+    """Batches of unrolls, since the worker began, that a pause released before they were reused as often as asked."""
 
 
 @dataclass(frozen=True)
 class EpisodesEnded(JsonMessage):
-    """What environments reported of the episodes that have ended since the worker's last message of this kind.
+    """Metrics of the episodes that have ended since the worker's last message of this kind.
 
-    It never has an episode that a replacement of the worker would play again: an unroll is reported once it has been
+    It never includes an episode that a replacement of the worker would repeat: an unroll is reported once it has been
     handed over.
     """
 
     sums: dict[str, tuple[float, int]]
-    """By metric: the sum over episodes, and of how many."""
+    """By metric: the sum over episodes, and the number of episodes."""
 
 
 @dataclass(frozen=True)
@@ -172,17 +172,17 @@ class Paused(JsonMessage):
     """The worker has paused."""
 
     iteration: int | None
-    """Of a worker that trains, unless it is a learner at the end of training; None of all others."""
+    """The iteration of a worker that trains, unless it is a learner at the end of training; otherwise None."""
 
 
 @dataclass(frozen=True)
 class Saved(JsonMessage):
-    """The worker's part of a checkpoint: the arrays that come with this."""
+    """The worker's part of a checkpoint: the attached arrays."""
 
 
 @dataclass(frozen=True)
 class SnapshotTaken(JsonMessage):
-    """One group's parameters, in the arrays that come with this."""
+    """One group's parameters, in the attached arrays."""
 
     group: str
     mark: int
@@ -198,7 +198,7 @@ class ReadyToLoad(JsonMessage):
 
 @dataclass(frozen=True)
 class Event(JsonMessage):
-    """Something for `events.jsonl`: an environment failed, or an episode was cut."""
+    """A line for `events.jsonl`: an environment failed, or an episode was truncated."""
 
     event: str
     details: dict[str, Any]
@@ -213,19 +213,19 @@ class Failed(JsonMessage):
     message: str
     traceback: str
     user: bool = False
-    """A mistake of the user's (`UserError`): the run ends with the message alone."""
+    """Whether the user can fix it (`UserError`): the run ends with the message alone."""
     final: bool = False
-    """An environment failed for good (`EnvironmentFailed`): to start again would not help."""
+    """Whether an environment failed for good (`EnvironmentFailed`): a restart would not help."""
 
 
 Report = Phase | Status | ProgressReport | EpisodesEnded | Paused | Saved | SnapshotTaken | ReadyToLoad | Event | Failed
 
 
 def parse_command(value: Mapping[str, Any]) -> Command:
-    """What a worker received; raises `MalformedMessage`."""
+    """Parses a command that a worker received; raises `MalformedMessage`."""
     return json_messages.parse(value, Command)
 
 
 def parse_report(value: Mapping[str, Any]) -> Report:
-    """What a supervisor received; raises `MalformedMessage`."""
+    """Parses a report that a supervisor received; raises `MalformedMessage`."""
     return json_messages.parse(value, Report)

@@ -1,4 +1,4 @@
-"""How busy workers and streams were: the records that programs and workers fill and reports read."""
+"""Records of how busy workers and streams were, which programs and workers fill and reports read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 CARRIES: Final = {"unroll": "unrolls", "request": "observations", "reply": "actions", "value": "values"}
-"""What a stream carries, by its kind."""
+"""The content of a stream, by its kind."""
 
 
 @dataclass(frozen=True)
 class WorkerUsage:
-    """How a worker fared."""
+    """The activity of one worker over a stretch of time."""
 
     name: str
     fragment: str
@@ -66,7 +66,7 @@ class StreamUsage:
 
 
 class FragmentUsage(NamedTuple):
-    """How the workers of a fragment fared, taken together."""
+    """The combined activity of a fragment's workers."""
 
     fragment: str
     replicas: int
@@ -77,13 +77,13 @@ class FragmentUsage(NamedTuple):
 
 @dataclass(frozen=True)
 class UsageReport:
-    """How workers and streams fared over a stretch of a run."""
+    """The activity of workers and streams over a stretch of a run."""
 
     workers: tuple[WorkerUsage, ...] = ()
     streams: tuple[StreamUsage, ...] = ()
 
     def shares(self) -> list[FragmentUsage]:
-        """By fragment, in order; those that have worked."""
+        """Usage by fragment, in order, of those that have worked."""
         fragments: dict[str, list[WorkerUsage]] = {}
         for worker in self.workers:
             if worker.busy is not None:
@@ -91,7 +91,7 @@ class UsageReport:
         return [_share(fragment, workers) for fragment, workers in fragments.items()]
 
     def metrics(self) -> dict[str, float]:
-        """As numbers of a record of metrics; a worker alone is always busy, which is not worth one."""
+        """The numbers for a record of metrics; none for a single worker, which is always busy."""
         if len(self.workers) < 2:
             return {}
         found = {f"busy/{share.fragment}": round(share.busy, 4) for share in self.shares()}
@@ -102,12 +102,12 @@ class UsageReport:
 
 
 def fragment_of(worker: Mapping[str, Any]) -> str:
-    """The fragment of a worker of result.json, where older runs call it a role."""
+    """The fragment of a worker in result.json; older runs call it a role."""
     return worker["fragment"] if "fragment" in worker else worker["role"]
 
 
 def single_process_usage(name: str, phases: Mapping[str, float]) -> UsageReport:
-    """Of a program that is one process: it never waits."""
+    """The usage of a program in one process, which never waits."""
     return UsageReport((WorkerUsage(name, name, busy=1.0, seconds=sum(phases.values()), phases=phases),))
 
 

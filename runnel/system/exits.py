@@ -1,7 +1,7 @@
-"""Keeps foreign code in this process, such as an environment's, from ending it as if all were well.
+"""Keeps other code in this process, such as an environment's, from ending the process with a status of success.
 
     with contained():
-        ...                     # sys.exit and os._exit in here fail
+        ...  # sys.exit and os._exit in here fail
 
 `sys.exit` raises SystemExit, which would end the process with a status of its choosing; `os._exit` ends it at once,
 without an error. A C library that calls `exit` or `_exit` itself cannot be stopped by this.
@@ -18,16 +18,16 @@ from typing import NoReturn
 from runnel.errors import RunFailed
 
 leave = os._exit
-"""Ends this process, also in a run: `os._exit` itself, as it was before anything took its place."""
+"""Ends this process, even within `contained`: the original `os._exit`."""
 
 
 class Exited(BaseException):
-    """`os._exit` was called. No SystemExit: a thread in which that is raised ends without a word."""
+    """`os._exit` was called. Not a SystemExit, which would end a thread without a message."""
 
 
 @contextlib.contextmanager
 def contained() -> Iterator[None]:
-    """What would end this process from within raises `RunFailed`; an environment that tries has failed."""
+    """Within this context, anything that would end this process raises `RunFailed` or fails its environment."""
     before, process, over = os._exit, os.getpid(), False
 
     def refuse(status: int) -> NoReturn:
@@ -48,7 +48,7 @@ def contained() -> Iterator[None]:
 
 
 def failure(problem: BaseException) -> RunFailed:
-    """The error of a run in which something was raised that is meant for a whole process."""
+    """The error of a run in which an exception was raised that is meant to end a process."""
     what = traceback.format_exception_only(problem)[-1].strip()
     text = "".join(traceback.format_exception(problem)).rstrip()
     return RunFailed(f"code that the run called tried to end this process ({what}):\n{text}")

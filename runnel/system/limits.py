@@ -1,4 +1,4 @@
-"""What a run needs of this machine, checked before anything starts: file descriptors and memory."""
+"""Checks file descriptors and memory before a run starts."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from runnel.system.platform import memory_bytes
 
 MEMINFO: Final = Path("/proc/meminfo")
 CGROUP: Final = Path("/sys/fs/cgroup")
-"""Where a container sees its own limits."""
+"""The directory of a container's own limits."""
 CGROUP_FILES: Final = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Of both versions: the limit, what is used, and of that the pages of files that the kernel gives back."""
+"""For cgroups v2 and v1: the limit, the usage, and the part of it that is reclaimable pages of files."""
 
 LEAST = 32
-"""Every command imports libraries, and reads or writes a file or two."""
+"""The descriptors of every command, which imports libraries, and reads or writes a few files."""
 
 RUN = 64
-"""A run of one process: JAX, environments, metrics and, for a moment, the many files of a checkpoint."""
+"""The descriptors of a run of one process: JAX, environments, metrics and, for a moment, the many files of a
+checkpoint."""
 
 WORKER = 6
-"""Each worker: its bell, its journal, its process and the line to it."""
+"""The descriptors of each worker: its bell, its journal, its process and its connection."""
 
 
 def check_descriptors(needed: int) -> None:
-    """Refuses to start where fewer files can be opened; a limit that this process may raise itself is raised."""
+    """Refuses to start if too few files can be opened; raises the limit if this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -39,14 +40,14 @@ def check_descriptors(needed: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
         return
     raise UserError(
-        f"found a limit of {hard} file descriptors, wanted {needed} or more; raise it with `ulimit -n {needed}`, "
+        f"found a limit of {hard} file descriptors, expected {needed} or more; raise it with `ulimit -n {needed}`, "
         "or use fewer workers",
         page="command-line#doctor",
     )
 
 
 def check_memory(needed_bytes: int, on_cpus: bool) -> None:
-    """Refuses a run whose arrays no memory of this machine could hold. A GPU may have more than the machine itself."""
+    """Refuses a run whose arrays exceed the memory of this machine, or of a GPU, which may have more."""
     have = memory_bytes()
     if needed_bytes > (have if on_cpus else 2 * have):
         raise UserError(
@@ -58,7 +59,7 @@ def check_memory(needed_bytes: int, on_cpus: bool) -> None:
 
 
 def free_memory(device: Any) -> float:
-    """Bytes that a device of JAX has left; of a CPU, those that this machine has, or all where that is unknown."""
+    """The free bytes of a device of JAX; for a CPU, those of this machine, or all of them if that is unknown."""
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
@@ -70,7 +71,7 @@ def free_memory(device: Any) -> float:
 
 
 def _free_in_container() -> float:
-    """Bytes up to the limit of this process's control group, such as that of a container; infinity without one."""
+    """The free bytes of this process's control group, such as that of a container; infinity without one."""
     free = math.inf
     for limit, used, files in CGROUP_FILES:
         with contextlib.suppress(OSError, ValueError):  # "max", or control groups of the other version

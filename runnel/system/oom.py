@@ -1,4 +1,4 @@
-"""How many processes the kernel has killed for want of memory: a killed process cannot report it itself."""
+"""Counts the processes that the kernel has killed because memory ran out: a killed process cannot report it itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def oom_kills(root: Path | str = "/") -> int | None:
-    """How many processes were killed so far, among those that share this one's memory limit; None where it is unknown.
+    """The number of OOM kills so far among the processes that share this one's memory limit; None if it is unknown.
 
     Compared before and after a worker's end by signal 9, it shows whether memory may have been the reason.
     """
@@ -25,7 +25,7 @@ def oom_kills(root: Path | str = "/") -> int | None:
 
 
 def _group(root: Path) -> str:
-    """This process's group of version 2, relative to where groups are mounted."""
+    """This process's control group (version 2), relative to the mount point."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, however that ends."""
+"""Ends a process when the one that started it ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 
 LOOK_S: Final = 1.0
-"""How often the parent is looked at where the kernel does not report its end."""
+"""The interval in seconds at which the parent is checked if the kernel does not report its end."""
 
 
 def end_with(parent: int) -> None:
-    """Ends this process, now or later, when `parent` is not its parent any more."""
+    """Ends this process, now or later, when `parent` is no longer its parent."""
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except AttributeError:  # not Linux
@@ -29,7 +29,7 @@ def end_with(parent: int) -> None:
 
 
 def prctl(option: int, value: Any) -> None:
-    """The call of Linux. Raises AttributeError on a system without it."""
+    """Linux's `prctl`. Raises AttributeError on a system without it."""
     call = ctypes.CDLL(None, use_errno=True).prctl
     zero = ctypes.c_ulong(0)
     value = ctypes.c_ulong(value) if isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""What this operating system has. Linux has all that Runnel uses; others, such as macOS, what one process needs."""
+"""Wraps calls that depend on the operating system. Linux supports all of Runnel; others, such as macOS, one process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WORKERS_USE: Final = (
     ("signal", "pidfd_send_signal"),
     ("socket", "MSG_CMSG_CLOEXEC"),  # descriptors that are sent to workers
 )
-"""Calls of Linux that worker processes are made of, and that nothing else may use."""
+"""Linux calls that only worker processes use."""
 
 
 def check_worker_processes(what: str, instead: str, keywords: tuple[str, ...] = ()) -> None:
-    """Refuses what needs worker processes on a system that lacks what they are made of."""
+    """Refuses to start worker processes on a system that lacks a call that they need."""
     lacking = _lacking()
     if lacking:
         here = {"darwin": "macOS"}.get(sys.platform, sys.platform)
@@ -35,25 +35,25 @@ def check_worker_processes(what: str, instead: str, keywords: tuple[str, ...] = 
 
 
 def has_worker_processes() -> bool:
-    """Whether this system has what worker processes are made of."""
+    """Whether this system supports worker processes."""
     return not _lacking()
 
 
 def _lacking() -> str:
-    """The first of those calls that this system does not have."""
+    """The first of those calls that this system lacks."""
     has = {module: importlib.import_module(module) for module, _ in WORKERS_USE}
     return next((name for module, name in WORKERS_USE if not hasattr(has[module], name)), "")
 
 
 def cpus() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_bytes() -> float:
-    """The memory of this machine; infinity where the system does not say."""
+    """The memory of this machine; infinity if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -61,7 +61,7 @@ def memory_bytes() -> float:
 
 
 def open_descriptors() -> int:
-    """How many files this process has open now."""
+    """The number of files that this process has open."""
     for own in ("/proc/self/fd", "/dev/fd"):  # of Linux, and of other systems
         if os.path.isdir(own):
             return len(os.listdir(own))
@@ -78,7 +78,7 @@ def directory_of(fd: int) -> Path | None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process of this number, whoever owns it."""
+    """Whether a process with this number exists, of any user."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

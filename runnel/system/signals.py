@@ -1,9 +1,9 @@
-"""How a run is asked to stop: the first signal asks for a clean end, the second for one at once.
+"""Handles the signals that stop a run: the first requests a clean end, the second an immediate one.
 
-    with Stopping(ask, last_word) as stopping:
-        ...                     # `ask` is called at the first; at the second, Interrupted is raised here
+    with StopRequest(ask, last_word) as stopping:
+        ...  # `ask` is called at the first; at the second, Interrupted is raised here
 
-Ctrl-C, SIGTERM and the end of the terminal all mean the same.
+Ctrl-C, SIGTERM and the end of the terminal are treated alike.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from runnel.system.exits import leave
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 TOGETHER_S: Final = 0.1
-"""Signals so close to each other are one wish: `timeout` and others send each of theirs twice."""
+"""Signals within this interval count as one: `timeout` and others send each of theirs twice."""
 
 AT_ONCE_S: Final = 10.0
-"""How long an immediate end may take. Then the process exits, even if its main thread is stuck."""
+"""The seconds that an immediate end may take. Then the process exits, even if its main thread is stuck."""
 
 LOOK_S: Final = 0.25
-"""How often a run is looked at from another thread."""
+"""The interval in seconds at which another thread checks the run."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The second signal has come."""
+    """A second signal was received."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
         self.status = 128 + number
-        """What the process should exit with, as shells have it."""
+        """The exit status of the process, by the convention of shells."""
 
 
 class Stuck(KeyboardInterrupt):
-    """The main thread has not come back from what it called; raised there, in the midst of it."""
+    """The main thread has not returned from a call; raised in that thread, within the call."""
 
 
 class StopRequest(contextlib.AbstractContextManager["StopRequest"]):
-    """Sees to the signals that ask a run to stop, in the main thread; elsewhere they are others' to handle.
+    """Handles the signals that ask a run to stop, in the main thread; in other threads it leaves signals alone.
 
-    Python calls a handler only when the main thread comes back to it, which code that hangs never does. So a thread
-    counts the signals too, looks at the run from time to time, and has the last word.
+    Python calls a handler only when the main thread runs Python code, which code that hangs never does. So a second
+    thread also counts the signals, checks the run periodically, and ends the process if necessary.
     """
 
     def __init__(self, ask: Callable[[int], None], last_word: Callable[[str], None] = lambda reason: None):
@@ -58,7 +58,7 @@ class StopRequest(contextlib.AbstractContextManager["StopRequest"]):
         self.look: Callable[[], None] = lambda: None
         """Called in the other thread, several times a second."""
         self.asked = ""
-        """The first signal, also where the main thread is stuck and has not heard of it."""
+        """The first signal, even if the main thread is stuck and has not handled it."""
         self._first_at: float | None = None
         self._raised = False
         self._stuck: Stuck | None = None  # to be raised in the main thread
@@ -95,10 +95,8 @@ class StopRequest(contextlib.AbstractContextManager["StopRequest"]):
         os.close(self._read)
 
     def interrupt(self, reason: str, within_s: float = AT_ONCE_S) -> None:
-        """Raises `Stuck` in the main thread; ends the process, with status 1, where that does not end it in time.
-
-        Called by `look`.
-        """
+        """Raises `Stuck` in the main thread; exits with status 1 if that does not end the process in time. Called by
+        `look`."""
         self._stuck = Stuck(reason)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # which also ends what it sleeps in
         self._end(reason, 1, within_s)
@@ -136,7 +134,7 @@ class StopRequest(contextlib.AbstractContextManager["StopRequest"]):
                     return self._end(f"{signal.Signals(number).name} twice; stuck", 128 + number, AT_ONCE_S)
 
     def _end(self, reason: str, status: int, within_s: float) -> None:
-        """Ends the process where its main thread does not."""
+        """Exits if the main thread does not end the process."""
         if not self._over.wait(within_s):
             with contextlib.suppress(Exception):
                 self._last_word(reason)

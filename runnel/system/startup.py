@@ -1,7 +1,7 @@
-"""Shows what a run does while it starts, where that takes seconds.
+"""Shows the phase of a run that is starting, if it takes seconds.
 
-`starting` is entered by the command line and by `train`, whichever comes first; code that may take long says so with
-`phase`. The first update ends it. No JAX is imported here: importing it is the first thing that takes long.
+`starting` is entered by the command line and by `train`, whichever runs first; code that may take long reports it with
+`phase`. The first update ends it. No JAX is imported here: importing it is the first phase.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 EVERY_S = 4.0
-"""After so long without a line, the present phase is printed."""
+"""The seconds without output after which the present phase is printed."""
 
 
 class Startup:
-    """Prints the present phase whenever nothing was printed for a while, from a thread, until it is ended."""
+    """Prints the present phase, from a thread, whenever nothing was printed for a while."""
 
     def __init__(self, say: Callable[[str], None], text: str, every_s: float):
         self.say = say
@@ -32,7 +32,7 @@ class Startup:
         self._thread.start()
 
     def end(self) -> None:
-        """Nothing is printed from here on."""
+        """Stops printing."""
         self._over.set()
         self._thread.join(1.0)  # it takes longer only where its output is not read
 
@@ -53,9 +53,9 @@ _PRESENT: contextvars.ContextVar[Startup | None] = contextvars.ContextVar("start
 def starting(
     quiet: bool = False, stream: TextIO | None = None, first: str = "starting", line: str = ""
 ) -> Iterator[None]:
-    """Around what may be long in starting; inside another, that one prints. To stdout, or to `stream`.
+    """Shows phases within this context; inside another, the outer one prints.
 
-    `first`: the first phase. `line`: what is printed at once.
+    To stdout, or to `stream`. `first`: the first phase. `line`: a line that is printed at once.
     """
     if quiet or _PRESENT.get() is not None:
         yield
@@ -77,7 +77,7 @@ def starting(
 
 
 def phase(text: str | Callable[[], str]) -> None:
-    """What is being done now, in a few words: `compiling`. A function is asked when shown, from another thread."""
+    """Sets the present phase in a few words: `compiling`. A function is called when shown, from another thread."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.text = text
@@ -85,7 +85,7 @@ def phase(text: str | Callable[[], str]) -> None:
 
 @contextlib.contextmanager
 def during(text: str) -> Iterator[None]:
-    """Around what is one phase for the user, whatever phases it has itself."""
+    """Shows one phase within this context, regardless of inner phases."""
     startup = _PRESENT.get()
     if startup is None:
         yield
@@ -99,21 +99,21 @@ def during(text: str) -> Iterator[None]:
 
 
 def through(say: Callable[[str], None]) -> None:
-    """From here on, `say` prints: the live view, which has the screen."""
+    """Prints phases with `say` from here on: the live view takes over the screen."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.say = say
 
 
 def shown() -> None:
-    """A line was printed by others."""
+    """Records that other code has printed a line."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.shown_at = time.monotonic()
 
 
 def end() -> None:
-    """The first update has come, or a signal that ends the run."""
+    """Ends the display: the first update is done, or a signal ends the run."""
     startup = _PRESENT.get()
     if startup is not None:
         startup.end()

@@ -1,6 +1,6 @@
-"""Where a thread stands: whether JAX compiles for it, and in which line of whose code it is.
+"""Locates a thread: whether it is in JAX's compiler, and the innermost line of the user's code.
 
-Frames of this process and the text that `faulthandler` writes of another process are read alike.
+Frames of this process and the text that `faulthandler` writes for another process are read alike.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ COMPILER: Final = {
     "jax/_src/interpreters/mlir.py": "lower_",
     "jax/_src/interpreters/partial_eval.py": "trace_to_",
 }
-"""What JAX calls while it traces, lowers and compiles: by file, how the function's name begins."""
+"""Functions by which JAX traces, lowers and compiles: by file, the prefix of the function's name."""
 
 DEVICE: Final = "jax/_src/"
-"""A thread in these files that does not compile waits for a device, or for other processes of one program."""
+"""Files of JAX in which a thread that does not compile waits for a device, or for other processes of one program."""
 
 _OURS: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = re.compile(r"[/\\](python\d+\.\d+|site-packages|dist-packages)[/\\]|^<")
@@ -41,7 +41,7 @@ class Frame(NamedTuple):
 
 
 def main_thread() -> list[Frame]:
-    """Where this process's main thread stands, the innermost call first."""
+    """The stack of this process's main thread, the innermost call first."""
     return of(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
@@ -55,7 +55,7 @@ def of(frame: FrameType | None) -> list[Frame]:
 
 
 def read(text: str) -> list[Frame]:
-    """The main thread of what `faulthandler` wrote: it lists threads from the newest to the oldest."""
+    """The main thread's stack in the output of `faulthandler`, which lists threads from the newest to the oldest."""
     last = re.split(r"^(?:Current thread|Thread) 0x", text, flags=re.MULTILINE)[-1]
     matches = map(_LINE.match, last.splitlines())
     return [Frame(match[1], int(match[2]), match[3]) for match in matches if match]
@@ -75,7 +75,7 @@ def waits_for_device(stack: Sequence[Frame]) -> bool:
 
 
 def place(stack: Sequence[Frame]) -> Frame | None:
-    """Where a thread hangs: its innermost call in the user's own code, or else the innermost of all."""
+    """The frame in which a thread hangs: its innermost call in the user's own code, otherwise its innermost call."""
     return own(stack) or (stack[0] if stack else None)
 
 

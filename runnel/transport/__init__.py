@@ -1,1 +1,1 @@
-"""How lists of arrays move between workers: in one process, through shared memory, and between hosts over TCP."""
+"""Moves lists of arrays between workers: in one process, through shared memory, and between hosts over TCP."""

@@ -1,8 +1,8 @@
-"""Which connections a listening socket keeps: those of known keys, and a few others at a time.
+"""Decides which connections a listening socket keeps: those of known keys, and a few others at a time.
 
 Any process can open a connection and send nothing. ZeroMQ closes it after a while; until then it holds a descriptor,
-and a process that has none left cannot write a checkpoint. So a thread watches each connection from its acceptance on:
-beyond `MOST_WAITING` without a handshake, the oldest of the address that has most of them is closed. The same thread
+and a process without descriptors cannot write a checkpoint. So a thread watches each connection from its acceptance on:
+beyond `MOST_WAITING` without a handshake, it closes the oldest of the address that has most of them. The same thread
 checks keys (ZAP), so that a machine can join while the socket's owner is busy.
 """
 
@@ -25,13 +25,14 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 MOST_WAITING = 128
-"""How many connections may be without a handshake at a time; fewer where descriptors are short."""
+"""The largest number of connections without a handshake at a time; fewer if descriptors are short."""
 
 MOST_ADDRESSES = 16
-"""How many addresses rejected connections are counted by; further ones are `others`."""
+"""The number of addresses by which rejected connections are counted; further ones are `others`."""
 
 MOST_EARLY = 64
-"""How many unknown keys are remembered: a machine's agent may connect before its key has arrived by another way."""
+"""The number of unknown keys that are remembered: a machine's agent may connect before its key has arrived by another
+way."""
 
 NO_HANDSHAKE, UNKNOWN_KEY = "no handshake", "unknown key"
 
@@ -52,7 +53,7 @@ class Rejected:
     addresses: Counter[str] = field(default_factory=Counter)
 
     def add(self, reason: str, address: str) -> str:
-        """The address under which it was counted."""
+        """Counts a rejection, and returns the address that it was counted by."""
         self.reasons[reason] += 1
         known = address in self.addresses or len(self.addresses) < MOST_ADDRESSES
         counted = (address or "unknown") if known else "others"
@@ -60,7 +61,7 @@ class Rejected:
         return counted
 
     def forgive(self, reason: str, addresses: Counter[str]) -> None:
-        """What was counted too early."""
+        """Takes back rejections that were counted too early."""
         self.reasons -= Counter({reason: addresses.total()})
         self.addresses -= addresses
 
@@ -83,7 +84,7 @@ class Admission:
         self._handshake_s = handshake_s
         self._waiting: dict[int, _Waiting] = {}  # by descriptor
         self._shut: dict[int, _Waiting] = {}  # those that were closed for others, until ZeroMQ says that they are
-        self._early: dict[str, Counter[str]] = {}  # by key that was refused: the addresses it came from
+        self._early: dict[str, Counter[str]] = {}  # by key that was refused: its addresses
         self._refused: Counter[str] = Counter()  # by address: keys refused, whose connections have yet to end
         self._made = 0  # handshakes of connections that wait; ZeroMQ does not say of which
         self._failed = False  # whether a handshake has just failed: the next event says which
@@ -101,7 +102,7 @@ class Admission:
         self._thread.start()
 
     def admit(self, name: str, public: str) -> None:
-        """Connections of this key are no longer rejected; earlier ones no longer count as rejected."""
+        """Accepts connections of this key; earlier ones no longer count as rejected."""
         with self._lock:
             self._names[public] = name
             self.rejected.forgive(UNKNOWN_KEY, self._early.pop(public, Counter()))
@@ -112,16 +113,16 @@ class Admission:
                 del self._names[public]
 
     def name(self, public: str) -> str | None:
-        """Whose key it is."""
+        """The owner of a key."""
         return self._names.get(public)
 
     def settled(self, fd: int) -> None:
-        """A connection has sent a message, so it has made its handshake."""
+        """Records that a connection has sent a message, and so has completed its handshake."""
         with self._lock:
             self._forget(fd)
 
     def close(self) -> None:
-        """After the socket's monitor was disabled, which ends the thread."""
+        """Ends, after the socket's monitor was disabled, which ends the thread."""
         if self._thread is not None:
             self._thread.join()
         os.close(self._spare)
@@ -142,7 +143,7 @@ class Admission:
                 return
 
     def _answer(self) -> None:
-        """Whether the key of a connection that is being made is known."""
+        """Whether the key of a new connection is known."""
         version, request, _domain, address, _identity, mechanism, *credentials = self._zap.recv_multipart()
         public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and len(credentials[0]) == 32 else ""
         with self._lock:
@@ -159,7 +160,7 @@ class Admission:
             self._early.setdefault(public, Counter())[counted] += 1
 
     def _note(self, event: Mapping[str, Any]) -> bool:
-        """Whether there are more events to come."""
+        """Handles one event; returns whether there may be more."""
         kind, fd, now = event["event"], event["value"], monotonic()
         with self._lock:
             if kind == zmq.Event.ACCEPTED:
@@ -180,7 +181,7 @@ class Admission:
         return kind != zmq.Event.MONITOR_STOPPED
 
     def _reject(self, address: str) -> None:
-        """A connection has ended without a handshake; one whose key was refused is counted already."""
+        """Records a connection that ended without a handshake; one whose key was refused is counted already."""
         refused = address or next(iter(+self._refused), "")  # one that has ended too soon to be asked has none
         if self._refused[refused] > 0:
             self._refused[refused] -= 1
@@ -188,12 +189,13 @@ class Admission:
             self.rejected.add(NO_HANDSHAKE, address)
 
     def _forget(self, fd: int) -> None:
-        """A connection that has made its handshake."""
+        """Records a connection that has completed its handshake."""
         if self._waiting.pop(fd, None) is not None:
             self._made = max(0, self._made - 1)
 
     def _close_one(self, now: float) -> None:
-        """Closes the oldest of the address that has most; those past the time for a handshake have made it."""
+        """Closes the oldest connection of the address with most; those past the handshake's time limit have completed
+        it."""
         for fd in [fd for fd, each in self._waiting.items() if now > each.since + self._handshake_s + 1.0]:
             self._forget(fd)
         if len(self._waiting) <= self.most:
@@ -211,7 +213,7 @@ class Admission:
 
 
 def monitor(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
-    """Where the `events` of a socket are received."""
+    """A socket that receives the `events` of another."""
     address = f"inproc://monitor-{next(_monitors)}"
     socket.monitor(address, events)
     end = socket.context.socket(zmq.PAIR)
@@ -221,7 +223,7 @@ def monitor(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
 
 
 def _peer(fd: int) -> tuple[Any, ...]:
-    """The address and port at the other end of a connection; empty where it is none any more."""
+    """The address and port of a connection's other end; empty if it has been closed."""
     try:
         end = sockets.socket(fileno=fd)
     except OSError:

@@ -1,4 +1,4 @@
-"""A bell: how a worker with many streams sleeps until any of them has something for it."""
+"""A bell, on which a worker with many streams sleeps until any of them is ready."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SPIN_S = 50e-6
-"""How long a wait polls before it sleeps: longer than a wake-up costs, and short enough not to waste a core."""
+"""The seconds for which a wait polls before it sleeps: longer than a wake-up costs, and short enough not to waste a
+core."""
 
 NAP_S = 0.02
 """The longest sleep between two checks: a peer killed between its last commit and its ring must not stall a reader."""
 
 
 class Bell(ABC):
-    """One per worker. Peers ring it after making something that the worker may wait for; only its owner waits on it."""
+    """One per worker. Peers ring it after producing something that the worker may wait for; only its owner waits on
+    it."""
 
     spin_s: float
 
     @abstractmethod
     def ring(self) -> None:
-        """Wakes the owner if it sleeps. What was stored before is seen by the check that follows."""
+        """Wakes the owner if it sleeps. Its next check sees everything stored before the ring."""
 
     def wait(self, ready: Callable[[], T | None], timeout_s: float) -> T | None:
         """Calls `ready` until it returns something other than None, and returns that; None after `timeout_s`."""
@@ -57,15 +59,15 @@ class Bell(ABC):
 
     @abstractmethod
     def beat(self) -> None:
-        """A heartbeat: the owner is alive and makes progress. Costs next to nothing."""
+        """Sends a heartbeat: the owner is alive and makes progress. Costs almost nothing."""
 
     @abstractmethod
     def beats(self) -> int:
-        """How many heartbeats the owner has sent."""
+        """The number of heartbeats that the owner has sent."""
 
     @abstractmethod
     def beat_at(self, steps: int) -> None:
-        """A heartbeat that also publishes how many steps the owner has taken in all."""
+        """Sends a heartbeat with the total number of steps that the owner has taken."""
 
     @abstractmethod
     def steps(self) -> int:
@@ -81,7 +83,7 @@ class Bell(ABC):
 
     @abstractmethod
     def nap(self, timeout_s: float) -> bool:
-        """Sleeps until a ring that came after the announcement, or for `timeout_s`; returns whether it was rung."""
+        """Sleeps until the next ring since the announcement, or for `timeout_s`; returns whether it was rung."""
 
     @abstractmethod
     def awake(self) -> None:

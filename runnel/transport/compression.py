@@ -1,4 +1,4 @@
-"""Whether a stream's messages are compressed on their way: only where that was measured to bring them there earlier."""
+"""Compresses a stream's messages on their way, where measurements show that they arrive earlier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMALL_BYTES = 4 * 1024
 """Messages smaller than this are sent as they are."""
 
 TRIALS, TRIAL_EVERY = (0, 1, 2, 10, 100), 1000
-"""These messages are tried, and then one in so many: the rate of the wire is not known at first, and things change."""
+"""The numbers of the messages that are tried first, and the interval of later trials: the wire's rate changes."""
 
 
 def _lz4() -> Any:
@@ -23,18 +23,18 @@ def _lz4() -> Any:
 
 
 class Compressor:
-    """What was decided for one stream, whose messages have `size` bytes."""
+    """The decision for one stream, whose messages have `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.pays = False
         self.ratio = 1.0
-        """How many times smaller the message tried last became."""
+        """The ratio by which the last tried message was compressed."""
         self._lz4: Any = _lz4() if size >= SMALL_BYTES else None
         self._messages = 0
 
     def pack(self, payload: bytes, bytes_per_s: float) -> bytes | None:
-        """The payload in fewer bytes, to be sent at a rate of `bytes_per_s`; None where it had better be left alone."""
+        """The compressed payload, to be sent at a rate of `bytes_per_s`; None if it should be sent as it is."""
         if self._lz4 is None:
             return None
         number, self._messages = self._messages, self._messages + 1
@@ -61,12 +61,12 @@ class Compressor:
 
 
 def unpacks() -> bool:
-    """Whether this process can read what is compressed."""
+    """Whether this process can decompress."""
     return _lz4() is not None
 
 
 def unpack(packed: Parts, size: int) -> Parts:
-    """What was packed; nothing where these are not `size` bytes that were."""
+    """The decompressed payload; nothing if the input is invalid or does not have `size` bytes."""
     lz4 = _lz4()
     if lz4 is None:
         return []

@@ -1,8 +1,8 @@
-"""The courier: carries a host's streams and parameters to other hosts and back, in a thread of its own.
+"""The courier: carries a host's streams and parameters to other hosts and back, in its own thread.
 
-Workers see rings and stores of their own host only. Of a stream between hosts there are two rings, and the courier on
-each side holds the end whose worker is elsewhere. What is ready for a host goes there in one message; nothing is lost,
-doubled or out of order, whatever happens to the connection. A message that no courier sends is dropped and counted.
+Workers use rings and stores of their own host only. A stream between hosts has two rings, and the courier on each side
+holds the end whose worker is elsewhere. Everything that is ready for a host is sent in one message; nothing is lost,
+duplicated or reordered when a connection breaks. An invalid message is dropped and counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["Courier", "Mirrors", "Peer", "Publishes", "Sends", "Takes"]
 RemoteEnd = TypeVar("RemoteEnd", Outgoing, Incoming, Mirroring)
 
 LOOK_S = 0.02
-"""How often connections are looked after."""
+"""The interval in seconds at which connections are checked."""
 
 AT_ONCE = 256
-"""Batches taken before anything else is done."""
+"""The number of batches that are received before other work."""
 
 
 class Peer(NamedTuple):
-    """Another host's courier: where it listens, and its public key."""
+    """Another host's courier: its address, and its public key."""
 
     address: str
     public: str
@@ -61,7 +61,7 @@ class Courier:
     def __init__(self, host: str, keys: Keys, interface: str = "127.0.0.1") -> None:
         self.host = host
         self.failed: str | None = None
-        """Why the courier has ended without being stopped: an error of its own, which no peer can cause."""
+        """The reason why the courier ended without being stopped: an error of its own, which no peer can cause."""
         self._keys = keys
         self.door = Door(keys, interface, 2 * wire.FRAME_BYTES)
         self.address, self.public = self.door.address, keys.public
@@ -92,7 +92,7 @@ class Courier:
         mirrors: Sequence[Mirrors] = (),
         epoch: int,
     ) -> None:
-        """From now on carries these, and these alone. Ids and epoch are the same on all hosts."""
+        """Carries these streams and stores from now on, and no others. Ids and epoch are the same on all hosts."""
         with self._lock:
             for name in [name for name, peer in self._peers.items() if peers.get(name) != peer]:
                 self.door.expel(name)
@@ -108,14 +108,15 @@ class Courier:
             self._begin()
 
     def clear(self, epoch: int) -> None:
-        """The rings and stores were cleared, while `paused`: what is still under way of an older epoch is dropped."""
+        """Begins a new epoch after the rings and stores were cleared, while `paused`: messages of an older epoch are
+        dropped."""
         with self._lock:
             self._epoch = epoch
             self._begin()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Meanwhile the courier touches neither rings nor stores."""
+        """Within this context, the courier uses neither rings nor stores."""
         with self._lock:
             yield
 
@@ -126,7 +127,7 @@ class Courier:
             self._thread.start()
 
     def stop(self) -> None:
-        """Carries nothing more, and lets go of rings and stores; `join` and `start` begin anew."""
+        """Stops carrying, and releases rings and stores; `join` and `start` begin again."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping = True
@@ -145,7 +146,8 @@ class Courier:
         self.bell.close()
 
     def tally(self) -> dict[str, Any]:
-        """What was carried, by kind of stream; bytes and batches on the wire; what was dropped and why; the peers."""
+        """Counts since the start: messages by kind of stream, bytes and batches on the wire, drops by reason, and
+        peers."""
         with self._lock:
             now = monotonic()
             carried: dict[str, dict[str, int]] = defaultdict(dict)
@@ -188,7 +190,7 @@ class Courier:
     # The thread
 
     def _begin(self) -> None:
-        """Takes the ends of everything, as its memory says."""
+        """Takes all ends, in the state that their memory has."""
         links, joined = self._links, self._joined
         for link in links.values():
             link.begin(self._epoch)
@@ -211,7 +213,7 @@ class Courier:
             self.failed = traceback.format_exc()
 
     def turn(self) -> bool | None:
-        """Takes what came, then sends what there is: what the thread does again and again."""
+        """One turn of the thread: processes received messages, then sends everything that is ready."""
         with self._lock:
             now = monotonic()
             for _ in range(AT_ONCE):
@@ -245,7 +247,7 @@ class Courier:
                 self._afresh(link)
 
     def _afresh(self, link: PeerLink) -> None:
-        """Sends everything to a peer again that it may not have heard."""
+        """Sends everything again that a peer may not have received."""
         link.afresh()
         for each in (*self._outgoing.values(), *self._incoming.values()):
             if each.link is link:
@@ -268,10 +270,10 @@ class Courier:
             self._wire["sent_batches"] += batches
             self._wire["sent_bytes"] += size
 
-    # What comes
+    # Received messages
 
     def _hear(self, name: str, frames: list[memoryview], now: float) -> None:
-        """A message of a peer: taken whole, or dropped whole and counted."""
+        """Handles a message of a peer: accepted as a whole, or dropped as a whole and counted."""
         link = self._links[name]
         link.heard_at = now
         size = wire.wire_bytes(frames)
@@ -298,9 +300,9 @@ class Courier:
     def _checked(
         self, link: PeerLink, came: Sequence[tuple[wire.Entry, wire.Parts]]
     ) -> list[tuple[wire.Entry, wire.Parts]]:
-        """The entries of a batch, all of which are what this peer may say now; compressed ones as they were."""
+        """The entries of a batch, each checked against this peer's permissions and state; compressed ones unpacked."""
         checked: list[tuple[wire.Entry, wire.Parts]] = []
-        new: Counter[int] = Counter()  # by stream: messages that come with this batch
+        new: Counter[int] = Counter()  # by stream: messages in this batch
         for entry, parts in came:
             if isinstance(entry, wire.Data | wire.Begun):
                 into = _known(self._incoming.get(entry.id), link)

@@ -1,7 +1,7 @@
 """Encrypted sockets between hosts that admit only known keys: a door that listens, and calls that connect to it.
 
-Both ends are authenticated (CURVE): a door knows the public keys of its callers, a caller knows the door's. What was
-under way when a connection broke is lost; a caller that must lose nothing numbers its messages, as `courier` does.
+Both ends are authenticated (CURVE): a door knows the public keys of its callers, a caller knows the door's. Messages in
+transit are lost when a connection breaks; a caller that must not lose any numbers its messages, as `courier` does.
 Neither end ever waits, and each belongs to one thread.
 """
 
@@ -25,7 +25,7 @@ MOST_BYTES = 2**20
 """The longest frame that is accepted by default."""
 
 QUEUED = 1000
-"""How many messages may wait in a socket for one peer."""
+"""The number of messages that may wait in a socket for one peer."""
 
 HEARTBEAT_MS, SILENCE_MS = 2_000, 10_000
 _CONNECT_MS, _HANDSHAKE_MS, _RECONNECT_MS, _RECONNECT_MOST_MS = 3_000, 10_000, 50, 1_000
@@ -49,8 +49,8 @@ def new_keys() -> Keys:
 class Door:
     """Listens at one address of this host and accepts messages of admitted keys only.
 
-    A peer is identified by the key of its connection, never by what it says of itself. `Admission` checks keys, and
-    closes connections that do not make a handshake, in a thread of its own.
+    A peer is identified by the key of its connection, never by the content of its messages. `Admission` checks keys,
+    and closes connections that do not complete a handshake, in its own thread.
     """
 
     def __init__(self, keys: Keys, interface: str = "127.0.0.1", most_bytes: int = MOST_BYTES) -> None:
@@ -74,7 +74,7 @@ class Door:
             self.close()
             raise
         self.sockets = (self.socket,)
-        """What to poll: `receive` wants to be called when it has something."""
+        """The sockets to poll: call `receive` when it is readable."""
 
     @property
     def rejected(self) -> Rejected:
@@ -82,19 +82,19 @@ class Door:
         return self._admission.rejected
 
     def admit(self, name: str, public: str) -> None:
-        """Accepts messages of this key from now on, as those of `name`; an earlier key of that name is forgotten."""
+        """Accepts messages of this key from now on, as those of `name`; an earlier key of that name is dropped."""
         if len(z85.decode(public.encode())) != 32:
             raise ValueError(f"{public!r} is not a public key")
         self.expel(name)
         self._admission.admit(name, public)
 
     def expel(self, name: str) -> None:
-        """Accepts no more messages of `name`. What it still sends is dropped and counted."""
+        """Accepts no more messages of `name`. Later ones are dropped and counted."""
         self._admission.expel(name)
         self._ids.pop(name, None)
 
     def receive(self) -> tuple[str, list[memoryview]] | None:
-        """A message and the name of its sender; None where there is none now."""
+        """A message and the name of its sender; None if there is none now."""
         while _has_message(self.socket):
             first, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             name = self._admission.name(str(first.get("User-Id")))
@@ -110,7 +110,7 @@ class Door:
         return None
 
     def send(self, name: str, frames: Sequence[Any]) -> bool:
-        """Sends to `name`, over its newest connection; False where it has none or does not keep up."""
+        """Sends to `name`, over its newest connection; False if it has none or does not keep up."""
         known = self._ids.get(name)
         while known:
             try:
@@ -145,19 +145,19 @@ class Call:
         self._own_context = context is None
         self.address = address
         self.connections = 0
-        """How often a connection was made. When it has grown, what was sent before may be lost."""
+        """The number of connections so far. When it has grown, earlier messages may be lost."""
         self._connected, self._patience_s = False, _RENEW_S
         self._renew_at = monotonic() + _RENEW_S
         self.socket = _socket(self._context, zmq.DEALER, keys, most_bytes, "[" in address)
         self.socket.curve_serverkey = server_public.encode()
-        self.socket.immediate = True  # nothing is queued for a connection that may never come
+        self.socket.immediate = True  # nothing is queued for a connection that may never be made
         self._monitor = monitor(self.socket, zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED)
         self.socket.connect(address)
         self.sockets = (self.socket, self._monitor)
-        """What to poll: `connected` wants to be called when the second has something."""
+        """The sockets to poll: call `connected` when the second is readable."""
 
     def connected(self) -> bool:
-        """Whether there is a connection now; call it now and then, for this is where one that is over is made anew."""
+        """Whether there is a connection now. Call it regularly: it also renews a lost connection."""
         while _has_message(self._monitor):
             self._connected = recv_monitor_message(self._monitor)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED
             self.connections += self._connected
@@ -174,7 +174,7 @@ class Call:
         return self._connected
 
     def send(self, frames: Sequence[Any], copy: bool = True) -> bool:
-        """Sends; False where there is no connection now or the door does not keep up."""
+        """Sends; False if there is no connection now or the door does not keep up."""
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK, copy=copy)
         except zmq.Again:
@@ -183,7 +183,7 @@ class Call:
         return True
 
     def receive(self) -> list[memoryview] | None:
-        """A message from the door; None where there is none now."""
+        """A message from the door; None if there is none now."""
         if not _has_message(self.socket):
             self.connected()
             return None
@@ -198,7 +198,7 @@ class Call:
 
 
 def one_address(interface: str) -> str:
-    """`interface` as it stands in an address, refused unless it is one single address."""
+    """`interface` in the form for an address, refused unless it is one single address."""
     found = None
     with suppress(ValueError):
         found = ipaddress.ip_address(interface)

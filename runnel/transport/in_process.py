@@ -22,7 +22,7 @@ def create(schema: Schema, slots: int) -> Ring:
 class InProcessBell(bell.Bell):
     """A lock that a sleeping owner tries to acquire, and that a ring releases; a superfluous ring costs one check.
 
-    Threads of one interpreter take turns, so spinning would only delay the thread that is waited for.
+    Threads of one interpreter take turns, so spinning would only delay the other thread.
     """
 
     def __init__(self, spin_s: float = 0.0) -> None:
@@ -34,7 +34,7 @@ class InProcessBell(bell.Bell):
 
     def ring(self) -> None:
         if self._sleeping:
-            with suppress(RuntimeError):  # another ring came first
+            with suppress(RuntimeError):  # another ring was first
                 self._lock.release()
 
     def beat(self) -> None:
@@ -97,4 +97,4 @@ class InProcessStore:
         return self._newest
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""

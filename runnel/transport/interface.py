@@ -1,8 +1,8 @@
-"""What a transport provides: how workers of one machine create streams and parameter stores and attach to them.
+"""The interface of a transport: how workers of one machine create streams and parameter stores and attach to them.
 
 The host that launches the workers calls `create_*`. It passes `fileno()` of each stream and store to the workers that
-use it, and they call `attach_*`. Shared memory (`shared_memory.TRANSPORT`) is the default. Bells are the same for every
-transport: `shared_memory.SharedBell`.
+use it, and they call `attach_*`. Shared memory (`shared_memory.TRANSPORT`) is the default. All transports share the
+same bells: `shared_memory.SharedBell`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ SHARED_MEMORY = "runnel.transport.shared_memory:TRANSPORT"
 
 @dataclass(frozen=True)
 class Transport:
-    """A record of functions, found by other processes under its import path: a name in a module."""
+    """A record of functions that other processes find by its import path: a name in a module."""
 
     create_stream: Callable[[Schema, int], Stream]
     """A new stream of this schema and this many slots."""
     attach_stream: Callable[[int, Schema, int], Stream]
-    """The stream behind a descriptor, which this function closes once it is not needed."""
+    """The stream behind a descriptor, which this function closes once it is no longer needed."""
     stream_bytes: Callable[[Schema, int], int]
-    """How much of the machine's memory a stream takes, counted before the run starts."""
+    """The bytes of the machine's memory that a stream takes, counted before the run starts."""
     create_store: Callable[[Schema], ParameterStore]
     """A new, empty parameter store."""
     attach_store: Callable[[int, Schema], ParameterStore]
-    """The store behind a descriptor, which this function closes once it is not needed."""
+    """The store behind a descriptor, which this function closes once it is no longer needed."""
     store_bytes: Callable[[Schema], int]
-    """How much of the machine's memory a store takes."""
+    """The bytes of the machine's memory that a store takes."""
 
 
 def load(path: str) -> Transport:
@@ -46,7 +46,7 @@ def load(path: str) -> Transport:
 
 
 def import_path(transport: Transport | str | None) -> str:
-    """Where other processes find a transport; raises `UserError` where they cannot."""
+    """The import path by which other processes load a transport; raises `UserError` if they cannot."""
     if transport is None:
         return SHARED_MEMORY
     if isinstance(transport, str):

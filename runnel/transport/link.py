@@ -1,8 +1,8 @@
-"""A courier's way to one peer: what is to be sent there, what of it has arrived, and how fast it goes.
+"""A courier's link to one peer: the entries to be sent, those not acknowledged yet, and the measured rate.
 
-Batches are numbered, and each says which one came last the other way. A connection loses nothing and keeps the order
-while it lasts; after it broke, everything that was not heard is sent again, beginning with a batch that is marked as
-fresh. A receiver that finds a gap without one asks for it.
+Batches are numbered, and each acknowledges the last one received the other way. A connection loses nothing and keeps
+the order while it lasts; after it broke, everything that was not acknowledged is sent again, beginning with a batch
+that is marked as fresh. A receiver that finds a gap without one asks for it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from runnel.transport.compression import unpacks
 from runnel.transport.curve import Call
 
 BEAT_S = 1.0
-"""How often a batch is sent, even an empty one."""
+"""The interval in seconds at which a batch is sent, even an empty one."""
 
 ANSWER_S = 0.1
-"""How long an acknowledgement may wait for a batch to travel in."""
+"""The seconds that an acknowledgement may wait for a batch to travel in."""
 
 AGAIN_S, SLOW_BYTES_PER_S = 2.0, 1e6
-"""When what was not heard is sent again although the connection lasts: after so long, and what its bytes may take."""
+"""The seconds, plus the time for the bytes, after which unacknowledged batches are sent again although the connection
+lasts."""
 
 RATE_BYTES = 64 * 1024
-"""The rate of the wire is measured with batches of at least so many bytes; smaller ones measure the latency."""
+"""The smallest batch, in bytes, by which the rate of the wire is measured; smaller ones measure the latency."""
 
 START_BYTES_PER_S = 125e6
 _FORGETS = 0.9
 _ENTRY_BYTES = 64  # or less
 
 Make = Callable[[int], "wire.Parcel | None"]
-"""Makes what is sent when it is sent, in the batch of a number; None where it is no longer needed."""
+"""Creates an entry when it is sent, in the batch of a number; None if it is no longer needed."""
 
 
 class _Sent(NamedTuple):
@@ -44,7 +45,7 @@ class _Sent(NamedTuple):
 
 
 class PeerLink:
-    """To one peer. `call` is one-way: what the peer says comes through the door."""
+    """The link to one peer. `call` is one-way: the peer's messages arrive through the door."""
 
     def __init__(self, name: str, call: Call) -> None:
         self.name, self.call = name, call
@@ -54,11 +55,11 @@ class PeerLink:
         self.begin(0)
 
     def begin(self, epoch: int) -> None:
-        """Forgets all that was said before."""
+        """Resets the link for a new epoch."""
         self.epoch = epoch
         self.number = 0  # of the last batch sent
         self.heard = 0  # of the last one the peer has heard
-        self.came = 0  # of the last one that came
+        self.came = 0  # of the last one received
         self.unpacks = False
         self.is_up = False
         self._asks, self._asked_at = False, 0.0
@@ -67,21 +68,22 @@ class PeerLink:
         self.afresh()
 
     def afresh(self) -> None:
-        """What was not heard is to be put again."""
+        """Drops the outbox; entries that were not acknowledged must be put again."""
         self._outbox: deque[Make] = deque()
         self._ready: tuple[list[wire.Payload], int, bool] | None = None  # a batch that could not be sent yet
         self._unheard: deque[_Sent] = deque()
         self._fresh = True
 
     def put(self, make: Make) -> None:
-        """Into the next batch. Without a connection it is forgotten: a new one begins with everything not heard."""
+        """Puts an entry into the next batch. Without a connection it is dropped: a new connection begins with
+        everything unacknowledged."""
         if self.is_up:
             self._outbox.append(make)
 
-    # What came
+    # Received batches
 
     def admits(self, head: wire.BatchHead, now: float) -> str | None:
-        """Why a batch cannot be taken now; None where it can."""
+        """The reason why a batch cannot be accepted now; None if it can."""
         if head.number == self.came + 1 or (head.fresh and head.number > self.came):
             return None
         if head.number <= self.came:
@@ -91,7 +93,7 @@ class PeerLink:
         return "out of order"
 
     def take(self, head: wire.BatchHead, size: int, entries: int, now: float) -> bool:
-        """Notes a batch that was taken. Whether everything not heard is to be sent again."""
+        """Records an accepted batch. Returns whether everything unacknowledged is to be sent again."""
         self.came, self.unpacks = head.number, head.unpacks
         if entries:
             self._answer_by = min(self._answer_by, now + (0.0 if size >= RATE_BYTES else ANSWER_S))
@@ -107,24 +109,25 @@ class PeerLink:
         return forgot or head.asks
 
     def _rate(self, heard: list[_Sent], now: float) -> None:
-        """Learns from batches that were heard of together: the last of them was answered at once if it was long."""
+        """Measures rate and latency by batches that were acknowledged together: the last of them was answered at once
+        if it was long."""
         took_s = now - max(heard[0].at, self._answered_at)
         if heard[-1].size >= RATE_BYTES and took_s > 0:
             rate = sum(sent.size for sent in heard) / took_s
-            # The best of late: an answer may come late, never early.
+            # The best recent rate: an answer may be late, never early.
             self.bytes_per_s = max(rate, _FORGETS * self.bytes_per_s) if self._is_measured else rate
             self._is_measured = True
 
-    # What goes
+    # Sent batches
 
     def renewed(self) -> bool:
-        """Whether there is a connection that was not there before: everything not heard is to be sent again."""
+        """Whether there is a new connection: everything unacknowledged is to be sent again."""
         was_up, self.is_up = self.is_up, self.call.connected()
         before, self._connections = self._connections, self.call.connections
         return self.is_up and not (was_up and before == self._connections)
 
     def overdue(self, now: float) -> bool:
-        """Whether what was sent should have been heard by now."""
+        """Whether an acknowledgement is overdue."""
         first = next((sent for sent in self._unheard if sent.entries), None)
         if first is None:
             return False
@@ -132,7 +135,7 @@ class PeerLink:
         return now > max(first.at, self._answered_at) + AGAIN_S + size / SLOW_BYTES_PER_S
 
     def flush(self, now: float) -> tuple[int, int]:
-        """Sends what was put, in as few batches as it fits into: how many, and their bytes on the wire."""
+        """Sends the entries in as few batches as possible; returns their number, and their bytes on the wire."""
         batches = total = 0
         while self.is_up and (self._ready is not None or self._outbox or self._due(now)):
             frames, entries, fresh = self._ready = self._ready or self._batch()
@@ -147,7 +150,7 @@ class PeerLink:
         return batches, total
 
     def _due(self, now: float) -> bool:
-        """Whether a batch must be sent although nothing was put."""
+        """Whether a batch must be sent although there are no entries."""
         return self._asks or self._fresh or now >= min(self._answer_by, self._sent_at + BEAT_S)
 
     def _batch(self) -> tuple[list[wire.Payload], int, bool]:

@@ -29,7 +29,7 @@ from runnel.errors import OutOfDescriptors, UserError
 from runnel.transport.stream import Schema, dtype_of
 
 ALIGNMENT = 64
-"""Where arrays begin: a cache line, and what XLA on the CPU needs to use an array where it lies."""
+"""The alignment of arrays: a cache line, and what XLA on the CPU needs to use an array in place."""
 
 LINE_WORDS = 16
 """Words apart at which two sides write without disturbing each other: 128 bytes, for lines are fetched in pairs."""
@@ -62,7 +62,7 @@ def aligned(size: int, to: int = ALIGNMENT) -> int:
 
 
 def arrays_bytes(schema: Schema) -> int:
-    """How much memory the arrays of one message take."""
+    """The bytes of the arrays of one message."""
     return sum(aligned(math.prod(field[0]) * dtype_of(field).itemsize) for field in schema)
 
 
@@ -84,7 +84,7 @@ def bytes_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def zeros(size: int) -> np.ndarray:
-    """So many bytes of this process, where arrays may begin."""
+    """`size` bytes of this process's memory, aligned for arrays."""
     memory = np.zeros(size + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
     return memory[first : first + size]
@@ -93,7 +93,7 @@ def zeros(size: int) -> np.ndarray:
 def create(name: str, size: int) -> int:
     """A new descriptor of `size` bytes of shared memory, all zero, sealed against shrinking and growing.
 
-    It has no name in any directory: when the last process that has it is gone, however it went, so is the memory.
+    It has no name in any directory: the kernel frees it when the last process that has it ends, for whatever reason.
     Pages are taken when first touched; `memory_check.check_room` checks beforehand that there will be enough.
     """
     try:

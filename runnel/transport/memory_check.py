@@ -20,7 +20,8 @@ def _number_after(text: str, key: str) -> int | None:
 
 
 def _left_in(group: Path, limit_name: str, used_name: str, cache_key: str) -> int | None:
-    """What a control group may still take, counting its clean file cache as free; None where it has no limit."""
+    """The bytes that a control group may still allocate, counting its clean file cache as free; None without a
+    limit."""
     with suppress(OSError, ValueError):  # an unlimited group of version 2 says "max"
         limit = int((group / limit_name).read_text())
         used = int((group / used_name).read_text())
@@ -66,7 +67,7 @@ def _in_units(count: float) -> str:
 
 
 def check_room(total_bytes: int, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-    """Raises UserError where `total_bytes` of new memory are more than the machine, or the job, has left."""
+    """Raises UserError if `total_bytes` of new memory exceed the free memory of the machine, or of the job."""
     left, whose = min(_limits(proc, cgroups), default=(total_bytes, ""))
     if total_bytes > left:
         raise UserError(

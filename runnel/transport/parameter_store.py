@@ -1,7 +1,7 @@
-"""The parameter store: versioned parameters with one writer and many readers, where the newest wins.
+"""The parameter store: versioned parameters with one writer and many readers, which read the newest.
 
-The writer never waits and readers never see a mixture: there are three buffers, filled in turn. A reader that
-copies the newest has as long as two more publications take; if it was slower, it sees that and copies again.
+The writer never waits and readers never see a mixture: there are three buffers, filled in turn. A reader that copies
+the newest has as long as two more publications take; if it was slower, it detects that and copies again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runnel.transport.stream import Schema, dtype_of, fingerprint
 BUFFERS = 3
 
 READ_LIMIT_S = 10.0
-"""How long a read tries before it says that something is wrong. One try is nearly always enough."""
+"""The seconds for which a read retries before it fails. One try is nearly always enough."""
 
 # Words at the head of the store: written once by its creator, and by the writer.
 _MAGIC, _SCHEMA = range(2)
@@ -51,14 +51,14 @@ class StoreWriter(Protocol):
 
 
 class StoreReader(Protocol):
-    """An end that reads. `version` and `iteration` are cheap enough to ask in a spin."""
+    """An end that reads. `version` and `iteration` are cheap enough to poll."""
 
     def version(self) -> int:
-        """Of the newest parameters; -1 before the first."""
+        """The version of the newest parameters; -1 before the first."""
         ...
 
     def iteration(self) -> int:
-        """Of the newest parameters; -1 before the first."""
+        """The iteration of the newest parameters; -1 before the first."""
         ...
 
     def read(self) -> Parameters:
@@ -67,7 +67,7 @@ class StoreReader(Protocol):
 
 
 class ParameterStore(Protocol):
-    """A store as the host that created it, or a worker that attached to it, holds it."""
+    """A store, on the host that created it or in a worker that attached to it."""
 
     schema: Schema
 
@@ -80,20 +80,20 @@ class ParameterStore(Protocol):
         ...
 
     def fileno(self) -> int:
-        """The descriptor to pass to workers, where this process created the store; -1 elsewhere."""
+        """The descriptor to pass to workers, if this process created the store; -1 elsewhere."""
         ...
 
     def clear(self) -> None:
-        """Forgets everything that was published. Ends made before must not be used afterwards."""
+        """Clears the store. Existing ends must not be used afterwards."""
         ...
 
     def close(self) -> None:
-        """Frees what this process holds of it. May be called twice."""
+        """Frees this process's resources. May be called twice."""
         ...
 
 
 def checked(arrays: Sequence[Any], schema: Schema) -> list[np.ndarray]:
-    """`arrays` in this process's memory, refused if they are not what the schema says."""
+    """`arrays` in this process's memory, refused if they do not fit the schema."""
     found = [np.asarray(a) for a in arrays]
     wanted = [(tuple(field[0]), dtype_of(field)) for field in schema]
     if [(a.shape, a.dtype) for a in found] != wanted:
@@ -109,7 +109,7 @@ def kept(array: np.ndarray) -> np.ndarray:
 
 
 def size(schema: Schema) -> int:
-    """How many bytes of shared memory a store takes."""
+    """The bytes of shared memory that a store takes."""
     return 8 * _FIRST + BUFFERS * (ALIGNMENT + arrays_bytes(schema))
 
 
@@ -124,7 +124,7 @@ class SharedStore:
         if new:
             self.words[_MAGIC], self.words[_SCHEMA] = wanted
         elif (found := (self.words[_MAGIC], self.words[_SCHEMA])) != wanted:
-            raise ValueError(f"this memory is not a store of this schema; its head says {found} in place of {wanted}")
+            raise ValueError(f"this memory is not a store of this schema; its head is {found} in place of {wanted}")
         self._fd = fd
 
     @classmethod
@@ -139,7 +139,8 @@ class SharedStore:
 
     @classmethod
     def attach(cls, fd: int, schema: Schema) -> Self:
-        """The store behind a descriptor that came from its creator; it is closed, for the mapping is enough."""
+        """The store behind a descriptor received from its creator. Closes the descriptor, since the mapping is
+        enough."""
         try:
             attached = cls(fd, schema, new=False)
         finally:
@@ -148,11 +149,12 @@ class SharedStore:
         return attached
 
     def fileno(self) -> int:
-        """The descriptor to pass on, where this process created the store; -1 elsewhere."""
+        """The descriptor to pass on, if this process created the store; -1 elsewhere."""
         return self._fd
 
     def writer(self, bells: Sequence[Bell] = ()) -> SharedWriter:
-        """The end that publishes, `bells` being those of the readers. It goes on where an earlier writer ended."""
+        """The end that publishes; `bells` are those of the readers. It continues after an earlier writer's last
+        version."""
         return SharedWriter(self.buffer, self.words, self.schema, bells)
 
     def reader(self) -> SharedReader:
@@ -160,11 +162,11 @@ class SharedStore:
         return SharedReader(self.buffer, self.words, self.schema)
 
     def clear(self) -> None:
-        """Forgets everything that was published. Ends made before are of no use after."""
+        """Clears the store. Existing ends are invalid afterwards."""
         self.words[_NEWEST] = 0
 
     def close(self) -> None:
-        """Lets go of descriptor and memory; the memory itself goes with the last end that views it."""
+        """Releases descriptor and memory; the memory itself is freed with the last end that views it."""
         self.buffer = bytearray()
         self.words = memoryview(self.buffer).cast("q")
         if self._fd >= 0:
@@ -173,7 +175,7 @@ class SharedStore:
 
 
 def _buffers(buffer: Any, schema: Schema) -> tuple[list[int], list[list[np.ndarray]]]:
-    """Of each buffer, the index of its first header word and its arrays."""
+    """For each buffer, the index of its first header word and its arrays."""
     each = ALIGNMENT + arrays_bytes(schema)
     firsts = [8 * _FIRST + i * each for i in range(BUFFERS)]
     return [first // 8 for first in firsts], [arrays_at(buffer, schema, first + ALIGNMENT) for first in firsts]
@@ -191,7 +193,7 @@ class SharedWriter:
     def publish(self, arrays: Sequence[Any], version: int, iteration: int) -> None:
         found = checked(arrays, self._schema)
         words = self.words
-        # A writer killed before the last line left the newest as it was, and its successor fills the same buffer anew.
+        # A writer killed before the last line left the newest as it was, and its successor fills the same buffer again.
         number = words[_NEWEST] + 1
         header = self._headers[number % BUFFERS]
         words[header + _BEGUN] = number
@@ -215,7 +217,7 @@ class SharedReader:
         self._seen = (0, -1, -1)  # number, version and iteration as last looked up
 
     def number(self) -> int:
-        """How often something was published."""
+        """The number of publications."""
         return self.words[_NEWEST]
 
     def version(self) -> int:
@@ -236,7 +238,7 @@ class SharedReader:
         return Parameters(self._seen[1], self._seen[2], arrays)
 
     def _whole(self, copy: bool) -> tuple[tuple[int, int, int], list[np.ndarray]]:
-        """The newest publication, read again until nothing of it changed meanwhile."""
+        """The newest publication, read again until it did not change meanwhile."""
         words, end = self.words, monotonic() + READ_LIMIT_S
         while True:
             number = words[_NEWEST]

@@ -1,7 +1,7 @@
-"""What a courier carries: streams and parameter stores with an end on another host, as each side holds them.
+"""Both sides of streams and parameter stores that a courier carries, with an end on another host.
 
-A message keeps its slot where it was written until the far reader has released its copy, so a stream over hosts has as
-much room as one within a host. The copy has the number of the original, and nothing is taken twice.
+A message keeps its slot where it was written until the far reader has released its copy, so a stream between hosts is
+as bounded as one within a host. The copy has the number of the original, and no message is received twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runnel.transport.wire import Malformed
 class Sends(NamedTuple):
     """A stream that is written here and read at `to`; `bell` is the writer's.
 
-    `begins`: whether its reader asks what the writer has begun.
+    `begins`: whether its reader needs to know the writer's claims.
     """
 
     id: int
@@ -69,17 +69,17 @@ class Mirrors(NamedTuple):
 
 
 def bytes_of(schema: Schema) -> int:
-    """How many bytes a message is on the wire."""
+    """The bytes of a message on the wire."""
     return sum(int(np.prod(field[0], dtype=np.int64)) * dtype_of(field).itemsize for field in schema)
 
 
 def pieces(arrays: Iterable[np.ndarray]) -> list[memoryview]:
-    """The bytes of each array, where it lies."""
+    """The bytes of each array, in place."""
     return [array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes]
 
 
 class Outgoing:
-    """A stream that is read elsewhere: its reading end here."""
+    """A stream that is read on another host: its reading end here."""
 
     def __init__(self, spec: Sends, link: PeerLink, own_bell: Bell, count: Counter[tuple[str, str]]) -> None:
         self.spec, self.link = spec, link
@@ -93,7 +93,7 @@ class Outgoing:
         self._said: tuple[int, int | None] | None = None
 
     def look(self) -> None:
-        """Puts what was committed, then what is begun: it was begun later than all that came."""
+        """Puts committed messages, then the latest claim: it began after all messages before it."""
         ring, reader = self.spec.ring, self._reader
         while True:
             gone, begun = ring.gone("writer"), reader.begun() if self.spec.begins else None
@@ -109,7 +109,7 @@ class Outgoing:
             self.link.put(lambda _: (wire.Begun(self.spec.id, gone, begun), None))
 
     def again(self) -> None:
-        """Puts what the peer has not heard."""
+        """Puts everything again that the peer has not acknowledged."""
         self._said = None
         for sequence in sorted(self._held):
             if self._sent_in.get(sequence, self.link.number + 1) > self.link.heard:
@@ -162,7 +162,7 @@ class Outgoing:
 
 
 class Incoming:
-    """A stream that is written elsewhere: its writing end here."""
+    """A stream that is written on another host: its writing end here."""
 
     def __init__(self, spec: Takes, link: PeerLink, own_bell: Bell, count: Counter[tuple[str, str]]) -> None:
         self.spec, self.link = spec, link
@@ -179,10 +179,10 @@ class Incoming:
         self._relay.announce(self.begun())
 
     def begun(self) -> int | None:
-        """The oldest iteration with which something may have begun that has not come.
+        """The oldest iteration with which a message that has not arrived may have begun.
 
-        What the source said where it is known; else it may begin any time where it has room, and not with parameters
-        older than those it has.
+        The source reports it. Before it has, a message may have begun at any time if there is a free slot, with
+        parameters no older than those that the source has.
         """
         if self._begun is not None:
             return self._begun
@@ -191,7 +191,7 @@ class Incoming:
         return max(0, min(self.floors.get(store, 0) for store in self.spec.bounds))
 
     def look(self) -> None:
-        """Puts what the reader has released, having said that something may begin in its place."""
+        """Puts the reader's releases, after announcing that new messages may begin in these slots."""
         if self._unreleased:
             unreleased = self._relay.unreleased()
             free = sorted(self._unreleased - unreleased)
@@ -207,7 +207,7 @@ class Incoming:
             self.link.put(lambda _: (wire.Reading(self.spec.id, gone), None))
 
     def again(self) -> None:
-        """Puts what the peer may not have heard: it waits for no more releases than it has slots."""
+        """Puts the releases again that the peer may not have received: it waits for at most as many as it has slots."""
         self._said = None
         for sequence in self._released:
             self._put_released(sequence)
@@ -216,7 +216,7 @@ class Incoming:
         self.link.put(lambda _: (wire.Released(self.spec.id, sequence), None))
 
     def check(self, entry: wire.Data | wire.Begun, parts: wire.Parts, new: int) -> wire.Parts:
-        """The arrays' bytes, where this is what should come after `new` new messages that have not gone in yet."""
+        """The arrays' bytes, if the entry is valid after `new` new messages that are not in the ring yet."""
         if isinstance(entry, wire.Begun):
             if entry.gone > 3:
                 raise Malformed("no courier's")
@@ -266,7 +266,7 @@ class Incoming:
 
 
 class Publishing:
-    """A store that is mirrored elsewhere. A publication is read once, and is on its way to each host once."""
+    """A store that is mirrored on other hosts. A publication is read once, and sent to each host once."""
 
     def __init__(self, spec: Publishes, links: Sequence[PeerLink], count: Counter[tuple[str, str]]) -> None:
         self.spec, self.links = spec, links
@@ -312,7 +312,7 @@ class Publishing:
 
 
 class Mirroring:
-    """A store that is published elsewhere."""
+    """A store that is published on another host."""
 
     def __init__(self, spec: Mirrors, link: PeerLink, count: Counter[tuple[str, str]]) -> None:
         self.spec, self.link = spec, link

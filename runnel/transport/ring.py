@@ -1,18 +1,18 @@
-"""A ring of slots in plain memory, with one writer and one reader: what both memory transports are made of.
+"""A ring of slots in plain memory, with one writer and one reader: the basis of both memory transports.
 
 Each end keeps its own counts and publishes them as single words:
 
     committed                messages the writer has handed over
     order[n % capacity]      the slot of message n, written before `committed` counts it
     received                 messages the reader has taken
-    released[slot]           1 + the last message of this slot that the reader gave back
+    released[slot]           1 + the last message of this slot that the reader released
     headers[n % (cap. + 1)]  the header of message n, also once its slot is used again: a replacement of the writer
                              reads there what was sent last
 
-A slot is free when its last committed message was released, so slots come free in the order of their release.
-`order` has room for one entry a slot, which is enough: were message n still unread when n + capacity is committed, all
-in between would be unread too and no slot free. Words only grow, so an old value is merely late, never wrong; and
-everything an end knows can be rebuilt from them, which is how a replacement takes over from an end that was killed.
+A slot is free when its last committed message was released, so slots become free in the order of their release. `order`
+has one entry per slot, which is enough: if message n were still unread when n + capacity is committed, all in between
+would be unread too and no slot free. Words only grow, so an old value is merely late, never wrong; and the state of an
+end can be rebuilt from them, which is how a replacement takes over from an end that was killed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NONE = -(2**63)
 
 
 class SlotLayout:
-    """Where everything lies in a ring of `slots` slots."""
+    """The layout of a ring of `slots` slots in memory."""
 
     def __init__(self, schema: Schema, slots: int) -> None:
         if slots < 1:
@@ -70,14 +70,14 @@ class SlotLayout:
         return [arrays_at(buffer, self.schema, first) for first in firsts]
 
     def constants(self) -> tuple[int, int, int]:
-        """What the head of a ring made with this layout says."""
+        """The words at the head of a ring with this layout."""
         return _MAGIC_VALUE, self.capacity, fingerprint(self.schema)
 
 
 class Ring:
-    """A ring as its creator holds it: makes its ends, counts its messages, and records that an end has died.
+    """A ring as its creator holds it: creates its ends, counts its messages, and records that an end has died.
 
-    Its memory is `buffer`; `words` are the counters in it, where `layout` says.
+    Its memory is `buffer`; `words` are the counters in it, at the indices of `layout`.
     """
 
     def __init__(self, buffer: Any, layout: SlotLayout, new: bool) -> None:
@@ -94,19 +94,19 @@ class Ring:
             raise ValueError(f"this memory is not a ring of this schema and {self.capacity} slots; its head: {found}")
 
     def writer(self, own_bell: Bell, reader_bell: Bell) -> RingWriter:
-        """The writing end. `own_bell` is rung when a slot comes free; `reader_bell` is the one to ring."""
+        """The writing end. `own_bell` is rung when a slot becomes free; `reader_bell` is the one to ring."""
         return RingWriter(self.buffer, self.words, self.layout, own_bell, reader_bell)
 
     def reader(self, own_bell: Bell, writer_bell: Bell) -> RingReader:
-        """The reading end. `own_bell` is rung when a message comes; `writer_bell` is the one to ring."""
+        """The reading end. `own_bell` is rung when a message arrives; `writer_bell` is the one to ring."""
         return RingReader(self.buffer, self.words, self.layout, own_bell, writer_bell)
 
     def committed(self) -> int:
-        """How many messages were ever committed."""
+        """The number of messages ever committed."""
         return self.words[_COMMITTED]
 
     def pending(self) -> int:
-        """How many messages wait to be received."""
+        """The number of messages that wait to be received."""
         received = self.words[_RECEIVED]
         order()
         return min(self.words[_COMMITTED] - received, self.capacity)
@@ -116,27 +116,28 @@ class Ring:
         self.words[_WRITER_LOST if end == "writer" else _READER_LOST] = 1
 
     def relay(self, own_bell: Bell, reader_bell: Bell) -> Relay:
-        """The writing end for a courier, which passes on what was written elsewhere."""
+        """The writing end for a courier, which passes on messages from another host."""
         return Relay(self.buffer, self.words, self.layout, own_bell, reader_bell)
 
     def gone(self, end: End) -> int:
-        """Whether `end` has closed (1), is lost (2), both or neither; what it did before is visible after this call."""
+        """Whether `end` has closed (1), is lost (2), both or neither. Everything it did before is visible after this
+        call."""
         closed, lost = _GONE[end]
         found = (1 if self.words[closed] else 0) + (2 if self.words[lost] else 0)
         order()
         return found
 
     def follow(self, end: End, gone: int) -> None:
-        """Sets the state of `end`, whose worker is elsewhere, to the `gone` of its ring there."""
+        """Sets the state of `end`, whose worker is on another host, to the `gone` of its ring there."""
         order()  # its last commit or release before its end
         for word, bit in zip(_GONE[end], (1, 2), strict=True):
             self.words[word] = 1 if gone & bit else 0
 
     def reset_end(self, end: End) -> None:
-        """Makes `end`, at which there is no worker now, ready for a replacement.
+        """Prepares `end`, whose worker is gone, for a replacement.
 
-        A new writer starts without the claim of the dead one. A new reader is offered again, in order, what the dead
-        one had received and not released.
+        A new writer starts without the claim of the dead one. A new reader receives again, in order, the messages that
+        the dead one had received and not released.
         """
         if end == "writer":
             self.words[BEGUN] = _NONE
@@ -149,7 +150,7 @@ class Ring:
             self.words[_READER_LOST] = 0
 
     def clear(self) -> None:
-        """Makes the ring as it was when new. No worker may be at either end; ends made before must not be used."""
+        """Resets the ring. There must be no worker at either end; existing ends must not be used afterwards."""
         for word in range(_COMMITTED, self.layout.prefix(0)):
             self.words[word] = 0
         self._begin()
@@ -160,7 +161,7 @@ class Ring:
             self.words[self.layout.prefix(slot) + _SEQUENCE] = -1
 
     def close(self) -> None:
-        """Lets go of the memory, which goes with the last end or array that views it. Counts stay as they were."""
+        """Releases the memory, which is freed with the last end or array that views it. Counts stay as they were."""
         self.buffer = bytearray(memoryview(self.buffer).cast("B")[: 8 * ORDER])
         self.words = memoryview(self.buffer).cast("q")
 
@@ -260,31 +261,32 @@ class RingWriter:
 
 
 class Relay(RingWriter):
-    """The writing end of a ring whose messages were written elsewhere, and begun there. It never claims: what has come
-    goes in whether or not there is a reader now, for there are as many slots as where it was written."""
+    """The writing end of a ring whose messages were written, and begun, on another host. It never claims: a message
+    that has arrived is written whether or not there is a reader now, because there are as many slots as at the source.
+    """
 
     def committed(self) -> int:
         """The number of the next message."""
         return self._committed
 
     def room(self) -> int | None:
-        """A slot to fill; None where all are taken."""
+        """A slot to fill; None if all are taken."""
         slot = self._next_free()
         order()  # what the reader read of the slot was read before it is overwritten
         return slot
 
     def pass_on(self, slot: int, iteration: int, header: Header, begun: int | None) -> None:
-        """Hands a filled slot to the reader, `begun` being what may be begun by now where it came from."""
+        """Hands a filled slot to the reader; `begun` is the iteration that the source may have begun by now."""
         self._iteration = iteration
         self._hand_over(slot, header, _NONE if begun is None else begun)
 
     def announce(self, begun: int | None) -> None:
-        """Publishes what may be begun now, before it can be committed."""
+        """Publishes the iteration that the source may have begun, before it can be committed."""
         self.words[BEGUN] = _NONE if begun is None else begun
         order()
 
     def unreleased(self) -> set[int]:
-        """The messages that the reader has not given back."""
+        """The messages that the reader has not released."""
         words, released = self.words, self._released
         return {end - 1 for slot, end in enumerate(self._free_at) if words[released + slot] != end}
 
@@ -347,7 +349,7 @@ class RingReader:
         words = self.words
         if not (words[_WRITER_CLOSED] or words[_WRITER_LOST]):
             return False
-        order()  # its last commit came before its end: now that the end is seen, so is the commit
+        order()  # its last commit precedes its end, so both are visible now
         return words[_COMMITTED] == self._received and not self._again
 
     def peek(self) -> bool:

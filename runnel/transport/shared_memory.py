@@ -1,6 +1,6 @@
-"""Streams and bells between processes of one machine, in memory that has no name and is handed over by descriptor.
+"""Streams and bells between processes of one machine, in memory without a name that is passed by descriptor.
 
-The launcher creates them, keeps them and passes their descriptors on; a worker attaches, which takes them over.
+The launcher creates them, keeps them and passes their descriptors on; a worker attaches, which closes its descriptors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAGE_BYTES = 64
 
 
 def size(schema: Schema, slots: int) -> int:
-    """How many bytes of shared memory a ring takes."""
+    """The bytes of shared memory that a ring takes."""
     return ring.SlotLayout(schema, slots).size
 
 
@@ -37,7 +37,8 @@ class SharedRing(ring.Ring):
 
     @classmethod
     def attach(cls, fd: int, schema: Schema, slots: int) -> Self:
-        """The ring behind a descriptor that came from its creator; it is closed, for the mapping is enough."""
+        """The ring behind a descriptor received from its creator. Closes the descriptor, since the mapping is
+        enough."""
         try:
             attached = cls(fd, ring.SlotLayout(schema, slots), new=False)
         finally:
@@ -46,11 +47,11 @@ class SharedRing(ring.Ring):
         return attached
 
     def fileno(self) -> int:
-        """The descriptor to pass on, where this process created the ring; -1 elsewhere."""
+        """The descriptor to pass on, if this process created the ring; -1 elsewhere."""
         return self._fd
 
     def close(self) -> None:
-        """Lets go of descriptor and memory; the memory itself goes with the last end or array that views it."""
+        """Releases descriptor and memory; the memory itself is freed with the last end or array that views it."""
         super().close()
         if self._fd >= 0:
             os.close(self._fd)
@@ -69,11 +70,11 @@ def create(schema: Schema, slots: int) -> SharedRing:
 
 
 class SharedBell(bell.Bell):
-    """An eventfd to sleep on, and a word that says whether the owner sleeps: ringing an owner that is awake costs no
+    """An eventfd to sleep on, and a word that marks whether the owner sleeps: ringing an owner that is awake costs no
     system call.
 
-    Owner and ringer each store one word and then look at the other's (`sleeping`, and what was made), so both need a
-    full fence in between, or each could miss the other.
+    Owner and ringer each store one word and then read the other's (`sleeping`, and the new data's count), so both need
+    a full fence in between, or each could miss the other.
     """
 
     def __init__(self, event_fd: int, page_fd: int, spin_s: float) -> None:
@@ -103,7 +104,7 @@ class SharedBell(bell.Bell):
 
     @classmethod
     def attach(cls, fds: tuple[int, int], spin_s: float = bell.SPIN_S) -> Self:
-        """The bell behind descriptors that came from its creator, for its owner or for a peer that rings it."""
+        """The bell behind descriptors received from its creator, for its owner or for a peer that rings it."""
         event_fd, page_fd = fds
         try:
             attached = cls(event_fd, page_fd, spin_s)
@@ -117,11 +118,11 @@ class SharedBell(bell.Bell):
 
     @property
     def fds(self) -> tuple[int, int]:
-        """The descriptors to pass on, where this process created the bell."""
+        """The descriptors to pass on, if this process created the bell."""
         return self._event_fd, self._page_fd
 
     def watch(self, fd: int) -> None:
-        """From now on the owner also wakes when `fd` can be read."""
+        """Wakes the owner also when `fd` is readable, from now on."""
         self._events.register(fd, select.POLLIN)
 
     def ring(self) -> None:
@@ -162,7 +163,7 @@ class SharedBell(bell.Bell):
         self._words[_SLEEPING] = 0
 
     def close(self) -> None:
-        """Lets go of the descriptors. Ringing a closed bell does nothing, as its owner is gone too."""
+        """Releases the descriptors. Ringing a closed bell does nothing, as its owner is gone too."""
         if self._event_fd >= 0:
             self._words = memoryview(bytearray(_PAGE_BYTES)).cast("q")
             os.close(self._event_fd)
@@ -172,4 +173,4 @@ class SharedBell(bell.Bell):
 
 
 TRANSPORT = Transport(create, SharedRing.attach, size, SharedStore.create, SharedStore.attach, store_size)
-"""Streams and parameter stores in shared memory: what workers use unless `train(transport=...)` names another."""
+"""Streams and parameter stores in shared memory: the default, unless `train(transport=...)` names another."""

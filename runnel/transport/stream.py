@@ -1,14 +1,14 @@
-"""What a stream is, whichever transport carries it: messages of known shape, one writer, one reader, bounded.
+"""The interface of a stream: messages of a fixed schema, one writer, one reader, bounded.
 
     slot = writer.claim(iteration, timeout_s=1.0)      message = reader.receive(timeout_s=1.0)
     writer.slots[slot][0][:] = observation             learn(message.header, message.arrays)
     writer.commit(header=(17, 0))                      reader.release(message)
 
-The writer fills a slot in place and the reader reads it there, so nothing is copied on the way. A full stream
-makes its writer wait; nothing is ever dropped. Each end belongs to one thread.
+The writer fills a slot in place and the reader reads it there, so nothing is copied on the way. A full stream makes its
+writer wait; nothing is ever dropped. Each end belongs to one thread.
 
-A message has a header of two integers beside its arrays. A transport carries the header and does not interpret it: what
-the integers mean is the business of the workers at the two ends (`runtime/workers/stream_headers.py`).
+A message has a header of two integers beside its arrays. A transport carries the header and does not interpret it: the
+workers at the two ends define its meaning (`runtime/workers/stream_headers.py`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def dtype_of(field: Field) -> np.dtype:
 
 
 def fingerprint(schema: Schema) -> int:
-    """Equal for equal schemas, and almost never for others."""
+    """A hash of a schema: equal for equal schemas, and almost never for others."""
     return zlib.crc32(repr([(tuple(shape), dtype) for shape, dtype in schema]).encode())
 
 
@@ -71,7 +71,7 @@ NO_HEADER: Header = (0, 0)
 
 
 class Message(NamedTuple):
-    """One message as its reader has it. `arrays` are views of the slot, valid until it is released."""
+    """A received message. `arrays` are views of the slot, valid until it is released."""
 
     sequence: int  # 0, 1, 2 ... in the order of commits
     iteration: int  # announced when the slot was claimed
@@ -81,7 +81,7 @@ class Message(NamedTuple):
 
 
 class Closed(Exception):
-    """The other end has closed or is lost, and there is nothing more to get from it."""
+    """The other end has closed or is lost, and nothing is left to receive."""
 
     def __init__(self, text: str, lost: bool = False) -> None:
         super().__init__(text)
@@ -89,29 +89,29 @@ class Closed(Exception):
 
 
 class Stream(Protocol):
-    """A stream as the host that created it, or a worker that attached to it, holds it."""
+    """A stream, on the host that created it or in a worker that attached to it."""
 
     schema: Schema
     capacity: int
 
     def writer(self, own_bell: Bell, reader_bell: Bell) -> Writer:
-        """The writing end. The reader rings `own_bell` when a slot comes free; the writer rings `reader_bell`."""
+        """The writing end. The reader rings `own_bell` when a slot becomes free; the writer rings `reader_bell`."""
         ...
 
     def reader(self, own_bell: Bell, writer_bell: Bell) -> Reader:
-        """The reading end. The writer rings `own_bell` when a message comes; the reader rings `writer_bell`."""
+        """The reading end. The writer rings `own_bell` when a message arrives; the reader rings `writer_bell`."""
         ...
 
     def fileno(self) -> int:
-        """The descriptor to pass to workers, where this process created the stream; -1 elsewhere."""
+        """The descriptor to pass to workers, if this process created the stream; -1 elsewhere."""
         ...
 
     def committed(self) -> int:
-        """How many messages were ever committed."""
+        """The number of messages ever committed."""
         ...
 
     def pending(self) -> int:
-        """How many messages wait to be received."""
+        """The number of messages that wait to be received."""
         ...
 
     def lost(self, end: End) -> None:
@@ -119,35 +119,35 @@ class Stream(Protocol):
         ...
 
     def reset_end(self, end: End) -> None:
-        """Makes `end`, at which there is no worker now, ready for a replacement.
+        """Prepares `end`, whose worker is gone, for a replacement.
 
-        A new writer starts without the claim of the dead one. A new reader receives again, in order, what the dead
-        one had received and not released.
+        A new writer starts without the claim of the dead one. A new reader receives again, in order, the messages that
+        the dead one had received and not released.
         """
         ...
 
     def clear(self) -> None:
-        """Makes the stream as it was when new. No worker may be at either end."""
+        """Resets the stream. There must be no worker at either end."""
         ...
 
     def close(self) -> None:
-        """Frees what this process holds of it. May be called twice."""
+        """Frees this process's resources. May be called twice."""
         ...
 
 
 class Writer(Protocol):
-    """The end that makes messages."""
+    """The end that writes messages."""
 
     slots: list[list[np.ndarray]]
     """The arrays of every slot, so that views of their rows can be prepared once."""
 
     def claim(self, iteration: int, timeout_s: float) -> int | None:
-        """The index of a free slot to fill in place, with `iteration` announced as begun; None where none came free in
-        time. Raises Closed when the reader closed or is lost. Claiming again before the commit gives the same slot."""
+        """The index of a free slot to fill in place, with `iteration` announced as begun; None if none became free in
+        time. Raises Closed if the reader closed or is lost. Claiming again before the commit returns the same slot."""
         ...
 
     def free(self) -> bool:
-        """Whether `claim` would come back at once, with a slot or with Closed."""
+        """Whether `claim` would return at once, with a slot or with Closed."""
         ...
 
     def commit(self, header: Header = NO_HEADER) -> None:
@@ -159,35 +159,35 @@ class Writer(Protocol):
         ...
 
     def close(self) -> None:
-        """No more will come. What was committed can still be received; a claimed slot is given up."""
+        """Ends the stream. Committed messages can still be received; a claimed slot is dropped."""
         ...
 
 
 class Reader(Protocol):
-    """The end that takes messages."""
+    """The end that reads messages."""
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The oldest unread message; None where none came in time. Raises Closed when the writer closed or is lost and
+        """The oldest unread message; None if none arrived in time. Raises Closed if the writer closed or is lost and
         everything it committed was received."""
         ...
 
     def peek(self) -> bool:
-        """Whether `receive` would come back at once, with a message or with Closed."""
+        """Whether `receive` would return at once, with a message or with Closed."""
         ...
 
     def release(self, message: Message) -> None:
-        """Lets the slot be filled again. Messages may be held, and released in any order."""
+        """Releases the slot to be filled again. Messages may be held, and released in any order."""
         ...
 
     def begun(self) -> int | None:
         """The iteration of a claim not yet committed, if there is one. A commit counts the message before it ends the
-        claim: ask `begun` first and `pending` second, and nothing on its way is missed."""
+        claim, so call `begun` first and `pending` second: then no message is missed."""
         ...
 
     def pending(self) -> int:
-        """How many messages are committed and not yet received."""
+        """The number of messages that are committed and not yet received."""
         ...
 
     def close(self) -> None:
-        """No more will be taken. The writer's next claim raises Closed."""
+        """Stops receiving. The writer's next claim raises Closed."""
         ...

@@ -1,7 +1,7 @@
 """The messages between couriers: batches of typed entries, as frames of bytes. Nothing here is ever unpickled.
 
-A batch is a head, its entries one after the other, and what they carry: short payloads in the first frame too, longer
-ones in frames of their own. Frames are validated here; an invalid one raises `Malformed`.
+A batch is a head, its entries one after the other, and their payloads: short ones in the first frame, longer ones in
+separate frames. Frames are validated here; an invalid one raises `Malformed`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from itertools import islice
 from typing import NamedTuple
 
 INLINE_BYTES = 16 * 1024
-"""Payloads shorter than this go into the first frame: a frame of their own would cost more than the copy."""
+"""The size below which a payload is copied into the first frame, which costs less than a separate frame."""
 
 FRAME_BYTES = 2**19
-"""Longer ones go in pieces of this size. No frame is longer than twice that, so that no frame can claim much memory;
-and each that has come is a sign of life, however slow the network."""
+"""Longer payloads are sent in frames of this size. No frame is longer than twice that, which limits the memory for a
+frame; and each frame that arrives counts as a heartbeat, however slow the network."""
 
 BATCH_BYTES = 2**22
-"""A batch is full with so many bytes, or FRAME_BYTES in its first frame: what came first need not wait for the rest."""
+"""The size of a full batch; also full is one with FRAME_BYTES in its first frame, which need not wait for the rest."""
 
 _MAGIC = b"rnl1"
 _HEAD = struct.Struct("<4sBIqqq")
@@ -27,15 +27,15 @@ _NONE = -(2**63)
 
 
 class Malformed(Exception):
-    """Frames that no courier has sent; its text is the kind of fault, to be counted by."""
+    """Invalid frames; the message is the kind of fault, by which it is counted."""
 
 
 class BatchHead(NamedTuple):
-    """Of a batch."""
+    """The head of a batch."""
 
     epoch: int
     number: int  # 1, 2, 3 ... in an epoch
-    heard: int  # the number of the last batch that came the other way
+    heard: int  # the number of the last batch received the other way
     fresh: bool  # it does not depend on those before it, which may be lost
     asks: bool  # for a fresh one, as something was lost
     unpacks: bool  # the sender can read what is compressed
@@ -55,7 +55,7 @@ class Data(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What the writer of a stream is at: the iteration of a claim, and whether it is gone."""
+    """The state of a stream's writer: the iteration of its claim, and whether it is gone."""
 
     id: int
     gone: int
@@ -63,7 +63,7 @@ class Begun(NamedTuple):
 
 
 class Released(NamedTuple):
-    """A message whose slot the reader of a stream has given back."""
+    """A message whose slot the reader of a stream has released."""
 
     id: int
     sequence: int
@@ -98,10 +98,10 @@ class Has(NamedTuple):
 Entry = Data | Begun | Released | Reading | PublishedEntry | Has
 Payload = bytes | memoryview
 Parcel = tuple[Entry, Payload | None]
-"""An entry to be sent, and what it carries."""
+"""An entry to be sent, and its payload."""
 
 Parts = list[memoryview]
-"""What an entry that came carries, in one or more pieces."""
+"""The payload of a received entry, in one or more pieces."""
 
 _KINDS: tuple[tuple[type[Entry], struct.Struct], ...] = (
     (Data, struct.Struct("<II?qqqqQ")),
@@ -118,13 +118,13 @@ _SEAL_BYTES, _SHORT_BYTES = 33, 256  # CURVE's name, nonce, flags and seal; ZMTP
 
 
 def alone_bytes() -> int:
-    """What a message takes beside its arrays that goes alone: its entry in a batch, and its release in another."""
+    """The overhead of a message that is sent alone: its entry in a batch, and its release in another."""
     there, back = (_HEAD.size + 1 + _KIND_OF[kind][1].size + _SEAL_BYTES for kind in (Data, Released))
     return there + 9 + back + 2
 
 
 def batches_bytes() -> int:
-    """Of that, what is shared by messages that go together: two batches, there and back."""
+    """The part of it that messages sent together share: two batches, there and back."""
     return 2 * (_HEAD.size + _SEAL_BYTES) + 9 + 2
 
 
@@ -149,7 +149,7 @@ def encode(head: BatchHead, parcels: Sequence[Parcel]) -> list[Payload]:
 
 
 def decode(frames: Sequence[memoryview]) -> tuple[BatchHead, list[tuple[Entry, Parts]]]:
-    """What `encode` was given."""
+    """The inverse of `encode`."""
     if not frames:
         raise Malformed("empty")
     first = frames[0]
@@ -187,13 +187,13 @@ def decode(frames: Sequence[memoryview]) -> tuple[BatchHead, list[tuple[Entry, P
 
 
 def wire_bytes(frames: Sequence[Payload]) -> int:
-    """What frames take on a connection that is encrypted."""
+    """The size of frames on an encrypted connection."""
     sizes = [len(frame) + _SEAL_BYTES for frame in frames]
     return sum(size + (2 if size < _SHORT_BYTES else 9) for size in sizes)
 
 
 def scatter(parts: Parts, targets: Sequence[memoryview]) -> None:
-    """Copies what came to where it belongs."""
+    """Copies received pieces to their targets."""
     if len(parts) == 1 == len(targets):
         targets[0][:] = parts[0]
         return

@@ -1,1 +1,1 @@
-"""The user's own modules: found by name or file, read without execution, signed."""
+"""Finds the user's own modules by name or file, reads them without execution, and signs them."""

@@ -1,4 +1,4 @@
-"""Loads modules of the user's for what they define: by name, or from a file, which may be the script that runs."""
+"""Loads a user's modules for their definitions: by name, or from a file, which may be the script that runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from runnel.errors import UserError, nearest
 from runnel.user_code import named_modules
 
 FROM_FILE = "runnel_file_"
-"""How the names of modules begin that were loaded from a file; the file's path follows."""
+"""The prefix of the names of modules that were loaded from a file; the file's path follows."""
 
 NAMES = "command-line#algorithms-and-environments"
-"""The page about what names a module."""
+"""The documentation page about names of modules."""
 
 _LOADING: list[Path] = []
-"""Scripts that are being loaded for what they define."""
+"""Scripts that are being loaded for their definitions."""
 
 
 class Enough(BaseException):
-    """A script that is loaded for what it defines has come to where it would train: the rest is not wanted."""
+    """Stops loading a script, for its definitions only, at the call that would train."""
 
 
 def defined_enough() -> None:
@@ -37,7 +37,7 @@ def defined_enough() -> None:
 
 
 def module_named(name: str) -> types.ModuleType:
-    """The module of that name. A script that would train when it is imported is loaded up to there."""
+    """The module of that name. A script that would train when it is imported is loaded up to that call."""
     main = sys.modules["__main__"]
     if getattr(main.__spec__, "name", None) == name:
         return main  # run by `python -m`
@@ -72,7 +72,7 @@ def module_named(name: str) -> types.ModuleType:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong in a module of the user's, and in which line."""
+    """The exception that a user's module raised, with its line."""
     text = error.msg if isinstance(error, SyntaxError) else error
     return f"{type(error).__name__}: {text}{_line_of(error)}"
 
@@ -98,7 +98,7 @@ def runs(main: types.ModuleType, file: Path) -> bool:
 
 
 def module_of_file(file: Path) -> types.ModuleType:
-    """What a file defines, as a module; a file is loaded once."""
+    """A file as a module; each file is loaded once."""
     main = sys.modules["__main__"]
     if runs(main, file):
         return main
@@ -126,5 +126,5 @@ def module_of_file(file: Path) -> types.ModuleType:
 
 
 def name_of_file(file: Path) -> str:
-    """The name of the module that a file is loaded as."""
+    """The module name of a file that is loaded."""
     return f"{FROM_FILE}{os.fsencode(os.path.abspath(file)).hex()}"

@@ -1,10 +1,10 @@
-"""Modules that a user has named, imported from where the user stands.
+"""Modules that a user names, imported from the working directory.
 
-The working directory is never on the Python path: whatever lies there under the name of an optional package would be
-imported for it. Instead one finder, the last that Python asks, serves two kinds of module from a directory: those that
-the user named, and what a module served from there imports itself. A file in a run directory is never served.
+The working directory is never on the Python path: otherwise a file there with the name of an optional package would be
+imported instead of it. One finder, the last that Python asks, serves two kinds of module from a directory: modules that
+the user named, and modules that these import themselves. A file in a run directory is never served.
 
-The process that the user started decides; its workers are sent `state()` and take it over with `restore`.
+The process that the user started decides; its workers receive `state()` and apply it with `restore`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 from runnel.errors import UserError
 
 BESIDES: Final = ("metrics.jsonl", "checkpoints", "result.json")
-"""A run directory has a config.json, and one of these. A directory of several has a members.json."""
+"""The files beside config.json that mark a run directory. A directory of several has a members.json."""
 
 HEAD_BYTES: Final = 1 << 20
 
@@ -57,14 +57,14 @@ class NamedModules(MetaPathFinder):
         return root if root is not None and is_inside(str(importer.get("__file__")), root) else None
 
     def forbids(self, place: str) -> bool:
-        """Whether a file or directory lies in one of which nothing is served."""
+        """Whether a file or directory is in a directory from which nothing is served."""
         return any(is_inside(place, directory) for directory in self.never)
 
 
 def name(module: str, root: str | None = None) -> None:
-    """Lets a module that the user named be imported from `root`, or else from the working directory.
+    """Allows a module that the user named to be imported from `root`, or from the working directory.
 
-    Only where Python does not find it otherwise.
+    Only if Python does not find it otherwise.
     """
     finder, top = _finder(), module.partition(".")[0]
     if finder.sealed or _found(top) is not None:
@@ -83,24 +83,24 @@ def name(module: str, root: str | None = None) -> None:
 
 
 def adopt(module: str, directory: str) -> None:
-    """Lets a module that was loaded from a file import what lies beside it."""
+    """Allows a module that was loaded from a file to import modules beside it."""
     _finder().served[module] = directory
 
 
 def exclude(run_dir: str | os.PathLike[str]) -> None:
-    """From now on nothing in this directory is served."""
+    """Serves nothing from this directory from now on."""
     _finder().never.add(os.path.realpath(run_dir))
 
 
 def is_served(module: str) -> bool:
-    """Whether a module that is loaded was found by the finder, and not by the user's own program."""
+    """Whether a loaded module was found by the finder, and not by the user's own program."""
     return module.partition(".")[0] in _finder().served
 
 
 def file_of(module: str) -> str | None:
-    """The file that a module was, or would be, imported from; imports nothing. None where there is none.
+    """The file that a module was, or would be, imported from; None if there is none. Imports nothing.
 
-    One that nobody has named yet is looked for in the working directory last, as `name` does.
+    A module that is not named yet is looked for in the working directory last, as in `name`.
     """
     top, _, rest = module.partition(".")
     loaded = getattr(sys.modules.get(module), "__file__", None)
@@ -128,7 +128,7 @@ def root_of(module: str, file: str) -> str:
 
 
 def run_directory_of(place: str) -> str | None:
-    """The run directory that a file or directory is or lies in, links followed; None where there is none."""
+    """The run directory that a file or directory is, or is in, links followed; None if there is none."""
     place = os.path.realpath(place)
     while not _is_run_directory(place):
         above = os.path.dirname(place)
@@ -139,15 +139,15 @@ def run_directory_of(place: str) -> str | None:
 
 
 def is_inside(place: str, directory: str) -> bool:
-    """Whether a path, links followed, is a directory or lies in it."""
+    """Whether a path, links followed, is a directory or inside of it."""
     place, directory = os.path.realpath(place), os.path.realpath(directory)
     return place == directory or place.startswith(os.path.join(directory, ""))
 
 
 def keep_settings_out() -> None:
-    """Has Matplotlib, which many environments import, loaded without the `matplotlibrc` of the working directory.
+    """Loads Matplotlib, which many environments import, without the `matplotlibrc` of the working directory.
 
-    It reads that one before any other. In a directory of somebody else's it may be a named pipe.
+    Matplotlib reads that file before any other. In an untrusted directory it may be a named pipe.
     """
     if "matplotlib" in sys.modules or not os.path.lexists("matplotlibrc"):
         return
@@ -163,7 +163,7 @@ def keep_settings_out() -> None:
 
 
 def state() -> dict[str, Any]:
-    """The state by which another process can import what this one can."""
+    """The state with which another process can import the same modules."""
     finder = _finder()
     return {"roots": dict(finder.roots), "never": sorted(finder.never)}
 
@@ -183,7 +183,7 @@ def _finder() -> NamedModules:
 
 
 def _found(top: str) -> ModuleSpec | None:
-    """Where Python, this finder included, finds a top-level module."""
+    """The spec of a top-level module, found by Python's finders including this one."""
     try:
         return find_spec(top)
     except (ImportError, ValueError):  # loaded by other means, without a spec

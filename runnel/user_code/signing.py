@@ -1,7 +1,7 @@
 """Signatures with a key of the user's own: HMAC-SHA256 over canonical JSON.
 
-The key is 32 random bytes in a file that only its user can read, under the user's state directory. A signature says
-that this user, with this state directory, has written what it covers; it says nothing to anyone else.
+The key is 32 random bytes in a file that only its user can read, under the user's state directory. A signature proves
+that this user, with this state directory, has written the content that it covers; others cannot verify it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ KEY_BYTES: Final = 32
 
 
 class NoKey(Exception):
-    """There is no key that can be used; the text says why, and what to do."""
+    """There is no usable key; the message gives the reason and the fix."""
 
 
 def key_file() -> Path:
-    """Where this user's key lies."""
+    """The path of this user's key."""
     home = os.environ.get("XDG_STATE_HOME", "")
     state = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~/.local/state"))
     return state / "runnel" / "key"
 
 
 def read_key(path: Path) -> bytes:
-    """The key; `NoKey` where there is none, or where others could have read or replaced it."""
+    """The key; raises `NoKey` if there is none, or if other users could have read or replaced it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def read_key(path: Path) -> bytes:
 
 
 def make_key(path: Path) -> bytes:
-    """The key, made where there is none yet; of processes that do so at once, all get the same."""
+    """The key, created if there is none yet; of processes that do so at once, all get the same."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -102,7 +102,7 @@ def is_signed(value: Any, signature: Any, key: bytes) -> bool:
         return False
     try:
         return hmac.compare_digest(sign(value, key), signature)
-    except (ValueError, RecursionError):  # nested so deep that nobody has signed it
+    except (ValueError, RecursionError):  # nested too deeply to have been signed
         return False
 
 

@@ -1,6 +1,6 @@
-"""What a module of the user's defines, read from its source: nothing of it is executed.
+"""Lists the definitions of a user's module from its source, without executing it.
 
-For people who name a module (`staged`, `staged.py`) where `staged:Staged` is wanted.
+Used for hints where a module is named (`staged`, `staged.py`) instead of `staged:Staged`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 MOST_BYTES = 2**22
-"""Larger files are not read: nobody wrote them."""
+"""The largest file that is read; larger ones are generated."""
 
 
 def hint(name: str, found: list[str]) -> str:
-    """`; 'staged' is a module: choose staged:Staged or staged:Other`, or nothing where nothing was found."""
+    """`; 'staged' is a module: choose staged:Staged or staged:Other`, or empty if nothing was found."""
     dotted = with_colon(name)
     if dotted is not None:
         return f"; did you mean '{dotted}'?"
@@ -26,7 +26,7 @@ def hint(name: str, found: list[str]) -> str:
 
 
 def subclasses(name: str, bases: Collection[str]) -> list[str]:
-    """`module:Class` for each class of the module that extends one of `bases`, themselves or through another."""
+    """`module:Class` for each class of the module that extends one of `bases`, directly or through another."""
     found: list[str] = []
     for node in _top_level(name):
         if isinstance(node, ast.ClassDef) and {*map(_last_name, node.bases)} & {*bases, *found}:
@@ -44,14 +44,14 @@ def environments(name: str) -> list[str]:
 
 
 def with_colon(name: str) -> str | None:
-    """`staged:Staged` for `staged.Staged`, where there is such a module and it defines that; else None."""
+    """`staged:Staged` for `staged.Staged`, if there is such a module and it defines that; otherwise None."""
     module, _, attribute = name.rpartition(".")
     defined = [getattr(node, "name", None) for node in _top_level(module)] if module and attribute != "py" else []
     return f"{module}:{attribute}" if attribute in defined else None
 
 
 def source_of(name: str) -> Path | None:
-    """The source file of `package.module` or `file.py`. To ask Python's import system would import the package."""
+    """The source file of `package.module` or `file.py`. Python's import system would import the package."""
     if name.endswith(".py"):
         return Path(name) if Path(name).is_file() else None
     places: list[str] | None = list(sys.path)
@@ -68,7 +68,7 @@ def source_of(name: str) -> Path | None:
 
 
 def _top_level(name: str) -> list[ast.stmt]:
-    """The statements of a module; none where it cannot be found or read."""
+    """The statements of a module; none if it cannot be found or read."""
     try:
         path = source_of(name)
         small = path is not None and path.stat().st_size <= MOST_BYTES
@@ -83,7 +83,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _makes_environment(node: ast.ClassDef | ast.FunctionDef, known: Collection[str]) -> bool:
-    """`known`: environments that stand before it in its file."""
+    """Whether a class or function creates an environment. `known`: the environments defined before it in its file."""
     if isinstance(node, ast.ClassDef):
         methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
         bases = [*map(_last_name, node.bases)]

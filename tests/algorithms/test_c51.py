@@ -41,7 +41,7 @@ def test_values_are_means_of_the_distributions():
 
 
 def test_the_loss_is_the_distance_to_the_projected_target():
-    """A return of 0.25 between atoms 0 and 1 is told as the nearer one in three cases of four."""
+    """A return of 0.25 between atoms 0 and 1 is assigned to the nearer one in three cases of four."""
     algorithm = C51(hidden=(8,), atoms=3, v_min=0.0, v_max=2.0)
     state = algorithm.init(jax.random.key(0), SPEC)
     items = transitions(1)._replace(r_t=jnp.full(1, 0.25))

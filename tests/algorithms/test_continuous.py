@@ -1,4 +1,4 @@
-"""What holds for DDPG, TD3 and SAC alike: bounds, warm-up, truncation, refusals, and a bandit that is solved."""
+"""Properties of DDPG, TD3 and SAC alike: bounds, warm-up, truncation, refusals, and a bandit that is solved."""
 
 import jax
 import jax.numpy as jnp

@@ -32,7 +32,7 @@ def trained(algorithm, distribution, run_dir: Path):
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory):
-    """What training comes to where programs read what lies here."""
+    """The result of training by programs that read these files."""
     return trained(PPO(**SETTINGS), Coarse(1), tmp_path_factory.mktemp("here") / "run")
 
 

@@ -122,7 +122,7 @@ def test_only_legal_actions_are_taken():
 
 
 def seen_by(items, legal=True, active=True):
-    """Transitions whose observations tell legal actions and turns."""
+    """Transitions whose observations carry legal actions and turns."""
 
     def part(seen):
         return parted(seen, jnp.broadcast_to(legal, (len(seen), 3)), jnp.broadcast_to(active, len(seen)))

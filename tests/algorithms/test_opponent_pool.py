@@ -102,7 +102,7 @@ def test_members_of_one_program_have_pools_of_their_own():
 
 
 def trajectory(place, serial, reward, terminated, before=0.0) -> Trajectory:
-    """Of one column: a list has an entry for each step."""
+    """The memory of one column: a list has an entry for each step."""
 
     def column(x, dtype=jnp.float32):
         return jnp.asarray(x, dtype)[:, None]
@@ -140,7 +140,7 @@ def test_an_episode_whose_place_got_another_policy_is_no_result():
     assert np.asarray(after.results.games).sum(1).tolist() == [1.0, 0.0]
 
 
-def test_nobody_plays_before_an_episode_begins():
+def test_no_place_acts_before_an_episode_begins():
     pool, _ = pool_of(0, 1)
     assert int(pool.initial_memory(SPEC).place) == NOBODY
 

@@ -54,7 +54,7 @@ def test_a_mask_that_does_not_fit_is_refused():
 
 
 def learner(algorithm, space):
-    """What one update from an unroll does to an actor-critic: its gradient, before anything bounds it."""
+    """The gradient of one update from an unroll, before it is clipped."""
     state = algorithm.init(KEY, AgentSpec(space, ACTION))
 
     @jax.jit
@@ -89,7 +89,7 @@ def test_idle_steps_teach_the_policy_nothing_and_the_value_as_much_as_others(nam
 
 @pytest.mark.slow
 def test_agents_that_take_turns_learn_from_their_own(tmp_path):
-    """What is paid for a step without a turn would teach a policy that knows no better to name 1 everywhere."""
+    """The reward of a step without a turn would teach a simple policy to name 1 everywhere."""
     algorithm = PPO(learning_rate=1e-2, unroll=8, hidden=(16,), discount=0.0)
     run = runnel.train(
         algorithm, "parted:Turns", envs=16, steps=8 * 16 * 30, seed=1, run_dir=tmp_path / "run", quiet=True

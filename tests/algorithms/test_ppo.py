@@ -186,7 +186,7 @@ def test_where_nothing_lags_vtrace_is_gae():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), found, wanted)
 
 
-def test_vtrace_goes_by_the_present_policy_and_bears_old_ones():
+def test_vtrace_uses_the_current_policy_and_tolerates_old_samples():
     algorithm, spec = PPO(advantages="vtrace", normalise_advantages=False), AgentSpec(SEEN, Discrete(3))
     acted, state = (algorithm.init(jax.random.key(seed), spec) for seed in (0, 1))
     played = unroll(
@@ -204,7 +204,7 @@ def test_vtrace_goes_by_the_present_policy_and_bears_old_ones():
 
 
 def test_next_to_nothing_is_learnt_of_what_the_present_policy_would_hardly_do():
-    """Also where advantages are normalised: their mean must not stand in for what has no weight."""
+    """Also with normalised advantages: their mean must not replace steps without weight."""
     algorithm, spec = PPO(advantages="vtrace"), AgentSpec(SEEN, Discrete(3))
     state = algorithm.init(jax.random.key(0), spec)
     played = unroll(algorithm, state.params, spec, jax.random.key(0), 6, 4, lambda action: 1.0 + jnp.cos(action), noise)

@@ -1,4 +1,4 @@
-"""The game that tells QMIX from VDN: what pays best is no sum of what each agent's choice is worth by itself."""
+"""The game that distinguishes QMIX from VDN: the best joint value is no sum of the agents' values."""
 
 import sys
 

@@ -57,6 +57,17 @@ def test_every_benchmark_has_a_smallest_size() -> None:
     assert SMALLEST.keys() == {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")}
 
 
+def test_the_page_lists_the_scripts_without_a_result() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    section = page.split("### Scripts without a result\n")[1].split("\n## ")[0]
+    listed = {line.split("`")[1].removesuffix(".py") for line in section.splitlines() if line.startswith("| `")}
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")}
+    results = [path.name for path in (ROOT / "benchmarks" / "results").iterdir()]
+    # The name of a result begins with that of its script, which may be that of another: members, members_peer.
+    of = {max((s for s in scripts if name.startswith(f"{s}-")), key=len, default="") for name in results}
+    assert listed == scripts - of
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize("name", SMALLEST)

@@ -5,7 +5,7 @@ from toys import Reinforce
 
 from runnel import Discrete, algorithms, distributions
 from runnel.cli import catalog
-from runnel.config import setting_docs
+from runnel.config import setting_descriptions, setting_docs
 from runnel.errors import UserError
 
 
@@ -20,6 +20,22 @@ def test_the_source_says_what_the_classes_say() -> None:
         described = setting_docs.describe(distributions.load(entry.name))
         assert entry.settings == tuple(described)
         assert entry.summary
+
+
+def test_every_setting_is_described_in_a_line() -> None:
+    for entry in [*catalog.algorithms(), *catalog.distributions()]:
+        for row in entry.settings:
+            assert 10 < len(row.doc) < 120, f"{entry.name}: {row.name} is described by '{row.doc}'"
+    for entry in catalog.algorithms():  # by import, as a user's own
+        rows = setting_docs.describe(algorithms.load(entry.name))
+        assert [row.doc for row in rows] == [row.doc for row in entry.settings]
+
+
+def test_a_shared_description_serves_runnels_classes_alone() -> None:
+    entry = catalog.find("toys:Reinforce")
+    assert [row.doc for row in entry.settings if row.name == "unroll"] == [""]
+    used = {row.name for entry in [*catalog.algorithms(), *catalog.distributions()] for row in entry.settings}
+    assert used >= {*setting_descriptions.ALGORITHMS, *setting_descriptions.DISTRIBUTIONS}
 
 
 def test_every_name_is_there() -> None:

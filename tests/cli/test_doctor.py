@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,12 +106,33 @@ def test_what_this_machine_cannot_be_made_to_lack_is_told_by_its_numbers(tmp_pat
     assert doctor_checks.gpus(nodes, ["cpu"], {"JAX_PLATFORMS": "cpu"}).status == "note"
 
 
+def test_a_python_that_was_not_tried_is_noted() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    tried = [found[1] for each in project["classifiers"] if (found := re.search(r"Python :: 3\.(\d+)$", each))]
+    assert (3, max(map(int, tried))) == doctor_checks.NEWEST
+    assert project["requires-python"] == f">={doctor_checks.OLDEST[0]}.{doctor_checks.OLDEST[1]}"
+    assert doctor_checks.python((*doctor_checks.NEWEST, 2)).status == "ok"
+    newer = doctor_checks.python((3, 99, 0))
+    assert (newer.status, newer.found) == ("note", "3.99.0, newer than 3.14, the newest that was tried")
+    assert newer.fix == "if something fails, use Python 3.11 to 3.14"
+
+
+def test_packages_older_than_the_lower_bounds_are_named_with_them() -> None:
+    old = {"jax": "0.9.3", "jaxlib": "0.9.3", "numpy": "1.26.4", "scipy": "1.13.0rc1", "optax": "0.2.5"}
+    check = doctor_checks.packages(lambda package: old.get(package, "9999.0"))
+    assert check.status == "wrong"
+    assert check.found == "too old: jax 0.9.3 (expected 0.10 or later), numpy 1.26.4 (expected 2.0 or later)"
+    assert check.fix == "pip install -U 'jax>=0.10' 'numpy>=2.0'"
+    extras = doctor_checks.extras(lambda package: "0.1" if package == "pgx" else "9999.0")
+    assert "pgx" in extras.found.partition("; not: ")[2].split(", ")
+
+
 def test_missing_and_unequal_packages_are_named() -> None:
     def version(package: str) -> str | None:
-        return None if package in ("optax", "ray") else {"jax": "0.10.2", "jaxlib": "0.9.0"}.get(package, "1.0")
+        return None if package in ("optax", "ray") else {"jax": "0.10.2", "jaxlib": "0.9.0"}.get(package, "9999.0")
 
     assert doctor_checks.packages(version).found == "not installed: optax"
-    unequal = doctor_checks.packages(lambda package: version(package) or "1.0")
+    unequal = doctor_checks.packages(lambda package: version(package) or "9999.0")
     assert (unequal.status, unequal.fix) == ("wrong", "pip install -U jax jaxlib")
     assert doctor_checks.packages().status == "ok"
     extras = doctor_checks.extras(version)
@@ -117,7 +140,7 @@ def test_missing_and_unequal_packages_are_named() -> None:
     installed, _, missing = extras.found.removeprefix("installed: ").partition("; not: ")
     assert "ray" in missing.split(", ")
     assert "video" in installed.split(", ")
-    nowhere = doctor_checks.extras(lambda package: None if "cuda" in package else "1.0")
+    nowhere = doctor_checks.extras(lambda package: None if "cuda" in package else "9999.0")
     assert nowhere.found.endswith("; not: cuda"), "jax is there, and what its extra brings is not"
 
 

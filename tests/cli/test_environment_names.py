@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import run_command
 from paths import ROOT
 
-from runnel import envs
-from runnel.cli import environment_names
+from runnel import Box, Discrete, MultiDiscrete, envs
+from runnel.cli import environment_lists, environment_names
 from runnel.envs import FAMILIES
 from runnel.errors import UserError
 
@@ -125,3 +128,50 @@ def test_list_shows_families_and_environments(capsys: pytest.CaptureFixture[str]
     assert "did you mean 'gymnax:'" in runnel("gymnx:").err
     assert "did you mean 'matrix:rock_paper_scissors'" in runnel("matrix:rock_paper").err
     assert runnel("CartPol-v1").status == 2
+    assert "did you mean 'CartPole-v1'" in runnel("CartPol-v1").err
+    assert "did you mean 'ppo'" in runnel("pppo").err
+
+
+def test_list_shows_spaces_and_tuned_settings_and_what_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run_command(capsys, "list", "CartPole-v1").out
+    assert "  observation  Box[4] float32\n  action       Discrete(2)\n  episode      at most 500 steps\n" in shown
+    assert re.search(r"^  tuned for    a2c, .*ppo.*: `runnel list a2c` has the settings$", shown, re.M)
+    assert "learning_seats" not in shown
+    assert "lineups" not in shown
+    assert "If True the reward function matches" in shown
+    game = run_command(capsys, "list", "matrix:prisoners_dilemma").out
+    assert "group        player, 2 agents" in game
+    assert "learning_seats=all" in game
+    assert "lineups" not in game
+    found = json.loads(run_command(capsys, "list", "CartPole-v1", "--json").out)
+    assert found["groups"]["agent"] == {"agents": 1, "observation": "Box[4] float32", "action": "Discrete(2)"}
+    assert found["tuned"]["ppo"]["unroll"] == 128
+    unknown = run_command(capsys, "list", "toys:named").out  # needs a setting to be made
+    assert "  spaces       not known: " in unknown
+
+
+def test_spaces_in_words() -> None:
+    reals = Box((2, 3), np.dtype(np.float32), -1, 1)
+    parts = {"action_mask": Box((2,), np.dtype(bool), 0, 1), "place": (Discrete(3), MultiDiscrete((2, 4)))}
+    assert environment_lists.space_words(reals) == "Box[2, 3] float32, from -1 to 1"
+    assert environment_lists.space_words(parts) == "action_mask: Box[2] bool; place: (Discrete(3); MultiDiscrete(2, 4))"
+
+
+def test_a_docstring_describes_a_parameter() -> None:
+    text = """An environment.
+
+    | parameter    | type      | default | description |
+    | `reset_noise` | **float** | `0.1`   | Scale of [noise](https://x.y) (see _Start_ section) |
+
+    `is_slippery=True`: If true the player will move
+    in the intended direction. Else it is random.
+
+    Args:
+        length (int): How long it is, in metres
+        other: See above
+    """
+    said = {name: environment_names.documented(text, name) for name in ("reset_noise", "is_slippery", "length", "no")}
+    assert said == {
+        "reset_noise": "Scale of noise", "length": "How long it is, in metres", "no": "",
+        "is_slippery": "If true the player will move in the intended direction",
+    }  # fmt: skip

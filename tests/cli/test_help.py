@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import re
 import runpy
 import shlex
@@ -18,11 +19,12 @@ import pytest
 from commands import run_command
 from paths import ROOT
 
-from runnel.cli import arguments, pages
+from runnel.cli import arguments, error_pages, pages
 from runnel.cli import main as cli
 from runnel.cli.examples import EXAMPLES
 from runnel.cli.grammar import grammar
 from runnel.errors import EnvironmentFailed, NotInstalled, UserError, WorkerFailed
+from runnel.ops.blocks import block_layout
 
 COMMANDS = next(a for a in grammar()._actions if isinstance(a, argparse._SubParsersAction)).choices
 
@@ -147,6 +149,26 @@ REFUSED = {  # commands, and the page that explains why
     "eval nowhere": "use-a-policy#load-it-and-act",
     "dash . --host 203.0.113.7": "command-line#dash",
     "list nothing": "command-line#list",
+    "list CartPol-v1": "command-line#list",
+    "help nothing": "command-line#help",
+    "help faults#nothing": "command-line#help",
+    "plan ppo CartPole-v1 --set unroll=0": "reference-algorithms#ppo",
+    "plan toys:Reinforce CartPole-v1 --set unroll": "command-line#settings",
+    "plan ppo CartPole-v1 --set minibatches=7": "troubleshooting#numbers-that-must-divide",
+    "plan ppo CartPole-v1 --opponents pfsp": "self-play",
+    "plan ppo CartPole-v1 --machines a=8 --launcher ray": "command-line",
+    "train ppo CartPole-v1 --eval-workers 2": "evaluate",
+    "train ppo CartPole-v1 --dry-run --seeds 2": "command-line",
+    "train ppo CartPole-v1 --pbt-perturb learning_rate=1e-5:1e-3": "populations",
+    "train ppo CartPole-v1 --init-from nowhere": "use-a-policy#load-it-and-act",
+    "plan ppo matrix:rock_paper_scissors --set env.rounds=0": "add-an-environment#matrix-games",
+    "plan ppo CartPole-v1 --set env.frame_stack=0": "add-an-environment#frame-stacking",
+    "plot nowhere --out curve.png": "many-runs#draw-and-compare",
+    "plot nowhere --payoffs --out table.png": "many-runs#draw-and-compare",
+    "dash runs/nowhere": "dash",
+    "versus nowhere elsewhere": "use-a-policy#load-it-and-act",
+    "policies nowhere": "use-a-policy#load-it-and-act",
+    "export nowhere --format onnx --out policy": "use-a-policy#load-it-and-act",
 }
 
 
@@ -162,6 +184,43 @@ def test_a_command_that_is_refused_says_where_that_is_explained(
     found, *link = ended.err.splitlines()
     assert found.startswith(f"runnel {command.split()[0]}: ")
     assert link == [f"see `runnel help {REFUSED[command]}`"], ended.err
+
+
+def raising() -> set[str]:
+    """Modules that make an error of a user's or a run's without naming a page."""
+    found = set()
+    for path in (ROOT / "runnel").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name("UserError" | "RunFailed"), keywords=given):
+                    if "page" not in {each.arg for each in given}:
+                        found.add(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    return found
+
+
+def test_every_module_that_raises_has_a_page_that_explains_its_errors() -> None:
+    assert len(raising()) > 100
+    for module in raising():
+        assert error_pages.area_page(module), module
+    for page in {*error_pages.AREAS.values(), *error_pages.KEYWORDS.values()}:
+        assert pages.text(page)
+    for module in error_pages.AREAS:
+        assert importlib.util.find_spec(module), module
+
+
+def test_an_error_that_is_raised_in_other_words_has_the_page_of_its_first_module() -> None:
+    def raised() -> None:
+        try:
+            block_layout(steps=8, columns=2, minibatches=7, sequences=False)
+        except UserError as error:
+            raise UserError(f"in other words: {error}") from None
+
+    with pytest.raises(UserError) as caught:
+        raised()
+    assert error_pages.page_of(caught.value) == "troubleshooting#numbers-that-must-divide"
+    assert error_pages.page_of(UserError("never raised")) == ""
+    assert error_pages.page_of(UserError("", keywords=("keep_every",))) == "evaluate"
+    assert error_pages.page_of(UserError("", page="faults", keywords=("keep_every",))) == "faults"
 
 
 def test_an_error_says_where_it_is_explained(runnel: Any, monkeypatch: pytest.MonkeyPatch) -> None:

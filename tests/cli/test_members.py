@@ -107,9 +107,8 @@ def test_several_runs_where_one_is_wanted_are_refused_in_a_line(
     ended = command(*words.replace("DIR", str(members_dir)).split())
     assert (ended.status, ended.out) == (2, "")
     first = members_dir / "member-0"
-    assert ended.err.rstrip() == (
-        f"runnel {words.split()[0]}: {members_dir} holds 4 runs; name one of them: {first} to member-3"
-    )
+    text = f"runnel {words.split()[0]}: {members_dir} holds 4 runs; name one of them: {first} to member-3"
+    assert ended.said == [text]
     assert [path.name for path in tmp_path.iterdir()] == ["members"]
 
 
@@ -126,7 +125,7 @@ def test_a_directory_of_several_runs_is_not_overwritten(members_dir: Path, comma
     for more in ([], ["--seeds", "2"]):
         ended = command(*TRAIN.split(), "--run-dir", members_dir, "--steps", 32, *more)
         assert ended.status == 2
-        assert f"already holds several runs; go on with them by `runnel resume {members_dir}`" in ended.err
+        assert f"already holds several runs; continue them with `runnel resume {members_dir}`" in ended.err
 
 
 @pytest.mark.parametrize(

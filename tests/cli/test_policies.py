@@ -124,11 +124,11 @@ def test_policies_of_what_is_no_run_are_refused(run_dir: Path, tmp_path: Path, c
     for words, line in [
         (["policies", run_dir / "nowhere"], "there is no directory"),
         (["policies", tmp_path], "holds no run: there is no config.json in it"),
-        (["policies", saved], "holds a single policy, expected a run directory"),
+        (["policies", saved], "holds a saved policy, expected a run directory"),
         (["policies", f"{run_dir}@latest", "--with-tag", "best"], "beside --with-tag best, expected one of them"),
-        (["eval", saved], "holds a single policy, expected a run directory"),
+        (["eval", saved], "holds a saved policy, expected a run directory"),
         (["eval", f"{run_dir}@{'9' * 5000}"], "has no policy '999"),
-        (["train", "--config", saved], "holds a single policy, expected a run directory"),
+        (["train", "--config", saved], "holds a saved policy, expected a run directory"),
         (["train", "--config", saved / "config.json"], "describes a policy, expected the config.json of a run"),
     ]:
         ended = command(*words)

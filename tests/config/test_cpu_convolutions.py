@@ -1,4 +1,4 @@
-"""Convolutions on CPUs: the same numbers in every layout, and the fast kernel wherever they stand."""
+"""Convolutions on CPUs: the same numbers in every layout, and the fast kernel inside and outside of loops."""
 
 import re
 

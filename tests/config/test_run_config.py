@@ -13,7 +13,7 @@ from runnel import UserError
 from runnel.cli import arguments
 from runnel.config import run_config, setting_docs, settings
 from runnel.config.run_config import FORMAT, STORED, RunConfig
-from runnel.execution.training import train
+from runnel.execution.training import resume, train
 
 FIELDS = [field.name for field in dataclasses.fields(RunConfig)]
 
@@ -35,6 +35,13 @@ def test_train_has_a_keyword_for_each_field_with_its_type_and_default() -> None:
     for field in dataclasses.fields(RunConfig):
         assert keywords[field.name].default == field.default, field.name
         assert keywords[field.name].annotation == field.type, field.name
+
+
+def test_resume_has_the_same_default_where_config_json_keeps_none() -> None:
+    keywords = inspect.signature(resume).parameters
+    shared = [field for field in dataclasses.fields(RunConfig) if field.name in keywords and field.name not in STORED]
+    assert {field.name for field in shared} >= {"callback_every_s", "quiet", "sinks"}
+    assert {field.name: keywords[field.name].default for field in shared} == {f.name: f.default for f in shared}
 
 
 def test_every_field_is_described() -> None:

@@ -47,12 +47,12 @@ def test_a_space_from_text() -> None:
         ("learning_rate=log:0:1", "0 < LOW < HIGH"),
         ("learning_rate=1:0", "LOW < HIGH"),
         ("learning_rate=log:1", "expected log:LOW:HIGH"),
-        ("learning_rate=log:a:1", "wanted a number"),
-        ("learning_rate=nan,1", "wanted a finite number"),
+        ("learning_rate=log:a:1", "expected a number"),
+        ("learning_rate=nan,1", "expected a finite number"),
         ("unroll=64,64", "twice"),
         ("unroll=", "found 0 values"),
-        ("unroll=big", "wanted a whole number"),
-        ("unroll", "wanted key=value"),
+        ("unroll=big", "expected a whole number"),
+        ("unroll", "expected key=value"),
     ],
 )
 def test_what_no_setting_can_have_is_refused(pair: str, expected: str) -> None:

@@ -116,15 +116,15 @@ def test_a_local_class_can_be_written_but_not_read() -> None:
         ({"class": f"{__name__}:Buffer", "settings": {"capacity": 1}}, "is no Thing"),
         ({"class": f"{__name__}:Exampel", "settings": {}}, "did you mean 'Example'"),
         ({"class": "nowhere.at_all:Example", "settings": {}}, "there is no module 'nowhere.at_all'"),
-        ({"class": "Example", "settings": {}}, "wanted package.module:name"),
+        ({"class": "Example", "settings": {}}, "expected package.module:name"),
         ({"class": f"{__name__}:Example", "settings": {"rat": 1}}, "has no setting 'rat'"),
         ({"class": "/nowhere/file.py:Example", "settings": {}}, "there is no file '/nowhere/file.py'"),
         (
             {"class": f"{__name__}:Example", "settings": {"extra": {"class": "numpy:zeros", "settings": {}}}},
             "no dataclass",
         ),
-        ({}, "wanted a Thing"),
-        (None, "wanted a Thing"),
+        ({}, "expected a Thing"),
+        (None, "expected a Thing"),
     ],
 )
 def test_what_is_not_wanted_is_refused(data: Any, message: str) -> None:
@@ -195,5 +195,5 @@ def test_a_plain_value_is_read_without_importing_anything(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_value_that_names_code_or_cannot_be_read_is_refused_as_plain(data: Any) -> None:
-    with pytest.raises(UserError, match=r"^found .*, (wanted a setting that names no code|which cannot be read)"):
+    with pytest.raises(UserError, match=r"^found .*, (expected a setting that names no code|which cannot be read)"):
         serialization.plain_value(data)

@@ -66,26 +66,26 @@ def test_text_becomes_a_value_of_the_fields_type(pair: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        ("learning_rate=fast", "learning_rate=fast: found text 'fast', wanted a number"),
-        ("learning_rate=inf", "learning_rate=inf: found inf, wanted a finite number"),
-        ("learning_rate=nan", "learning_rate=nan: found nan, wanted a finite number"),
-        ("learning_rate=", "learning_rate=: found nothing, wanted a number"),
-        ("unroll=2.5", "unroll=2.5: found 2.5, wanted a whole number"),
-        ("unroll=inf", "unroll=inf: found inf, wanted a whole number"),
-        ("normalise=2", "normalise=2: found 2, wanted true or false"),
-        ("hidden=64,x", "hidden=64,x: found text '64,x', wanted a list such as 64,64, each a whole number"),
-        ("betas=0.9", "betas=0.9: found 0.9, wanted a list of 2"),
-        ("clip=off", "clip=off: found text 'off', wanted a number or none"),
-        ("schedule=cosine", "schedule=cosine: found text 'cosine', wanted constant or linear"),
+        ("learning_rate=fast", "learning_rate=fast: found text 'fast', expected a number"),
+        ("learning_rate=inf", "learning_rate=inf: found inf, expected a finite number"),
+        ("learning_rate=nan", "learning_rate=nan: found nan, expected a finite number"),
+        ("learning_rate=", "learning_rate=: found nothing, expected a number"),
+        ("unroll=2.5", "unroll=2.5: found 2.5, expected a whole number"),
+        ("unroll=inf", "unroll=inf: found inf, expected a whole number"),
+        ("normalise=2", "normalise=2: found 2, expected true or false"),
+        ("hidden=64,x", "hidden=64,x: found text '64,x', expected a list such as 64,64, each a whole number"),
+        ("betas=0.9", "betas=0.9: found 0.9, expected a list of 2"),
+        ("clip=off", "clip=off: found text 'off', expected a number or none"),
+        ("schedule=cosine", "schedule=cosine: found text 'cosine', expected constant or linear"),
         ("learning_rat=1", "Example has no setting 'learning_rat'; did you mean 'learning_rate'?"),
         ("kind=a", "Example has no setting 'kind'"),
-        ("unroll", "found 'unroll', wanted key=value"),
-        ("=3", "found '=3', wanted key=value"),
-        ("network=mlp", "network=mlp: found text 'mlp', wanted an object's import path"),
+        ("unroll", "found 'unroll', expected key=value"),
+        ("=3", "found '=3', expected key=value"),
+        ("network=mlp", "network=mlp: found text 'mlp', expected an object's import path"),
         ("network=nowhere:mlp", "there is no module 'nowhere'"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(pair: str, message: str) -> None:
+def test_a_mistake_is_reported_in_one_line(pair: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         settings.parse(Example, [pair])
     assert message in str(error.value)
@@ -108,15 +108,15 @@ def test_a_setting_of_unknown_type_is_what_it_looks_like(text: str, value: Any) 
 def test_settings_given_in_python_are_checked_too() -> None:
     settings.check(Example(learning_rate=1, clip=0.5, network=object()))
     for wrong, wanted in [
-        ({"learning_rate": "fast"}, "Example(learning_rate='fast'): found text 'fast', wanted a number"),
-        ({"learning_rate": float("nan")}, "wanted a finite number"),
-        ({"unroll": 2.5}, "wanted a whole number"),
-        ({"unroll": True}, "wanted a whole number"),
-        ({"normalise": 1}, "wanted True or False"),
-        ({"hidden": [64]}, "wanted a tuple"),
-        ({"hidden": (64, 0.5)}, "wanted a tuple, each a whole number"),
-        ({"clip": "x"}, "wanted a number or None"),
-        ({"schedule": "cosine"}, "wanted 'constant' or 'linear'"),
+        ({"learning_rate": "fast"}, "Example(learning_rate='fast'): found text 'fast', expected a number"),
+        ({"learning_rate": float("nan")}, "expected a finite number"),
+        ({"unroll": 2.5}, "expected a whole number"),
+        ({"unroll": True}, "expected a whole number"),
+        ({"normalise": 1}, "expected True or False"),
+        ({"hidden": [64]}, "expected a tuple"),
+        ({"hidden": (64, 0.5)}, "expected a tuple, each a whole number"),
+        ({"clip": "x"}, "expected a number or None"),
+        ({"schedule": "cosine"}, "expected 'constant' or 'linear'"),
     ]:
         with pytest.raises(UserError) as error:
             settings.check(Example(**wrong))
@@ -129,7 +129,7 @@ class TextForANumber:
 
 
 def test_a_default_of_text_where_a_number_is_wanted_is_refused() -> None:
-    with pytest.raises(UserError, match=r"TextForANumber\(unroll='32'\): found text '32', wanted a whole number"):
+    with pytest.raises(UserError, match=r"TextForANumber\(unroll='32'\): found text '32', expected a whole number"):
         settings.check(TextForANumber())
 
 

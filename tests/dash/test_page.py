@@ -1,5 +1,6 @@
 """The page of `runnel dash`, and reports, in a headless Chromium."""
 
+import calendar
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.skipif(chromium.path() is None, reason="there is no Chr
 
 READY = "document.querySelector('main').dataset.ready === 'yes'"
 CHECKPOINTS = "checkpoints"
+YEAR_2026 = calendar.timegm((2026, 1, 1, 0, 0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,7 @@ def make_timed(path: Path) -> Path:
     write(path, "provenance.json", {"starts": [{"time": "2026-01-01T00:00:00Z", "command": "runnel train ppo"}]})
     ended = json.loads((path / "result.json").read_text())
     write(path, "result.json", {**ended, "wall_seconds": 100.0, "staleness_mean": 1.25, "staleness_max": 3})
+    os.utime(path / "result.json", (YEAR_2026 + 100, YEAR_2026 + 100))
     events = [
         {"time": f"2026-01-01T00:{at // 60:02d}:{at % 60:02d}Z", "event": event, "worker": "actor-1", "reason": reason}
         for at, event, reason in ((20, "restart", "killed by signal 9"), (45, "recovered", ""), (90, "nan", "loss"))
@@ -90,8 +93,13 @@ def press_tab_to(page: chromium.Browser, condition: str) -> None:
 
 
 def choose(page: chromium.Browser, option: str) -> None:
-    page.value(f"document.querySelector('select').value = {json.dumps(option)}, 0")
-    page.value("document.querySelector('select').dispatchEvent(new Event('change'))")
+    """Chooses an option of the first list that has it."""
+    page.value(f"""(option => {{
+        const has = list => [...list.options].some(one => one.value === option);
+        const list = [...document.querySelectorAll("select")].find(has);
+        list.value = option;
+        list.dispatchEvent(new Event("change"));
+    }})({json.dumps(option)})""")
 
 
 def smooth(page: chromium.Browser, weight: float) -> None:

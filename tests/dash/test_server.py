@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commands import run_command
 from dash_server import DashServer, dash_server
-from made_runs import add_matches, make_hostile, make_members, make_run, write
+from made_runs import add_matches, config, make_hostile, make_members, make_run, write
 
 from runnel.dash.guard import Guard
 from runnel.dash.runs import Runs
@@ -84,6 +84,18 @@ def test_runs_are_compared_by_any_metric_with_the_settings_that_differ(server: D
         ends = [(run["values"][0], run["values"][-1]) for run in found["runs"]]
         assert ends == [(first, pytest.approx(last, rel=1e-3))] * 3
         assert "high" in found["runs"][2]
+
+
+def test_more_bands_than_can_be_told_apart_are_left_out_and_counted(tmp_path):
+    for k in range(7):
+        group = tmp_path / f"group-{k}"
+        write(group / "member-00", "config.json", config())
+        listed = [{"directory": f"member-{n:02d}", "seed": 0, "settings": {"unroll": n}} for n in range(12)]
+        write(group, "members.json", {"runnel_version": "0.1.0", "format": 1, "members": listed})
+    found = Runs([tmp_path]).compared([f"0/group-{k}" for k in range(7)], "mean_return")
+    assert (len(found["runs"]), found["left_out"]) == (80, 4)
+    assert found["runs"][13]["name"] == "group-1: unroll=1"
+    assert [row["name"] for row in found["differing"]] == ["unroll"]
 
 
 def test_what_the_page_has_is_not_sent_again(server: DashServer):

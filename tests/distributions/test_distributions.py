@@ -46,7 +46,7 @@ from runnel.distributions.inline import Inline
 from runnel.distributions.replicated import Replicated
 from runnel.errors import EnvironmentFailed, UserError, WorkerFailed
 from runnel.execution.building import build
-from runnel.planning.channels import StreamKind
+from runnel.graph.kinds import StreamKind
 from runnel.planning.plan import Machine
 from runnel.transport import memory_check, shared_memory
 
@@ -463,7 +463,7 @@ def test_a_script_without_a_guard_trains_in_processes(itself, tmp_path):
         ("impala", HOST, Async(2, learners=3), 24, "2 actor workers do not divide over 3 learners"),
         ("impala", HOST, Async(3, learners=2), 24, "3 actor workers do not divide over 2 learners"),
         ("impala", HOST, Decoupled(actors=2, inference=3), 24, "3 inference workers serve 2 environment workers"),
-        ("a2c", HOST, Coarse(0), 8, "0 replicas asked for; 1 is the least"),
+        ("a2c", HOST, Coarse(0), 8, "actor: found replicas=0, expected 1 or more"),
         ("a2c", HOST, Central(18), 18, "while one is made, 17 updates may pass; A2C tolerates 16"),
         ("a2c", HOST, Lost(), 8, "to no fragment; every node needs exactly one"),
     ],

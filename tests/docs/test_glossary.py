@@ -1,4 +1,4 @@
-"""The glossary names files that exist, and what it says that they define they define."""
+"""The glossary and the tables of words on other pages name files that exist, and define what they list."""
 
 import re
 
@@ -6,13 +6,22 @@ import pytest
 from definitions import all_classes, definitions
 from paths import ROOT
 
-PAGE = (ROOT / "docs" / "glossary.md").read_text()
-ROWS = [
-    tuple(cell.strip() for cell in line.strip("|").split(" | "))
-    for line in PAGE.splitlines()
-    if line.startswith("| ") and not line.startswith("| word |")
-]
+HEAD = "| word | meaning | defined in |\n|---|---|---|\n"
+
+
+def rows_of(text):
+    """The rows of the tables of words on a page."""
+    tables = [part.split("\n\n")[0] for part in text.split(HEAD)[1:]]
+    return [
+        tuple(cell.strip() for cell in line.strip("|").split(" | ")) for each in tables for line in each.splitlines()
+    ]
+
+
+PAGES = {page.name: page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))}
+TABLES = {name: rows for name, text in PAGES.items() if (rows := rows_of(text))}
+ROWS = [row for rows in TABLES.values() for row in rows]
 WORDS = [row[0] for row in ROWS]
+MOST_ROWS, MOST_WORDS = 90, 2000
 
 
 def places(where):
@@ -40,10 +49,19 @@ def test_a_word_has_one_meaning():
     assert len(WORDS) == len(set(WORDS))
 
 
+def test_the_glossary_is_short():
+    assert len(TABLES["glossary.md"]) <= MOST_ROWS, "words of one topic are defined on its page"
+    assert len(PAGES["glossary.md"].split()) <= MOST_WORDS
+
+
+def test_the_glossary_links_all_tables_of_words():
+    others = TABLES.keys() - {"glossary.md"}
+    assert others == set(re.findall(r"\]\(([\w-]+\.md)#words\)", PAGES["glossary.md"]))
+
+
 def test_classes_that_the_glossary_names_exist():
-    named = {name.split(".")[0] for name in re.findall(r"`([A-Z][a-z]\w*(?:\.\w+)*)`", PAGE)}
-    aliases = {"Synchronisation"}  # of classes that have rows of their own
-    assert named - aliases - all_classes(ROOT / "runnel") == set()
+    named = {name.split(".")[0] for name in re.findall(r"`([A-Z][a-z]\w*(?:\.\w+)*)`", PAGES["glossary.md"])}
+    assert named - all_classes(ROOT / "runnel") == set()
 
 
 def test_a_file_that_defines_something_else_is_found():
@@ -57,13 +75,18 @@ STRESSED = {"cut", "is", "modify", "terminated", "truncated", "type"}
 """Words in italics that are no nouns of Runnel's."""
 
 
-def test_nouns_that_pages_introduce_are_in_the_glossary():
-    pages = [page for page in (ROOT / "docs").glob("*.md") if page.name != "learning.md"]  # which stresses its columns
-    introduced = {
-        word.removesuffix("s")
-        for page in pages
-        for word in re.findall(r"(?<![*\w])\*([a-z][a-z ]+)\*(?![*\w])", page.read_text())
+def introduced(text):
+    """The nouns in italics, in the singular."""
+    return {word.removesuffix("s") for word in re.findall(r"(?<![*\w])\*([a-z][a-z ]+)\*(?![*\w])", text)}
+
+
+def test_nouns_that_a_page_introduces_are_in_the_glossary_or_in_its_own_table():
+    pages = {name: text for name, text in PAGES.items() if name != "learning.md"}  # which stresses its columns
+    assert set().union(*map(introduced, pages.values())) >= {"fragment", "journal", "matchmaker", "trial"}
+    known = {row[0] for row in TABLES["glossary.md"]} | {word.removesuffix("s") for word in STRESSED}
+    missing = {
+        f"{name}: {word}"
+        for name, text in pages.items()
+        for word in introduced(text) - known - {row[0] for row in TABLES.get(name, [])}
     }
-    assert introduced >= {"fragment", "journal", "matchmaker", "trial"}
-    missing = introduced - set(WORDS) - {word.removesuffix("s") for word in STRESSED}
-    assert not missing, f"the glossary has no {', '.join(sorted(missing))}"
+    assert not missing

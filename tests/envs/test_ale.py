@@ -244,7 +244,7 @@ def test_an_action_that_the_game_does_not_know_is_a_failure_and_no_stillness():
     (failure,) = table.vector.failures()
     assert (failure.row, failure.what) == (
         1,
-        "step raised ValueError: an action that the game does not have; wanted one from 0 to 5",
+        "step raised ValueError: an action that the game does not have; expected one from 0 to 5",
     )
     assert not table.step(2, 2).truncated.any()
 
@@ -272,12 +272,12 @@ def test_pictures_are_in_colour_and_of_what_is_played():
         ("Pongg-v5", {}, "no Atari game is called 'ALE/Pongg-v5'; did you mean 'ALE/Pong-v5'"),
         ("Pong-v4", {}, "no Atari game is called 'ALE/Pong-v4'; did you mean 'ALE/Pong-v5'"),
         ("Pong-v5", {"stiky": 0.1}, "ALE/Pong-v5 has no setting 'stiky'; did you mean 'sticky'"),
-        ("Pong-v5", {"sticky": 2}, "setting sticky is 2; wanted a number from 0 to 1, like 0.0"),
-        ("Pong-v5", {"no_ops": 1.5}, "setting no_ops is 1.5; wanted a whole number, like 30"),
-        ("Pong-v5", {"fire": 1}, "setting fire is 1; wanted true or false, like True"),
+        ("Pong-v5", {"sticky": 2}, "setting sticky is 2; expected a number from 0 to 1, like 0.0"),
+        ("Pong-v5", {"no_ops": 1.5}, "setting no_ops is 1.5; expected a whole number, like 30"),
+        ("Pong-v5", {"fire": 1}, "setting fire is 1; expected true or false, like True"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         AleEnvironment(name, **settings)
 
@@ -297,7 +297,7 @@ assert not {"jax", "cv2"} & set(sys.modules)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Breakout-v5", "SpaceInvaders-v5", "Seaquest-v5", "MsPacman-v5", "Adventure-v5"])
 def test_games_play_the_same_whatever_was_played_before(name):
-    """What makes episodes replayable: without chance of its own, a game follows from its actions."""
+    """Episodes are replayable because a game without randomness of its own follows from its actions."""
     environment = AleEnvironment(name)
     game = environment._make(render=False).unwrapped
     assert isinstance(game, AtariGame)

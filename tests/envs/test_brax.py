@@ -1,4 +1,4 @@
-"""The Brax adapter. Physics takes long to compile: what can be told without it is told with `fast`, which has none."""
+"""The Brax adapter. Physics takes long to compile, so most tests use `fast`, which has none."""
 
 import warnings
 from functools import partial
@@ -81,7 +81,7 @@ def test_metrics_of_brax_are_reported():
 
 
 @pytest.mark.slow
-def test_a_fallen_pole_is_a_termination_and_the_next_episode_begins_anew():
+def test_a_fallen_pole_is_a_termination_and_the_next_episode_begins():
     environment = BraxEnvironment("inverted_pendulum", backend="spring")
 
     @jax.jit
@@ -123,6 +123,6 @@ def test_actions_are_clipped_to_their_bounds():
         ("ant", {"legs": 4}, "cannot be made with legs=4.*legs"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         BraxEnvironment(name, **settings)

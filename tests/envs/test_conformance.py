@@ -1,4 +1,4 @@
-"""What every environment that a worker steps must keep to, whatever family it is of."""
+"""Requirements of every environment that a worker steps, whatever its family."""
 
 from functools import cache
 

@@ -118,7 +118,7 @@ def test_nan_ends_an_episode_at_the_last_good_step(call):
     said = [(failure.row, failure.episode, failure.what) for failure in table.vector.failures()]
     reward = {
         "reward": "step returned NaN as its reward",
-        "infinity": "step returned -inf as its reward, wanted a finite number",
+        "infinity": "step returned -inf as its reward, expected a finite number",
     }
     what = {"step": "step returned NaN in its observation", **reward}[call]
     assert said == [(1, 0, what), (1, 1, "reset returned NaN in its observation")]
@@ -135,7 +135,7 @@ def test_a_condemned_episode_is_not_gone_on_with():
     assert not table.step(0, 0, 0).truncated.any()
 
 
-def test_a_watched_vector_tells_whose_turn_it_is_and_plays_the_same():
+def test_a_watched_vector_reports_the_row_and_plays_the_same():
     turns, runs = [], []
     for watched in (False, True):
         table = Table()
@@ -195,7 +195,7 @@ def test_a_run_that_is_taken_up_counts_the_episodes_it_cut(tmp_path):
         ("CartPole-v1", {"gravty": 1}, "envpool:CartPole-v1 has no setting 'gravty'"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         EnvPoolEnvironment(name, **settings)
 

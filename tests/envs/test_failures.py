@@ -1,4 +1,4 @@
-"""Environments that fail: what the vector makes of it, and that nobody beside them notices."""
+"""Environments that fail: the vector recovers, and other environments do not notice."""
 
 import asyncio
 
@@ -25,26 +25,26 @@ IN_STEP = {
     "raise": "step raised ValueError: bad thing",
     "nan": "step returned NaN in its observation",
     "nan reward": "step returned NaN as its reward",
-    "shape": "step returned an observation of shape (1,), its observation_space says (3,)",
-    "words": "step returned an observation of <U1, its observation_space says float32",
-    "tuple": "step returned a tuple of 4, wanted (observation, reward, terminated, truncated, info)",
-    "nothing": "step returned a NoneType, wanted (observation, reward, terminated, truncated, info)",
-    "reward": "step returned a ndarray of shape (2,) as its reward, wanted a number",
-    "flags": "step returned a ndarray of shape (2,) and a bool as terminated and truncated, wanted booleans",
+    "shape": "step returned an observation of shape (1,), its observation_space expects (3,)",
+    "words": "step returned an observation of <U1, its observation_space expects float32",
+    "tuple": "step returned a tuple of 4, expected (observation, reward, terminated, truncated, info)",
+    "nothing": "step returned a NoneType, expected (observation, reward, terminated, truncated, info)",
+    "reward": "step returned a ndarray of shape (2,) as its reward, expected a number",
+    "flags": "step returned a ndarray of shape (2,) and a bool as terminated and truncated, expected booleans",
     "exit": "step raised SystemExit: 0",
-    "inf reward": "step returned -inf as its reward, wanted a finite number",
+    "inf reward": "step returned -inf as its reward, expected a finite number",
     "huge reward": "step returned 1e+300 as its reward, which is infinite as float32",
     "huger reward": "step returned an int as its reward, which is infinite as float32",
-    "complex": "step returned an observation of complex128, its observation_space says float32",
-    "complex reward": "step returned a complex as its reward, wanted a number",
+    "complex": "step returned an observation of complex128, its observation_space expects float32",
+    "complex reward": "step returned a complex as its reward, expected a number",
 }
 IN_RESET = {
     "no reset": "reset raised OSError: the door is locked",
     "nan reset": "reset returned NaN in its observation",
-    "shape reset": "reset returned an observation of shape (2,), its observation_space says (3,)",
-    "tuple reset": "reset returned a ndarray of shape (3,), wanted (observation, info)",
+    "shape reset": "reset returned an observation of shape (2,), its observation_space expects (3,)",
+    "tuple reset": "reset returned a ndarray of shape (3,), expected (observation, info)",
     "exit reset": "reset raised SystemExit: 0",
-    "complex reset": "reset returned an observation of complex128, its observation_space says float32",
+    "complex reset": "reset returned an observation of complex128, its observation_space expects float32",
 }
 
 
@@ -70,7 +70,7 @@ class Table:
 
 
 def start(index, episode):
-    """What the first observation of an episode must be."""
+    """The expected first observation of an episode."""
     environment = Saboteur()
     observation, _ = environment.reset(seed=episode_seed(SEED, index, episode))
     return observation.astype(np.float32)
@@ -131,7 +131,7 @@ def test_the_one_that_failed_is_closed_and_another_takes_its_place():
     del kept
 
 
-def test_one_made_anew_is_stripped_and_limited_as_the_first_was():
+def test_a_replacement_is_stripped_and_limited_as_the_first_was():
     environment = GymnasiumEnvironment(own_envs.Faulty, {"chance": 1.0})
     vector, out = environment.open([0], 0), empty(environment.spec, 1)
     vector.reset(out.observation)
@@ -201,7 +201,7 @@ def test_parts_of_an_observation_are_looked_at_too():
         vector.step(action, out)
         said += [failure.what for failure in vector.failures()]
     assert said == [
-        "step returned an observation 'picture' of shape (19, 20, 3), its observation_space says (20, 20, 3)",
+        "step returned an observation 'picture' of shape (19, 20, 3), its observation_space expects (20, 20, 3)",
         "step returned an observation 'lamps' that is not of its observation_space (KeyError: 'lamps')",
     ]
 
@@ -303,7 +303,7 @@ def _step(vector, action, out, times):
         vector.step(action, out)
 
 
-def test_what_nobody_fetches_does_not_pile_up():
+def test_failures_that_are_not_fetched_do_not_pile_up():
     kept = Failures("some", 1)
     for clock in range(0, 3 * KEPT, 3):
         kept.add(Failure(0, 0, clock, "", ""), clock, True)
@@ -319,7 +319,7 @@ def test_a_shape_that_was_never_right_is_the_users_to_mend():
             return super()._observe() | {"lamps": np.zeros(4, np.int8)}
 
     environment = GymnasiumEnvironment(Wrong)
-    with pytest.raises(UserError, match=r"'lamps' of shape \(4,\), its observation_space says \(3,\); correct"):
+    with pytest.raises(UserError, match=r"'lamps' of shape \(4,\), its observation_space expects \(3,\); correct"):
         environment.open([0], 0).reset(empty(environment.spec, 1).observation)
 
 
@@ -358,7 +358,7 @@ def test_an_episode_that_does_not_play_again_is_cut():
     assert not out.truncated.any()
 
 
-def test_an_episode_is_begun_where_nothing_of_it_is_told():
+def test_an_episode_begins_where_nothing_of_it_is_recorded():
     table = Table([0, 1])
     cut = table.vector.restore([Episode(3, {}), *episodes((5, []))], table.out.observation)
     assert not cut.any()
@@ -366,7 +366,7 @@ def test_an_episode_is_begun_where_nothing_of_it_is_told():
 
 
 def test_a_failure_is_part_of_the_run_when_it_goes_on():
-    """What happens after a failure does not depend on whether the vector was opened anew since."""
+    """The reaction to a failure does not depend on whether the vector was opened again since."""
     table = Table([0, 1]).reset()
     table.step(RAISE, 0)
     table.step(0, 0)
@@ -398,7 +398,7 @@ def test_a_condemned_episode_is_not_begun():
     np.testing.assert_array_equal(table.shown[1], start(1, 2))
 
 
-def test_a_watched_vector_tells_whose_turn_it_is():
+def test_a_watched_vector_reports_the_row():
     turns = []
     table = Table(range(3))
     table.vector.watch = turns.append

@@ -245,7 +245,7 @@ def test_metrics_are_those_of_the_vector_inside():
 
 
 def test_what_begins_for_learning_begins_with_a_stack_of_its_own():
-    """Where a game goes on after the loss of a life, a restored stack has nothing of the life before."""
+    """If a game continues after the loss of a life, a restored stack has no frame of the life before."""
     environment = FrameStackedEnvironment(Lives(), 3)
     whole, again = environment.open([0], 0), environment.open([0], 0)
     out, restored = empty(environment.spec, 1), empty(environment.spec, 1)
@@ -257,7 +257,7 @@ def test_what_begins_for_learning_begins_with_a_stack_of_its_own():
 
 
 class Lives:
-    """A host environment that loses a life in every third step and goes on."""
+    """A host environment that loses a life in every third step and continues."""
 
     spec = EnvSpec.single("lives", Box((1,)), Discrete(2))
 

@@ -155,9 +155,9 @@ def test_pictures(made_from):
 
 
 def test_an_environment_that_cannot_be_drawn_says_so():
-    with pytest.raises(UserError, match=r"cannot be rendered: wanted render mode 'rgb_array', .* of ansi"):
+    with pytest.raises(UserError, match=r"cannot be rendered: expected render mode 'rgb_array', .* of ansi"):
         GymnasiumEnvironment(own_envs.Countdown).open([0], 0, render=True)
-    with pytest.raises(UserError, match=r"wanted render mode 'rgb_array', its metadata has no render_modes\. Let it"):
+    with pytest.raises(UserError, match=r"expected render mode 'rgb_array', its metadata has no render_modes\. Let it"):
         GymnasiumEnvironment(own_envs.Drunkard).open([0], 0, render=True)
 
 
@@ -174,10 +174,10 @@ def test_an_environment_that_cannot_be_drawn_says_so():
             "CartPole-v1 has no setting 'gravty'; known: max_episode_steps, sutton_barto_reward",
         ),
         ("CartPole-v1", {"max_episode_stps": 1}, "did you mean 'max_episode_steps'"),
-        (own_envs.gives_a_string, {}, "own_envs:gives_a_string returned a str; wanted a new gymnasium.Env"),
+        (own_envs.gives_a_string, {}, "own_envs:gives_a_string returned a str; expected a new gymnasium.Env"),
     ],
 )
-def test_mistakes_are_told_in_words(made_from, kwargs, words):
+def test_mistakes_are_reported(made_from, kwargs, words):
     with pytest.raises(UserError, match=words):
         GymnasiumEnvironment(made_from, kwargs)
 
@@ -194,7 +194,7 @@ def test_what_is_not_installed_is_named(monkeypatch):
         GymnasiumEnvironment("HalfCheetah-v5")
 
 
-def test_a_wrong_shape_is_told_and_not_broadcast():
+def test_a_wrong_shape_is_reported_and_not_broadcast():
     class Wrong(own_envs.Drunkard):
         def reset(self, **kwargs):
             return np.zeros(1), {}
@@ -204,10 +204,10 @@ def test_a_wrong_shape_is_told_and_not_broadcast():
             return np.zeros(2)
 
     environment = GymnasiumEnvironment(NoInfo)
-    with pytest.raises(UserError, match=r"wanted \(observation, info\); return `observation, \{\}` from reset$"):
+    with pytest.raises(UserError, match=r"expected \(observation, info\); return `observation, \{\}` from reset$"):
         environment.open([0], 0).reset(empty(environment.spec, 1).observation)
     environment = GymnasiumEnvironment(Wrong)
-    with pytest.raises(UserError, match=r"shape \(1,\), its observation_space says \(2,\)"):
+    with pytest.raises(UserError, match=r"shape \(1,\), its observation_space expects \(2,\)"):
         environment.open([0], 0).reset(empty(environment.spec, 1).observation)
 
 

@@ -68,7 +68,7 @@ def test_one_environment_serves_32_and_64_bits():
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))
-def test_what_gymnax_cannot_do_is_told_in_words(name):
+def test_what_gymnax_cannot_do_is_reported(name):
     with pytest.raises(UserError, match=BROKEN[name]):
         GymnaxEnvironment(name)
 
@@ -183,12 +183,12 @@ def test_settings_are_parameters_or_arguments():
     [
         ("CartPol-v1", {}, "no gymnax environment is called 'CartPol-v1'; did you mean 'CartPole-v1'"),
         ("CartPole-v1", {"gravty": 1.0}, "has no setting 'gravty'; did you mean 'gravity'"),
-        ("CartPole-v1", {"gravity": "much"}, "setting gravity is 'much'; wanted a float, like 9.8"),
-        ("CartPole-v1", {"max_steps_in_episode": 2.5}, "setting max_steps_in_episode is 2.5; wanted a int"),
+        ("CartPole-v1", {"gravity": "much"}, "setting gravity is 'much'; expected a float, like 9.8"),
+        ("CartPole-v1", {"max_steps_in_episode": 2.5}, "setting max_steps_in_episode is 2.5; expected a int"),
         ("Acrobot-v1", {"available_torque": [1, 2]}, "setting available_torque is"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         GymnaxEnvironment(name, **settings)
 
@@ -214,5 +214,5 @@ def test_pictures(name):
 def test_what_cannot_be_drawn_says_so():
     environment = GymnaxEnvironment("Reacher-misc")
     state, _ = environment.reset(jax.random.key(0))
-    with pytest.raises(UserError, match="cannot be drawn"):
+    with pytest.raises(UserError, match="cannot be rendered"):
         environment.render(state)

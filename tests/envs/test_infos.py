@@ -12,7 +12,7 @@ from runnel.envs.stepped import Stepped
 
 
 def played(environment, steps, envs=2):
-    """What a vector reports of the episodes that end in so many steps; and in which steps they end."""
+    """The reported metrics of the episodes that end within `steps` steps, and the steps in which they end."""
     if is_traceable(environment):
         environment = Stepped(environment)
     vector, out = environment.open(range(envs), 3), empty(environment.spec, envs)

@@ -31,7 +31,7 @@ def types(tree):
 
 
 def actions(environment, make):
-    """What all do: `make(shape, dtype)` for each group."""
+    """The actions of all agents: `make(shape, dtype)` for each group."""
     groups = {
         name: make(((group.agents,) if group.agents > 1 else ()) + group.action.shape, group.action.dtype)
         for name, group in environment.spec.groups.items()
@@ -234,10 +234,10 @@ def test_rewards_on_the_way_are_no_part_of_the_score():
         ("overcooked", {"layout": "cramped"}, "no layout is called 'cramped'; did you mean 'cramped_room'"),
         ("MPE_simple_spread_v3", {"max_stepss": 1}, "has no setting 'max_stepss'; did you mean 'max_steps'"),
         ("coin_game", {"num_inner": 1}, "cannot be made with num_inner"),
-        ("MPE_simple_spread_v3", {"groups": "both"}, "groups is 'both'; wanted kind, each or one"),
+        ("MPE_simple_spread_v3", {"groups": "both"}, "groups is 'both'; expected kind, each or one"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         JaxMarlEnvironment(name, **settings)
 

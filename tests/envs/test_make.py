@@ -80,9 +80,9 @@ def test_a_gymnasium_env_is_not_taken_for_a_jax_environment():
         (
             "own_envs:gives_a_string",
             {},
-            "returned a str; wanted a gymnasium.Env or VectorEnv, a JaxEnvironment or a Host",
+            "returned a str; expected a gymnasium.Env or VectorEnv, a JaxEnvironment or a Host",
         ),
-        ("own_envs:np", {}, "is a module; wanted a callable"),
+        ("own_envs:np", {}, "is a module; expected a callable"),
         ("own_envs:Drunkard", {"winds": 1}, "own_envs:Drunkard has no setting 'winds'; did you mean 'wind'"),
         ("own_envs:Drunkard", {"wind": "abc"}, "env.wind=abc: found text 'abc', expected a number"),
         ("own_envs:Drunkard", {"other": 1}, "own_envs:Drunkard has no setting 'other'; known: wind"),
@@ -105,10 +105,10 @@ def test_a_gymnasium_env_is_not_taken_for_a_jax_environment():
         ("toys:named", {"name": 1}, "'toys:named' cannot be called with name: missing a required argument: 'id'"),
         ("", {}, "Gymnasium cannot make ''"),
         ("own_envs:", {}, "is no environment name"),
-        (":make", {}, "found ':make', wanted package.module:name"),
+        (":make", {}, "found ':make', expected package.module:name"),
     ],
 )
-def test_mistakes_are_told_in_words(name, kwargs, words, monkeypatch):
+def test_mistakes_are_reported(name, kwargs, words, monkeypatch):
     spec = gymnasium.envs.registration.EnvSpec("Unlicensed-v0", entry_point="own_envs:Unlicensed")
     monkeypatch.setitem(gymnasium.registry, "Unlicensed-v0", spec)
     with pytest.raises(UserError, match=words) as caught:

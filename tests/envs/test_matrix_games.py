@@ -108,15 +108,15 @@ def test_types_are_stable():
             "no matrix game is called 'rock_paper'; did you mean 'rock_paper_scissors'",
         ),
         (lambda: make("matrix:prisoners_dilemma", round=2), "has no setting 'round'; did you mean 'rounds'"),
-        (lambda: make("matrix:prisoners_dilemma", rounds=0), "rounds is 0; wanted a whole number of 1 or more"),
-        (lambda: make("matrix:prisoners_dilemma", groups="one"), "groups is 'one'; wanted kind or each"),
-        (lambda: MatrixGame([1, 2]), "payoff_row is 2; wanted a matrix of finite numbers"),
-        (lambda: MatrixGame([[1, 2], [3]]), "payoff_row is no matrix of numbers; wanted rows of equal length"),
-        (lambda: MatrixGame([[1, np.nan]]), "payoff_row is 1 x 2; wanted a matrix of finite numbers"),
-        (lambda: MatrixGame([[1, 2]], [[1], [2]]), "payoff_row is 1 x 2, payoff_column 2 x 1; wanted both as"),
+        (lambda: make("matrix:prisoners_dilemma", rounds=0), "rounds is 0; expected a whole number of 1 or more"),
+        (lambda: make("matrix:prisoners_dilemma", groups="one"), "groups is 'one'; expected kind or each"),
+        (lambda: MatrixGame([1, 2]), "payoff_row is 2; expected a matrix of finite numbers"),
+        (lambda: MatrixGame([[1, 2], [3]]), "payoff_row is no matrix of numbers; expected rows of equal length"),
+        (lambda: MatrixGame([[1, np.nan]]), "payoff_row is 1 x 2; expected a matrix of finite numbers"),
+        (lambda: MatrixGame([[1, 2]], [[1], [2]]), "payoff_row is 1 x 2, payoff_column 2 x 1; expected both as"),
     ],
 )
-def test_mistakes_are_told_in_words(build, words):
+def test_mistakes_are_reported(build, words):
     with pytest.raises(UserError, match=words):
         build()
 

@@ -160,19 +160,19 @@ def test_the_state_is_what_all_players_see():
         ("kuhn_pokr", {}, "no game of OpenSpiel is called 'kuhn_pokr'; did you mean 'kuhn_poker'"),
         ("kuhn_poker(players=3)", {}, r"no game of OpenSpiel is called 'kuhn_poker\(players=3\)'"),
         ("kuhn_poker", {"player": 3}, "openspiel:kuhn_poker has no setting 'player'; did you mean 'players'"),
-        ("kuhn_poker", {"players": 2.5}, r"players is 2\.5; wanted a whole number, like 2"),
-        ("kuhn_poker", {"players": 99}, "players is 99; wanted 2 to 10"),
+        ("kuhn_poker", {"players": 2.5}, r"players is 2\.5; expected a whole number, like 2"),
+        ("kuhn_poker", {"players": 99}, "players is 99; expected 2 to 10"),
         ("kuhn_poker", {"groups": "both"}, "groups is 'both'; known: each, kind, one"),
         ("kuhn_poker", {"observe": "all"}, "observe is 'all'; this game has information_state and observation"),
         ("tic_tac_toe", {"observe": "information_state"}, "observe is 'information_state'; this game has observation"),
         ("cribbage", {}, "has no tensor that a player could see"),
         ("crossword", {}, "has no tensor that a player could see"),  # though it says that it has one
         ("nfg_game", {}, "openspiel:nfg_game cannot be made with no settings"),
-        ("mfg_crowd_modelling", {}, "is a mean-field game; wanted a game of one or more players"),
+        ("mfg_crowd_modelling", {}, "is a mean-field game; expected a game of one or more players"),
         ("misere", {}, "openspiel:misere cannot be made with no settings: Missing parameter game"),
     ],
 )
-def test_mistakes_are_told_in_words(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words) as caught:
         make(f"openspiel:{name}", **settings)
     assert "\n" not in str(caught.value)

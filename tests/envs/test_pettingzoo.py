@@ -33,7 +33,7 @@ class Table:
         self.vector.reset(self.out.observation)
 
     def step(self, *actions):
-        """Of the only group; gives a copy of all that was written."""
+        """The arrays of the only group; returns a copy of everything written."""
         (group,) = self.environment.spec.groups
         self.vector.step({group: np.array(actions, np.int32)}, self.out)
         return jax.tree.map(np.copy, self.out)
@@ -220,11 +220,11 @@ def test_a_game_that_is_cut_is_truncated():
         ("nan", "step returned NaN in its observation, for walker_2"),
         (
             "shape",
-            "step returned an observation 'observation' of shape (2,), its observation_space says (3,), for walker_2",
+            "step returned an observation 'observation' of shape (2,), its observation_space expects (3,), for walker",
         ),
         ("reward", "step returned NaN as its reward, for walker_1"),
         ("huge", "step returned 1e+300 as its reward, which is infinite as float32, for walker_1"),
-        ("complex", "step returned an observation 'observation' of complex64, its observation_space says float32"),
+        ("complex", "step returned an observation 'observation' of complex64, its observation_space expects float32"),
         ("exit", "step raised SystemExit: 0"),
         ("missing", "step returned no observation for walker_1, which is one of its agents"),
         ("stranger", "step has an agent 'bandit_0', which is not in possible_agents"),
@@ -274,13 +274,13 @@ def test_an_environment_that_fails_always_ends_the_run():
         fail()
 
 
-def test_an_environment_that_cannot_be_reset_is_told_with_its_own_traceback(monkeypatch):
+def test_an_environment_that_cannot_be_reset_is_reported_with_its_own_traceback(monkeypatch):
     monkeypatch.setattr(Caravan, "reset", lambda self, seed=None: self.horses)
     with pytest.raises(EnvironmentFailed, match=r"(?s)own_zoo: reset raised AttributeError.*traceback.*self\.horses"):
         make("pettingzoo:own_zoo")
 
 
-def test_the_one_that_is_stepped_is_told_to_whoever_watches():
+def test_the_watch_is_called_with_the_row_that_is_stepped():
     table, told = Table("pettingzoo:own_zoo", indices=(0, 1)), []
     table.vector.watch = told.append
     table.step(*[1] * 6)
@@ -311,7 +311,7 @@ def test_an_episode_that_ends_early_when_played_again_is_cut():
         ("mpe2.simple_tag_v3", {"foxes": 1}, "has no setting 'foxes'; leave it out"),
     ],
 )
-def test_mistakes_are_told(name, settings, words):
+def test_mistakes_are_reported(name, settings, words):
     with pytest.raises(UserError, match=words):
         make(f"pettingzoo:{name}", **settings)
 

@@ -181,7 +181,7 @@ def test_chance_is_drawn_from_the_key_of_the_step():
     assert step(state, action, jax.random.key(1))[0].inner._board.tobytes() in boards
 
 
-def test_a_limit_is_a_truncation_and_leaves_nobody_to_move():
+def test_a_limit_is_a_truncation_and_leaves_no_player_to_move():
     environment, reset, step = game("tic_tac_toe", max_steps=2)
     assert environment.spec.max_episode_steps == 2
     state, _ = reset(jax.random.key(0))
@@ -215,11 +215,11 @@ def test_the_longest_game_of_go_has_a_result():
         ("go_9x9", {"koomi": 1}, "pgx:go_9x9 has no setting 'koomi'; did you mean 'komi'"),
         ("chess", {"size": 1}, "pgx:chess has no setting 'size'; known: groups, max_steps"),
         ("hex", {"size": 2.5}, r"pgx:hex cannot be made with size=2\.5"),
-        ("chess", {"groups": "both"}, "pgx:chess: groups is 'both'; wanted kind, each or one"),
-        ("chess", {"max_steps": 0}, "pgx:chess: max_steps is 0; wanted a whole number of 1 or more"),
+        ("chess", {"groups": "both"}, "pgx:chess: groups is 'both'; expected kind, each or one"),
+        ("chess", {"max_steps": 0}, "pgx:chess: max_steps is 0; expected a whole number of 1 or more"),
     ],
 )
-def test_mistakes_are_told_in_words(name, given_settings, words):
+def test_mistakes_are_reported(name, given_settings, words):
     with pytest.raises(UserError, match=words):
         make(f"pgx:{name}", **given_settings)
 

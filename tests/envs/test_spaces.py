@@ -45,7 +45,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 
 def back(space, described, rows, row):
-    """The value a row stands for, in the environment's own numbers."""
+    """The value of a row, in the environment's own numbers."""
     match space:
         case gym.Dict():
             return {key: back(space[key], described[key], rows[key], row) for key in space}

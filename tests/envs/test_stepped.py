@@ -19,7 +19,7 @@ CORRIDOR = Stepped(Corridor())  # compiled once for all tests
 
 
 def traced(environment, actions):
-    """What the fused program does: one scan over all steps of all environments."""
+    """The computation of the fused program: one scan over all steps of all environments."""
     base, indices = base_key(SEED, ENVIRONMENT), jnp.arange(ENVS)
 
     def step(state, t_and_action):

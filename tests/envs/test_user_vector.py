@@ -90,7 +90,7 @@ def test_every_step_of_a_row_is_a_step_of_its_environment(name):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_environments_in_processes_of_their_own(mode):
-    """Gymnasium's AsyncVectorEnv: all as its SyncVectorEnv, but for the time that it takes."""
+    """Gymnasium's AsyncVectorEnv: equal to its SyncVectorEnv, except for the time it takes."""
     here, elsewhere = (play(of_object(made, {"mode": mode}), 15, indices=range(2)) for made in (sync, async_))
     assert same(here[:2], elsewhere[:2])
 
@@ -265,7 +265,7 @@ def test_a_vector_that_is_a_variable_of_a_module_is_made_in_every_worker(tmp_pat
     [
         ("raise", [0, 1, 2], "the vector's step raised ConnectionError: the simulator went away"),
         ("shape", [0, 1, 2], "the vector's step raised ValueError: an array of shape (1, 3) among its observations"),
-        ("rewards", [0, 1, 2], "the vector's step returned rewards of float64 of shape (1,), wanted a number for each"),
+        ("rewards", [0, 1, 2], "the vector's step returned rewards of float64 of shape (1,), expected a number"),
         ("flags", [0, 1, 2], "the vector's step raised ValueError: terminated and truncated of shapes (1, 3) and"),
         ("nan", [1], "step returned NaN in its observation"),
         ("nan reward", [1], "step returned NaN as its reward"),
@@ -439,27 +439,27 @@ def test_a_picture_of_one_environment(made, monkeypatch):
         ),
     ],
 )
-def test_mistakes_are_told_in_words(given, settings, words):
+def test_mistakes_are_reported(given, settings, words):
     with pytest.raises(UserError, match=words) as error:
         of_object(given, settings)
     assert "\n" not in str(error.value)
 
 
 def test_a_vector_of_another_number_is_refused():
-    with pytest.raises(UserError, match="found a vector of 5 environments, expected 4: let it make as many as `num_e"):
+    with pytest.raises(UserError, match="found a vector of 5 environments, expected 4: let it create `num_e"):
         of_object(own_vectors.stubborn, {}).open(range(4), 0)
     with pytest.raises(UserError, match="found a vector of 3 environments, expected 4; give a callable that takes"):
         of_object(own_vectors.three, {}).open(range(4), 0)
 
 
 def test_a_vector_without_pictures_is_refused():
-    with pytest.raises(UserError, match="cannot be rendered: wanted render mode 'rgb_array', found None"):
+    with pytest.raises(UserError, match="cannot be rendered: expected render mode 'rgb_array', found None"):
         of_object(own_vectors.three, {}).open(range(3), 0, render=True)
 
 
 def test_a_vector_that_does_not_show_last_observations_is_refused():
     table = Table(of_object(own_vectors.Silent, {}), rows=2)
-    with pytest.raises(EnvironmentFailed, match=r"ended, and info has no last observation of it; a vector whose auto"):
+    with pytest.raises(EnvironmentFailed, match=r"ended, and info has no final observation; a vector with auto"):
         table.play(6)
 
 

@@ -70,7 +70,7 @@ def train_on(
 
 
 def lengths_of(seed: int, count: int, episode: int = 0) -> list[int]:
-    """What the environment itself says of the first episode of each environment, or of a later one."""
+    """The environment's own results of the first episode of each environment, or of a later one."""
     from runnel.environment import episode_seed
 
     environment, lengths = Lasting(), []
@@ -112,7 +112,7 @@ def test_of_many_episodes_each_environment_plays_the_same_number(run: Path) -> N
     assert found["returns"] == each  # memory begins anew in every episode
 
 
-def test_memory_begins_anew_in_every_episode_of_a_jax_environment(tmp_path: Path) -> None:
+def test_memory_is_reset_in_every_episode_of_a_jax_environment(tmp_path: Path) -> None:
     run = train_on("alternating:Beats", tmp_path / "run", envs=8, steps=32)
     found = evaluate(run, episodes=2 * AT_A_TIME, seed=5)
     assert found["returns"] == found["lengths"]
@@ -219,7 +219,7 @@ def blind(tmp_path: Path) -> Iterator[Path]:
     assert [path.name for path in tmp_path.iterdir()] == ["blind"]
 
 
-def test_mistakes_are_told_before_anything_is_played(blind: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported_before_anything_is_played(blind: Path, tmp_path: Path) -> None:
     for arguments, message in [
         ({"episodes": 0}, "episodes=0: found 0, expected 1 or more"),
         ({"video": tmp_path / "film.avi"}, "found ending '.avi', expected .mp4 or .gif"),

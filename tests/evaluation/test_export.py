@@ -66,7 +66,7 @@ def test_so_does_every_other_kind(name, many):
 
 
 def _check_alike(trial, directory):
-    """In batches of 1, 3 and 64 rows; the memory of some rows begins anew after two steps."""
+    """In batches of 1, 3 and 64 rows; the memory of some rows is reset after two steps."""
     found = np.load(directory / "found.npz")
     native = np.dtype(json.loads((directory / "model.json").read_text())["action"]["dtype"])
     for step, wanted in enumerate(trial.actions):

@@ -38,7 +38,7 @@ def trial(run):
 
 
 def in_training(run, params, trial):
-    """What the training's own policy does with these parameters, in each step of a trial."""
+    """The actions of training's own policy with these parameters, in each step of a trial."""
     algorithm, spec = run.built.algorithm, run.built.graph.spec.groups["agent"]
     fresh = algorithm.initial_memory(spec)
 

@@ -1,4 +1,4 @@
-"""Two policies against each other: seats, openings, and what the games come to."""
+"""Two policies against each other: seats, openings, and results."""
 
 from __future__ import annotations
 

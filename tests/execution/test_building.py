@@ -1,4 +1,4 @@
-"""What cannot be trained is refused while it is being built, in words that say found, wanted and remedy."""
+"""Runs that cannot be trained are refused while they are built; the error states found, expected and fix."""
 
 import functools
 import json
@@ -62,16 +62,16 @@ class NumberedEnd(Corridor):
     [
         (
             {"speed": jnp.zeros(3)},
-            r"step returns metrics whose 'speed' is float32\[3\], wanted a single bool, int or float",
+            r"step returns metrics whose 'speed' is float32\[3\], expected a single bool, int or float",
         ),
-        ({"phase": jnp.complex64(1)}, r"metrics whose 'phase' is complex64\[\], wanted a single bool, int or float"),
-        ({"a b": 1.0}, r"metrics called 'a b', wanted letters, digits, '_', '\.' and '-', at most 64"),
-        ({"n" * 65: 1.0}, "metrics called 'nnn.*', wanted letters"),
-        ({3: 1.0}, "metrics called 3, wanted letters"),
-        ({"hunter": {"speed": 1.0}}, "metrics of the group 'hunter', wanted one of its groups: agent"),
-        ({"speed": 1.0, "agent": {"speed": 1.0}}, "metrics whose 'agent' is .*, wanted a single bool, int or float"),
-        ({f"n{i}": 1.0 for i in range(65)}, "metrics of 65 names, wanted 64 or fewer"),
-        (jnp.zeros(3), r"metrics float32\[3\], wanted a dict from name to a number, or \(\)"),
+        ({"phase": jnp.complex64(1)}, r"metrics whose 'phase' is complex64\[\], expected a single bool, int or float"),
+        ({"a b": 1.0}, r"metrics called 'a b', expected letters, digits, '_', '\.' and '-', at most 64"),
+        ({"n" * 65: 1.0}, "metrics called 'nnn.*', expected letters"),
+        ({3: 1.0}, "metrics called 3, expected letters"),
+        ({"hunter": {"speed": 1.0}}, "metrics of the group 'hunter', expected one of its groups: agent"),
+        ({"speed": 1.0, "agent": {"speed": 1.0}}, "metrics whose 'agent' is .*, expected a single bool, int or float"),
+        ({f"n{i}": 1.0 for i in range(65)}, "metrics of 65 names, expected 64 or fewer"),
+        (jnp.zeros(3), r"metrics float32\[3\], expected a dict from name to a number, or \(\)"),
     ],
 )
 def test_metrics_of_a_jax_environment_that_are_no_numbers(metrics, message):
@@ -99,9 +99,9 @@ def test_metrics_of_a_jax_environment_that_are_numbers(metrics):
     [
         ("FloatClock", r"step returns a state whose \[1\] is float32\[\]; wanted int32\[\]"),
         ("WideObservation", r"reset returns an observation that is float32\[3\]; wanted float32\[2\]"),
-        ("ManyRewards", r"step returns rewards float\d+\[2\], wanted"),
-        ("ComplexReward", r"step returns rewards complex\d+\[\], wanted real numbers"),
-        ("NumberedEnd", r"step returns terminated as int32\[\], wanted a single bool"),
+        ("ManyRewards", r"step returns rewards float\d+\[2\], expected"),
+        ("ComplexReward", r"step returns rewards complex\d+\[\], expected real numbers"),
+        ("NumberedEnd", r"step returns terminated as int32\[\], expected a single bool"),
     ],
 )
 def test_a_jax_environment_that_does_not_keep_its_word(environment, message):
@@ -148,7 +148,7 @@ def test_a_setting_of_the_wrong_type_from_python():
         ({"settings": "unroll=3"}, "settings='unroll=3': found text 'unroll=3', expected a dict or None"),
         ({"env_settings": 3}, "found 3, expected a dict or None"),
         ({"settings": {"learning_rte": 1}}, "Reinforce has no setting 'learning_rte'; did you mean 'learning_rate'"),
-        ({"settings": {"unroll": "x"}}, "found text 'x', wanted a whole number"),
+        ({"settings": {"unroll": "x"}}, "found text 'x', expected a whole number"),
     ],
 )
 def test_arguments_from_python_are_checked(given, message, tmp_path, monkeypatch):
@@ -259,7 +259,7 @@ def test_the_environment_of_a_module_is_made_in_every_process(tmp_path):
 
 
 def test_what_is_no_environment_is_refused():
-    with pytest.raises(UserError, match="'int' is an int; wanted a callable that returns"):
+    with pytest.raises(UserError, match="'int' is an int; expected a callable that returns"):
         runnel.build("ppo", 3)
     with pytest.raises(UserError, match="is made already; settings"):
         runnel.build("ppo", Hill(), env_settings={"length": 3})
@@ -311,7 +311,7 @@ def test_fields_of_a_distribution_are_keywords():
     [
         ("inline", {"actors": 4}, "distribution inline has no 'actors'; those that have: coarse, fine, environments"),
         (None, {"actors": 4}, "actors=4 needs a distribution that has it; those that have: coarse"),
-        ("coarse", {"actors": "4"}, "found text '4', wanted a whole number"),
+        ("coarse", {"actors": "4"}, "found text '4', expected a whole number"),
         ("coarse", {"step": 4}, "train has no 'step'; did you mean 'steps'"),
         (
             "coarse",
@@ -338,6 +338,6 @@ def test_a_keyword_that_nothing_has_is_refused(distribution, given, message, tmp
         ("gymnax:CartPole-v1", {"gravity": {}}),
     ],
 )
-def test_settings_that_a_librarys_environment_does_not_take_are_told_in_words(name, settings):
+def test_settings_that_a_librarys_environment_does_not_take_are_reported(name, settings):
     with pytest.raises(runnel.UserError, match=f"{name}.*{next(iter(settings))}"):
         runnel.build("ppo", name, env_settings=settings)

@@ -194,8 +194,8 @@ def test_a_dry_run_prints_what_config_json_would_hold_and_leaves_nothing(here, c
 @pytest.mark.parametrize("launcher", ["ray", "mine:launch"])
 def test_a_dry_run_for_other_machines_than_this_one_is_refused(launcher, here, capsys):
     words = ["train", "reinforce", "CartPole-v1", "--distribution", "coarse", "--launcher", launcher, "--dry-run"]
-    status, out, err = run_command(capsys, *words)
-    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    ended = status, out, err = run_command(capsys, *words)
+    assert (status, out, len(ended.said)) == (2, "", 1)
     assert f"found --dry-run and --launcher {launcher}; --dry-run plans for this machine" in err
     assert not os.listdir()
 

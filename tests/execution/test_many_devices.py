@@ -28,7 +28,7 @@ SLOW = (
 
 
 def measured(*cases: tuple[str, int, str], timeout_s: float = 280) -> dict[str, dict]:
-    """What `tests/support/many_devices.py` measures, by algorithm."""
+    """The measurements of `tests/support/many_devices.py`, by algorithm."""
     arguments = [str(word) for case in cases for word in case]
     own = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(SUPPORT.parent)}
     done = subprocess.run(

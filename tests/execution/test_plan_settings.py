@@ -1,4 +1,5 @@
-"""Settings that an algorithm leaves to the plan are decided at start, stored, and kept or decided anew when resumed."""
+"""Settings that an algorithm leaves to the plan are decided at start, stored, and kept or decided again on
+resumption."""
 
 import json
 from dataclasses import dataclass, replace
@@ -54,14 +55,14 @@ def test_advantages_are_corrected_where_samples_may_be_old(kind, waiting, free):
         built = build(small, "toys:Corridor", name, 8)
         assert (built.algorithm, built.asked) == (replace(small, advantages="gae"), {"advantages": "auto"}), name
         assert built.graph.algorithm is built.algorithm
-        assert built.plan.staleness == {"agent": 0}
+        assert built.plan.staleness_updates == {"agent": 0}
         assert built.plan.notes[-1] == "advantages=auto is gae here: no sample is old"
         assert built.max_staleness == 2  # what advice about other distributions goes by
     for name in free:
         built = build(small, "toys:Corridor", name, 8)
         assert built.algorithm == replace(small, advantages="vtrace")
         assert built.graph.algorithm is built.algorithm
-        assert built.plan.staleness == {"agent": 2}
+        assert built.plan.staleness_updates == {"agent": 2}
         assert built.plan.notes[-1] == "advantages=auto is vtrace here: samples may be 2 updates old"
 
 
@@ -70,7 +71,7 @@ def test_what_the_user_says_is_not_decided():
         given = replace(SMALL, advantages=asked)
         built = build(given, "toys:Corridor", "async", 8)
         assert built.algorithm == given
-        assert built.plan.staleness == {"agent": staleness}
+        assert built.plan.staleness_updates == {"agent": staleness}
         assert (dict(built.asked), built.decided) == ({}, ())
 
 
@@ -89,7 +90,7 @@ def test_each_group_is_decided_by_its_own_staleness():
     """The hunter's actors wait for its learner, the runners' do not."""
     both = PerGroup({"hunter": SMALL, "runners": SMALL})
     built = build(both, Tag, OneGroupWaits(staleness=1), 8)
-    assert built.plan.staleness == {"hunter": 0, "runners": 1}
+    assert built.plan.staleness_updates == {"hunter": 0, "runners": 1}
     decided = {group: built.algorithm.for_group(group).advantages for group in ("hunter", "runners")}  # type: ignore
     assert decided == {"hunter": "gae", "runners": "vtrace"}
     assert built.asked == {"hunter.advantages": "auto", "runners.advantages": "auto"}
@@ -154,7 +155,7 @@ def test_what_the_user_said_is_kept_wherever_it_is_resumed(tmp_path):
     [
         ("auto", "found asked='auto' of an algorithm, expected settings by name"),
         ({"nothing": 1}, "PPO has no setting 'nothing', which its run asked for"),
-        ({"advantages": {"object": "os:system"}}, "wanted a setting that names no code"),
+        ({"advantages": {"object": "os:system"}}, "expected a setting that names no code"),
         ({"advantages": "td"}, "its run asked for advantages='td', expected"),
         ({"learning_rate": "fast"}, "its run asked for learning_rate='fast', expected"),
     ],

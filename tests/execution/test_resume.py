@@ -160,7 +160,7 @@ def test_a_finished_run_is_returned_as_it_ended(distribution, tmp_path, capsys):
         assert again.result == run.result
         assert everything(again) == everything(run)
         assert jax.tree.structure(again.params) == jax.tree.structure(run.params)
-    assert "nothing is left to train after 64 steps; with more --steps it goes on" in capsys.readouterr().out
+    assert "nothing is left to train after 64 steps; resume it with more --steps" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
 
 

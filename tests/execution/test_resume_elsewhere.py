@@ -1,4 +1,4 @@
-"""A run goes on under another distribution with everything it had: a checkpoint is the same whoever wrote it."""
+"""A run resumes under another distribution with its whole state: a checkpoint does not depend on the distribution."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ EVERY = {
 
 
 def distances(*arguments: str, timeout_s: float = 280, **environ: str) -> dict[str, float]:
-    """What `tests/support/same_training.py` measures."""
+    """The measurements of `tests/support/same_training.py`."""
     script = SUPPORT / "same_training.py"
     own = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(script.parent.parent), **environ}
     done = subprocess.run(

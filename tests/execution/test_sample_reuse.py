@@ -25,7 +25,7 @@ CASES: dict[str, tuple[Ages, str, Any]] = {
 
 @pytest.mark.parametrize("case", ["async", pytest.param("decoupled, two groups", marks=pytest.mark.slow)])
 def test_unrolls_are_learnt_from_again_and_none_is_too_old(case: str, tmp_path: Path) -> None:
-    """Often paused: what is kept is let go then, and counted."""
+    """Pauses often: batches kept for reuse are then released, and counted."""
     algorithm, environment, distribution = CASES[case]
     per_iteration = algorithm.unroll * ENVS
     run = runnel.train(

@@ -17,7 +17,7 @@ WARM_S = 60.0
 
 
 def memory_mb(pid: int) -> float:
-    """What is this process's own, without what it shares."""
+    """The memory of this process alone, without shared memory."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Private_Dirty:"):
             return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""Nothing that is learnt from is older than `Free` says, whatever stands between actors and learner; measured there."""
+"""No sample is older than the bound, whatever is between actors and learner; measured in `learn`."""
 
 import random
 from dataclasses import replace

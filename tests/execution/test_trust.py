@@ -285,7 +285,7 @@ def test_a_signature_covers_every_name_and_setting_and_file(state):
 
 
 @pytest.mark.parametrize("code", [None, [], {}, {"names": []}, {"names": {}, "signature": 3}, {"signature": "é"}, "x"])
-def test_a_section_that_nobody_writes_is_no_signature(code, state):
+def test_an_unknown_section_is_no_signature(code, state):
     config = signed_config(algorithm={"class": "toys:Reinforce", "settings": {}})
     assert trust.unsigned_because({**config, "code": code})
 
@@ -455,7 +455,7 @@ def test_a_name_that_the_run_does_not_have_cannot_be_trusted(own_run):
     assert "does not name it; what needs trust there: mine_trust:Mine" in str(refusal)
 
 
-def test_a_source_file_that_is_gone_is_told_in_words(own_run, project, tmp_path, monkeypatch):
+def test_a_source_file_that_is_gone_is_reported(own_run, project, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for file in list(project.glob("*.py")):
@@ -476,7 +476,7 @@ def test_another_file_that_python_finds_first_is_not_taken_for_it(own_run, proje
 
 
 def test_a_signed_file_inside_the_run_directory_is_not_executed(own_run, project, state):
-    """It was signed when it was the user's; whoever had the run since may have changed it."""
+    """It was signed when it was the user's; others may have changed it since."""
     for file in project.glob("*.py"):
         shutil.copy(file, own_run)
     config = read_config(own_run)

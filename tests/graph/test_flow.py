@@ -115,7 +115,7 @@ class Out(NamedTuple):
 
 def test_what_follows_a_replay_runs_as_often_as_it_may_sample():
     graph = trace(Replayed(), CORRIDOR, ENVS)
-    assert graph.nodes["learn"].loops == {"replay"}
+    assert graph.nodes["learn"].replays == {"replay"}
     batches = STEPS * ENVS * 2.0 / 8
     observation, action = graph.nodes["replay"].output
     assert observation.shape == (8, 2)

@@ -104,7 +104,7 @@ time.sleep(60)
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        ("--fail", r"agent of a ended before its greeting; status 1, it said: this agent was told to fail"),
+        ("--fail", r"agent of a ended before its greeting; status 1, its output: this agent was told to fail"),
         ("--other", r"a: found Runnel 99.0, wanted .* as here; install the same on all machines"),
     ],
 )
@@ -114,7 +114,7 @@ def test_an_agent_that_does_not_start_is_told_of_with_its_own_words(local, flag,
 
 
 def test_one_that_says_nothing_is_not_waited_for_for_ever(local):
-    with pytest.raises(UserError, match=r"agent of a has not sent its greeting in time; it said: nothing"):
+    with pytest.raises(UserError, match=r"agent of a has not sent its greeting in time; its output: nothing"):
         local("a", agent=("-c", "import time; time.sleep(60)"), start_s=0.5, end_s=0.1).start(INVITATION)
 
 

@@ -34,7 +34,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher
     """Shared: servers take long to start."""
     before = descriptors()
     with LocalLauncher(tmp_path_factory.mktemp("servers") / "log") as launcher:
-        launcher.warm(light=["numpy"], jax=[])
+        launcher.warm(env_only=["numpy"], jax=[])
         launcher.prepare(f"{ENTRIES}:prepare", {"value": "made once"})
         yield launcher
     assert descriptors() == before
@@ -42,9 +42,9 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., WorkerCommand]:
-    def make(entry: str, name: str = "worker-0", light: bool = True, **fields: Any) -> WorkerCommand:
+    def make(entry: str, name: str = "worker-0", env_only: bool = True, **fields: Any) -> WorkerCommand:
         return WorkerCommand(
-            name, f"{ENTRIES}:{entry}", fields.pop("job", {}), light=light, log=tmp_path / f"{name}.log", **fields
+            name, f"{ENTRIES}:{entry}", fields.pop("job", {}), env_only=env_only, log=tmp_path / f"{name}.log", **fields
         )
 
     return make
@@ -381,7 +381,7 @@ class TestEnds:
 
     def test_a_killed_server_takes_its_workers_with_it_and_is_replaced(self, tmp_path, make):
         with LocalLauncher() as launcher:
-            launcher.warm(light=["numpy"])
+            launcher.warm(env_only=["numpy"])
             process = launcher.start(make("linger"))
             server = hear(process)["server"]
             os.kill(server, signal.SIGKILL)
@@ -411,7 +411,7 @@ class TestEnds:
         (tmp_path / "endless_import.py").write_text("import time\ntime.sleep(1000)\n")
         monkeypatch.syspath_prepend(str(tmp_path))
         with LocalLauncher() as launcher:
-            launcher.warm(light=["endless_import"])
+            launcher.warm(env_only=["endless_import"])
 
 
 class TestJax:
@@ -420,9 +420,9 @@ class TestJax:
         environ = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "true", "XLA_FLAGS": flags}
         processes = launcher.start_all(
             [
-                make("jit", light=False, environ=environ),
-                make("jit", name="worker-1", light=False, environ={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}),
-                make("report", name="worker-2", light=False),
+                make("jit", env_only=False, environ=environ),
+                make("jit", name="worker-1", env_only=False, environ={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}),
+                make("report", name="worker-2", env_only=False),
             ]
         )
         first, second, plain = [hear(process) for process in processes]
@@ -435,7 +435,7 @@ class TestJax:
         assert [process.wait(LONG_S) for process in processes] == [0, 0, 0]
 
     def test_a_wrong_platform_is_the_workers_error(self, launcher, make):
-        process = launcher.start(make("jit", light=False, environ={"JAX_PLATFORMS": "abacus"}))
+        process = launcher.start(make("jit", env_only=False, environ={"JAX_PLATFORMS": "abacus"}))
         assert "abacus" in hear(process)["message"]
 
     def test_an_import_that_starts_a_backend(self, tmp_path, make, monkeypatch):
@@ -445,7 +445,10 @@ class TestJax:
         with LocalLauncher(log) as launcher:
             launcher.warm(jax=["eager_module", "no_such_module"])
             launcher.prepare(f"{ENTRIES}:prepare_badly", {})
-            jobs = [make("jit", light=False, environ={"JAX_PLATFORMS": "cpu"}, job={}), make("report", light=False)]
+            jobs = [
+                make("jit", env_only=False, environ={"JAX_PLATFORMS": "cpu"}, job={}),
+                make("report", env_only=False),
+            ]
             processes = launcher.start_all(jobs)
             assert hear(processes[0])["value"] == 42.0
             told = hear(processes[1])
@@ -465,7 +468,7 @@ class TestJax:
         with LocalLauncher() as launcher:
             launcher.prepare(f"{ENTRIES}:prepare_to_die", {})
             with pytest.raises(UserError, match="'runnel-jax', the process that starts workers, ended with status -9"):
-                launcher.start_all([make("report", light=False), make("report", light=False)])
+                launcher.start_all([make("report", env_only=False), make("report", env_only=False)])
         assert descriptors() == before
 
 
@@ -495,7 +498,7 @@ class TestScripts:
     def test_needs_no_guard(self, tmp_path):
         body = """
 with LocalLauncher() as launcher:
-    process = launcher.start(WorkerCommand("w", f"{entries}:report", {}, light=True, log=here / "log"))
+    process = launcher.start(WorkerCommand("w", f"{entries}:report", {}, env_only=True, log=here / "log"))
     print(process.control.receive(60).value["pid"] == process.pid)
     print(process.wait(60))
 """
@@ -507,7 +510,7 @@ with LocalLauncher() as launcher:
 def entry(job, control, fds): ...
 
 with LocalLauncher() as launcher:
-    process = launcher.start(WorkerCommand("w", f"{__file__}:entry", {}, light=True, log=here / "log"))
+    process = launcher.start(WorkerCommand("w", f"{__file__}:entry", {}, env_only=True, log=here / "log"))
     print(json.dumps(process.control.receive(60).value))
 """
         out, err = run_script(tmp_path, body).communicate(timeout=LONG_S)
@@ -524,7 +527,7 @@ launcher = LocalLauncher()
 def work():
     jobs = [{"starts": True}, {"stubborn": True}]
     started = launcher.start_all(
-        [WorkerCommand(f"w{i}", f"{entries}:linger", job, light=True, log=here / f"{i}") for i, job in enumerate(jobs)]
+        WorkerCommand(f"w{i}", f"{entries}:linger", job, env_only=True, log=here / f"{i}") for i, job in enumerate(jobs)
     )
     print(json.dumps([process.control.receive(60).value for process in started]), flush=True)
 
@@ -561,7 +564,7 @@ time.sleep(1000)
         body = """
 sys.path.insert(0, str(here))
 launcher = LocalLauncher()
-launcher.warm(light=["endless_import"])
+launcher.warm(env_only=["endless_import"])
 time.sleep(1000)
 """
         script = run_script(tmp_path, body)
@@ -581,7 +584,7 @@ started = []
 with LocalLauncher() as launcher:
     try:
         while True:
-            started.append(launcher.start(WorkerCommand("w", f"{entries}:linger", {}, light=True, log=here / "log")))
+            started.append(launcher.start(WorkerCommand("w", f"{entries}:linger", {}, env_only=True, log=here / "log")))
     except UserError as error:
         print(error)
     print(json.dumps([process.pid for process in started]))

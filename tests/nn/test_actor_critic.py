@@ -20,7 +20,7 @@ def create(core=None, towers=True):
 
 
 def stepwise(step, memory, initial, inputs, first):
-    """What acting does: begins anew where an episode does, and steps."""
+    """The computation of acting: resets the memory at the beginning of an episode, and steps."""
     outputs = []
     for x, begins in zip(inputs, first, strict=True):
         memory, output = step(initial if begins else memory, x)

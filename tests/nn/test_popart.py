@@ -62,7 +62,7 @@ def test_without_it_nothing_changes():
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [PPO, A2C, IMPALA])
 def test_large_returns_are_soon_predicted(algorithm):
-    """Of one unroll, over and over, each step of which is paid 5,000."""
+    """Updates repeatedly from one unroll, each step of which has a reward of 5,000."""
     spec = AgentSpec(SEEN, Discrete(3))
 
     def predicted(rescale):

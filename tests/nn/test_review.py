@@ -1,4 +1,4 @@
-"""What an actor-critic says of a whole unroll is what it would have said step by step."""
+"""The evaluation of a whole unroll equals that of its steps, one by one."""
 
 import jax
 import jax.numpy as jnp

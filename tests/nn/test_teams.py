@@ -36,7 +36,7 @@ def created(kind, settings, spec):
     return jax.jit(lambda key: kind.create(settings, key, spec))(jax.random.key(0))
 
 
-def test_agents_are_told_apart_by_number_only_where_asked():
+def test_agents_are_distinguished_by_number_only_where_asked():
     seen = jnp.ones(2)
     values = created(TeamValues, Settings(), SPECS["plain"])
     assert not np.allclose(values(seen, 0), values(seen, 1))

@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from runnel.errors import UserError
-from runnel.ops.blocks import Blocks, block_count, divisors, envs_for, layout, learners_in_words
+from runnel.ops.blocks import Blocks, block_count, block_layout, divisors, envs_for, learners_in_words
 from runnel.ops.minibatches import cut, cuts_of
 
 
@@ -32,7 +32,7 @@ def numbered(steps, columns):
 @given(steps=st.integers(1, 12), columns=st.integers(1, 48), count=st.integers(1, 6), whole=st.booleans())
 def test_every_step_once_in_an_epoch_and_alike_from_every_block(steps, columns, count, whole):
     try:
-        blocks, by_column = layout(steps, columns, count, whole)
+        blocks, by_column = block_layout(steps, columns, count, whole)
     except UserError:
         assert (columns if whole else steps * columns) % count
         return
@@ -82,15 +82,15 @@ def test_order_is_random_and_follows_the_key():
         (3, 8, 4, False, (2, False)),  # 3 steps do not divide by 4, those of 4 columns do
     ],
 )
-def test_layout(steps, columns, count, whole, wanted):
-    assert layout(steps, columns, count, whole) == wanted
+def test_block_layout(steps, columns, count, whole, wanted):
+    assert block_layout(steps, columns, count, whole) == wanted
 
 
 def test_impossible_sizes_say_what_to_do():
     with pytest.raises(UserError, match=r"4 minibatches of whole sequences cannot be cut from 6 environments; use"):
-        layout(128, 6, 4, True)
+        block_layout(128, 6, 4, True)
     with pytest.raises(UserError, match=r"7 minibatches cannot be cut evenly from 128 steps of 8 environments; make"):
-        layout(128, 8, 7, False)
+        block_layout(128, 8, 7, False)
 
 
 SIZES = dict(
@@ -104,11 +104,11 @@ def test_so_many_learners_can_share_every_multiple_of_the_environments_proposed(
     steps, envs, agents, count, whole, learners
 ):
     def blocks(envs):
-        made, _ = layout(steps, envs * agents, count, whole)
+        made, _ = block_layout(steps, envs * agents, count, whole)
         return block_count(envs, [Blocks(envs * agents, count, made)])
 
     try:
-        made, _ = layout(steps, envs * agents, count, whole)
+        made, _ = block_layout(steps, envs * agents, count, whole)
     except UserError:
         return
     least = envs_for(learners, envs, [Blocks(envs * agents, count, made)])

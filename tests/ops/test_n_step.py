@@ -71,7 +71,7 @@ def test_transitions_end_with_the_episode_the_unroll_or_n(seed, ends, size):
 
 
 def test_steps_without_a_turn_do_not_count():
-    """Of two who take turns, one's choice leads to its next turn, or as far as the unroll goes."""
+    """If two agents take turns, the transition of a choice ends at the agent's next turn, or with the unroll."""
     trajectory = unroll(0, 6, 2, ends=0.0)
     active = np.array([[True, False], [False, True]] * 3)
     told = [parted(seen, active=active) for seen in (trajectory.observation, trajectory.last_observation)]

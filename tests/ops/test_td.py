@@ -75,7 +75,7 @@ def test_only_c51_imports_tensorflow_probability() -> None:
     code = (
         "import sys, runnel.execution.session.session, runnel.launch.host as host, importlib\n"
         "from runnel import algorithms\n"
-        "for name in host.HEAVY: importlib.import_module(name)\n"
+        "for name in host.JAX_MODULES: importlib.import_module(name)\n"
         "for name in set(algorithms.names()) - {'c51'}: algorithms.load(name)\n"
         "print({'rlax', 'distrax', 'tensorflow_probability'} & sys.modules.keys())\n"
     )

@@ -29,7 +29,7 @@ def test_a_team_is_a_column_paid_the_mean():
     np.testing.assert_array_equal(state[..., 0], [[0, 1, 2], [3, 4, 5]])  # once for all agents
 
 
-def test_those_without_a_turn_count_for_nothing_unless_nobody_has_one():
+def test_agents_without_a_turn_do_not_count_unless_none_has_one():
     active = jnp.array([[True, False], [False, False], [True, True]])
     np.testing.assert_array_equal(taking_part(active), [[1, 0], [1, 1], [1, 1]])
     assert taking_part(None) == 1

@@ -92,14 +92,14 @@ def check_messages(plan, topology):
         found[s.kind, s.group, s.node, envs.get(s.block)].add((s.schema, s.slots))
         assert s.slots >= 1
         if s.kind == "unroll":
-            assert s.slots <= min(MOST_SLOTS, 1 + plan.limits[s.group])
+            assert s.slots <= min(MOST_SLOTS, 1 + plan.limit_iterations[s.group])
     assert {key: messages for key, messages in found.items() if len(messages) > 1} == {}
 
 
 def check_turns(plan, topology):
     """In each iteration, each unroll and each value has one taker: replicas that do not share one take turns."""
     home = {worker.name: worker.fragment for worker in topology.workers}
-    players = plan.home("environment")
+    stepping = plan.stepping
     taken = defaultdict(list)
     for s in topology.streams:
         for iteration in range(12):
@@ -110,8 +110,8 @@ def check_turns(plan, topology):
         if kind == "unroll":
             made = [stream.block for stream in streams]
             assert sorted(made) == [block.number for block in topology.blocks]
-        elif source == players.name:  # each has values of its own environments
-            assert sorted(stream.source for stream in streams) == sorted(players.workers())
+        elif source == stepping.name:  # each has values of its own environments
+            assert sorted(stream.source for stream in streams) == sorted(stepping.workers())
         else:
             assert len(streams) == 1
 

@@ -1,4 +1,4 @@
-"""Which machine runs what: every worker once, learners spread, players in proportion, steps at home."""
+"""Which machine runs what: every worker once, learners spread, stepping workers in proportion, steps at home."""
 
 from collections import Counter
 from itertools import groupby
@@ -30,7 +30,7 @@ def clusters(accelerators=4):
     )
 
 
-def players(count, **more):
+def stepping(count, **more):
     return ReplicaRequest(count, "cpu", steps_envs=True, acts=True, **more)
 
 
@@ -38,7 +38,7 @@ def learners(count):
     return ReplicaRequest(count, "one", learns=True)
 
 
-actors_and_learners = st.builds(lambda n, k: [players(n), learners(k)], st.integers(1, 40), st.integers(1, 8))
+actors_and_learners = st.builds(lambda n, k: [stepping(n), learners(k)], st.integers(1, 40), st.integers(1, 8))
 
 
 @st.composite
@@ -126,7 +126,7 @@ def test_learners_are_spread_evenly_over_accelerators_or_machines(wanted, machin
 
 
 @given(actors_and_learners, clusters())
-def test_players_are_in_proportion_to_the_cpus_that_are_left_and_neighbours_share_a_machine(wanted, machines):
+def test_stepping_workers_are_in_proportion_to_the_cpus_that_are_left_and_neighbours_share_a_machine(wanted, machines):
     at, learning = map(hosts, place(wanted, machines))
     free = [max(0, m.cpus - learning.count(i)) for i, m in enumerate(machines)]
     free = free if any(free) else [m.cpus for m in machines]
@@ -135,15 +135,15 @@ def test_players_are_in_proportion_to_the_cpus_that_are_left_and_neighbours_shar
     assert len([host for host, _ in groupby(at)]) == len(set(at))
 
 
-def test_players_are_near_the_learners_that_they_feed():
+def test_stepping_workers_are_near_the_learners_that_they_feed():
     cluster = [machine("a", 9), machine("b", 9), machine("c", 8)]
-    at, learning = map(hosts, place([players(12), learners(2)], cluster))
+    at, learning = map(hosts, place([stepping(12), learners(2)], cluster))
     assert learning == [0, 1]
     assert at == [0] * 4 + [2] * 4 + [1] * 4  # those of c, which has no learner, are in between
 
 
 def test_what_runs_after_the_rollout_is_with_the_learner():
-    _, mapping, learning = map(hosts, place([players(4), ReplicaRequest(3, "cpu"), learners(1)],
+    _, mapping, learning = map(hosts, place([stepping(4), ReplicaRequest(3, "cpu"), learners(1)],
                                             [machine("a", 4), machine("b", 16, 1)]))  # fmt: skip
     assert learning == [1]
     assert mapping == [1, 1, 1]
@@ -169,7 +169,7 @@ def test_no_step_crosses_where_there_are_as_many_servers_as_machines(wanted, mac
 
 
 @given(with_servers(), clusters())
-def test_a_server_is_where_most_of_its_players_are_that_could_be(wanted, machines):
+def test_a_server_is_where_most_of_its_workers_are_that_could_be(wanted, machines):
     at, serving, *_ = map(hosts, place(wanted, machines))
     able = {i for i, m in enumerate(machines) if m.accelerators} if wanted[1].devices == "one" else set()
     able = able or set(range(len(machines)))
@@ -179,14 +179,14 @@ def test_a_server_is_where_most_of_its_players_are_that_could_be(wanted, machine
         assert own[host] == max(own[i] for i in able)
 
 
-def test_servers_that_need_accelerators_leave_fewer_cpus_to_players():
+def test_servers_that_need_accelerators_leave_fewer_cpus_to_workers_that_step():
     wanted = [ReplicaRequest(7, "cpu", steps_envs=True), ReplicaRequest(4, "one", acts=True), learners(1)]
     at, serving, learning = map(hosts, place(wanted, [machine("a", 6, 2), machine("b", 6)]))
     assert (serving, learning) == ([0] * 4, [0])
     assert at == [0] + [1] * 6
 
 
-def test_learners_that_act_keep_their_players_with_them():
+def test_learners_that_act_keep_the_workers_that_they_serve_with_them():
     at, learning = map(
         hosts,
         place([ReplicaRequest(8, "cpu", steps_envs=True), ReplicaRequest(2, "one", learns=True, acts=True)],
@@ -226,10 +226,10 @@ def test_a_plan_serves_as_the_topology_does(distribution, inference):
     graph = trace(Reinforce(), Corridor.spec, 30)
     plan = build_plan(distribution(actors=5, inference=inference), graph, Corridor(), HOMES)
     topology = derive_channels(plan, graph, host=True)
-    players, acts = plan.home("environment"), plan.home("act")
+    stepping, acts = plan.stepping, plan.home("act")
     for block in topology.blocks:
-        number = players.workers().index(block.worker)
-        assert server_of(acts, players, block) == acts.workers()[served_by(number, 5, inference)]
+        number = stepping.workers().index(block.worker)
+        assert server_of(acts, stepping, block) == acts.workers()[served_by(number, 5, inference)]
     steps = [stream for stream in topology.streams if stream.kind == "request"]
     crossing = [stream for stream in steps if plan.host(stream.source) != plan.host(stream.target)]
     assert bool(crossing) == (inference == 1)

@@ -63,7 +63,7 @@ DATA = [("rollout", "map"), ("map", "map2"), ("map2", "learn")]
 def test_staleness_is_the_sum_of_the_slacks_along_the_cycle(rest, named):
     plan, graph = planned(CHAIN, of_slack(rest), {ends: of_slack(slack) for ends, slack in named.items()})
     total = sum(named.values()) + (rest if any(ends not in named for ends in DATA) else 0)
-    assert plan.staleness == {"agent": total}
+    assert plan.staleness_updates == {"agent": total}
     assert sum(cut.slack or 0 for cut in plan.cuts) == total
     assert paces(plan, graph) == {"agent": Pace(total, in_order=True)}
     assert plan.synchronous == (not total)
@@ -71,7 +71,7 @@ def test_staleness_is_the_sum_of_the_slacks_along_the_cycle(rest, named):
 
 def test_no_sum_exceeds_what_the_algorithm_declares():
     plan, _ = planned(CHAIN, BoundedStaleness(3), {("map", "map2"): BoundedStaleness(9)}, Ages(maps=2, bound=5))
-    assert plan.staleness == {"agent": 5}
+    assert plan.staleness_updates == {"agent": 5}
     assert plan.notes[0].startswith("Ages declares max_staleness 5: ")
 
 
@@ -80,11 +80,11 @@ def test_of_several_paths_the_longest_counts():
     fragments = (ACTOR, Fragment("store", ("replay", "map")), Fragment("learner", (REST,)))
     edges = {("rollout", "map"): BoundedStaleness(2), ("replay", "learn"): BoundedStaleness(3)}
     plan, _ = planned(fragments, Barrier(), edges, Ages(replayed=1, bound=100))
-    assert plan.staleness == {"agent": 5}
+    assert plan.staleness_updates == {"agent": 5}
     assert {cut.what[0]: cut.synchronisation for cut in plan.cuts} == {
         "trajectory": "asynchronous, staleness at most 2",
         "batch": "asynchronous, staleness at most 3",
-        "params": "asynchronous, the newest wins",
+        "params": "asynchronous, newest version",
     }
 
 
@@ -92,7 +92,7 @@ def test_an_iteration_of_more_updates_than_the_sum_waits_at_a_barrier():
     plan, graph = planned(
         (ACTOR, Fragment("learner", (REST,))), BoundedStaleness(2), algorithm=Ages(replayed=3, bound=9)
     )
-    assert plan.staleness == {"agent": 0}
+    assert plan.staleness_updates == {"agent": 0}
     assert paces(plan, graph) == {"agent": Pace(0, in_order=True)}
     assert {cut.synchronisation for cut in plan.cuts} == {"barrier every unroll"}
     assert "the distribution allows 2, but an iteration makes up to 3 updates: actors wait" in plan.notes[0]
@@ -112,10 +112,28 @@ class Own(Synchronisation):
         return f"own of {self._slack}"
 
 
+class Lockstep(Own):
+    """A barrier of a user's own."""
+
+    asynchronous = False
+
+
+def test_plans_call_a_synchronisation_as_it_calls_itself_unless_the_algorithm_tolerates_less():
+    fragments = (ACTOR, Fragment("learner", (REST,)))
+    for synchronisation, bound, called in [
+        (Own(3), 9, "own of 3"), (Own(3), 2, "asynchronous, staleness at most 2"), (Own(3), 0, "barrier every unroll"),
+        (Lockstep(0), 9, "own of 0"), (Barrier(), 9, "barrier every unroll"), (STEP, 9, "barrier every unroll"),
+    ]:  # fmt: skip
+        plan, _ = planned(fragments, synchronisation, algorithm=Ages(bound=bound))
+        assert {cut.synchronisation for cut in plan.cuts if cut.node == "rollout"} == {called}
+    plan, _ = planned(CHAIN, Barrier(), {("map", "map2"): Own(4)})
+    assert [cut.synchronisation for cut in plan.cuts if cut.node == "map"] == ["own of 4"]
+
+
 def test_a_synchronisation_of_a_users_own_has_a_whole_slack():
     fragments = (ACTOR, Fragment("learner", (REST,)))
     plan, _ = planned(fragments, Own(3), algorithm=Ages(bound=9))
-    assert plan.staleness == {"agent": 3}
+    assert plan.staleness_updates == {"agent": 3}
     for wrong in (2.0, -4, True, None):
         for synchronisation, edges in ((Own(wrong), {}), (Barrier(), {("rollout", "learn"): Own(wrong)})):
             with pytest.raises(
@@ -129,7 +147,7 @@ def test_a_synchronisation_of_a_users_own_has_a_whole_slack():
 
 def test_one_group_waits_and_another_does_not():
     plan, graph = planned(TEAMS, Barrier(), {("runners/rollout", "runners/learn"): BoundedStaleness(4)}, teams=True)
-    assert plan.staleness == {"hunter": 0, "runners": 4}
+    assert plan.staleness_updates == {"hunter": 0, "runners": 4}
     # Where another group waits, unrolls are taken in order: nothing is thrown away at a pause.
     assert paces(plan, graph) == {"hunter": Pace(0, in_order=True), "runners": Pace(4, in_order=True)}
     assert not plan.synchronous
@@ -137,7 +155,7 @@ def test_one_group_waits_and_another_does_not():
         "trajectory of hunter": "barrier every unroll",
         "trajectory of runners": "asynchronous, staleness at most 4",
         "params of hunter": "barrier every unroll",
-        "params of runners": "asynchronous, the newest wins",
+        "params of runners": "asynchronous, newest version",
     }
     assert plan.notes[0].startswith(
         "TeamAges declares max_staleness 100, the distribution allows hunter 0, runners 4: "
@@ -146,24 +164,24 @@ def test_one_group_waits_and_another_does_not():
 
 def test_what_acts_may_wait_every_step_while_the_learner_does_not():
     plan, graph = planned(SERVED, BoundedStaleness(4), {("environment", "act"): STEP}, Ages(bound=9))
-    assert (plan.staleness, plan.in_step) == ({"agent": 4}, {"agent"})
+    assert (plan.staleness_updates, plan.step_synchronous) == ({"agent": 4}, {"agent"})
     assert paces(plan, graph) == {"agent": Pace(4, in_order=False)}
     assert {cut.what[0]: cut.synchronisation for cut in plan.cuts} == {
         "observation": "barrier every step",
         "action": "barrier every step",
         "trajectory": "asynchronous, staleness at most 4",
-        "params": "asynchronous, the newest wins",
-        "version": "asynchronous, the newest wins",
+        "params": "asynchronous, newest version",
+        "version": "asynchronous, newest version",
     }
     free, _ = planned(SERVED, BoundedStaleness(4), algorithm=Ages(bound=9))
-    assert free.in_step == frozenset()
+    assert free.step_synchronous == frozenset()
     assert free.cuts[0].synchronisation == "request and reply every step"
 
 
 def test_a_server_acts_in_step_for_all_groups_or_for_none():
     edges = {("environment", "hunter/act"): STEP}
     plan, _ = planned((SERVED[0], SERVED[1], *TEAMS[1:]), BoundedStaleness(4), edges, teams=True)
-    assert plan.in_step == {"hunter", "runners"}
+    assert plan.step_synchronous == {"hunter", "runners"}
 
 
 @pytest.mark.parametrize(
@@ -238,9 +256,3 @@ def test_priorities_are_not_named():
     fragments = (ACTOR, Fragment("store", ("map", "replay")), Fragment("learner", (REST,)))
     with pytest.raises(UserError, match="priorities follow the batches that they belong to"):
         planned(fragments, Barrier(), {("gradient", "replay"): Barrier()}, algorithm)
-
-
-def test_nodes_that_learn_for_one_group_stay_together():
-    fragments = (ACTOR, Fragment("one", ("learn2",)), Fragment("two", (REST,)))
-    with pytest.raises(UserError, match="spreads the nodes that learn for group 'agent' over fragments two and one"):
-        planned(fragments, Barrier(), algorithm=Ages(learns=2))

@@ -39,7 +39,7 @@ OLD = Path(__file__).parents[1] / "support" / "run_of_0_1_0"
 
 
 def own(algorithm: Any, params: Any, observation: Any, memory: Any = ()) -> Any:
-    """What the algorithm itself does, without exploring."""
+    """The actions of the algorithm itself, without exploring."""
     return act_one(algorithm.act, params, observation, memory, jax.random.key(0), False, jnp.int32(0))
 
 
@@ -374,6 +374,26 @@ def test_several_groups_act_together() -> None:
     policies.reset()
 
 
+def test_policies_of_several_groups_are_saved_and_loaded_together(tmp_path: Path) -> None:
+    _, _, made = fresh(PPO(unroll=4, epochs=1, minibatches=1, hidden=(8,)), "toys:Tag", moved=0.5)
+    directory = Policies(made).save(tmp_path / "both")
+    assert sorted(path.name for path in directory.iterdir()) == ["group-hunter", "group-runners"]
+    again = runnel.load(directory)
+    assert isinstance(again, Policies)
+    for group, policy in made.items():
+        for name, array in policy.arrays.items():
+            np.testing.assert_array_equal(again[group].arrays[name], array)
+    hunter = runnel.load(directory, group="hunter")
+    assert isinstance(hunter, Policy)
+    assert hunter.config.group == runnel.load(directory / "group-hunter").config.group == "hunter"  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="has no policy of group 'runner'; did you mean 'runners'"):
+        runnel.load(directory, group="runner")
+    with pytest.raises(UserError, match="not empty; nothing was written"):
+        Policies(made).save(directory)
+    (directory / "notes.txt").write_text("not a policy")
+    assert isinstance(runnel.load(directory), Policies)
+
+
 @pytest.mark.slow
 def test_two_teams_of_named_agents_act_together() -> None:
     pytest.importorskip("mpe2")
@@ -587,7 +607,7 @@ def test_directories_that_hold_no_policy_are_refused(tmp_path: Path, run: Any) -
         policy.save(saved)
     with pytest.raises(UserError, match="not empty"):
         policy.save(saved / "config.json")
-    with pytest.raises(UserError, match="holds a single policy, and no 'best'"):
+    with pytest.raises(UserError, match="holds one policy for each group, and no 'best'"):
         runnel.load(f"{saved}@best")
     with pytest.raises(UserError, match="has no policy of group 'x'"):
         runnel.load(saved, group="x")

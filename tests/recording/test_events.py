@@ -21,7 +21,7 @@ class Clock:
         return self.now
 
 
-def test_tells_the_file_and_the_view(tmp_path):
+def test_an_event_reaches_the_file_and_the_view(tmp_path):
     shown = []
     log = EventLog(tmp_path, shown.append, clock=Clock(1_800_000_000.25))
     log.record(
@@ -175,7 +175,7 @@ def fake(root: Path, files: dict[str, str]) -> Path:
 EVENTS = "low 0\nhigh 1\nmax 17\noom 4\noom_kill {}\noom_group_kill 0\n"
 
 
-def test_kills_for_want_of_memory_are_read_where_the_kernel_tells_them(tmp_path):
+def test_oom_kills_are_read_where_the_kernel_counts_them(tmp_path):
     assert oom_kills(fake(tmp_path, {})) is None
     assert oom_kills(fake(tmp_path, {"proc/vmstat": "nr_free_pages 12\noom_kill 9\n"})) == 9
     assert oom_kills(fake(tmp_path, {"sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 5\n"})) == 5
@@ -184,6 +184,6 @@ def test_kills_for_want_of_memory_are_read_where_the_kernel_tells_them(tmp_path)
     assert oom_kills(fake(tmp_path, own)) == 3
 
 
-def test_kills_here_are_a_number_or_not_told():
+def test_kills_here_are_a_number_or_unknown():
     kills = oom_kills()
     assert kills is None or kills >= 0

@@ -50,7 +50,7 @@ ALLOWED = {
 
 
 def offences(file: Path, root: Path = PACKAGE):
-    """What could execute what it reads, as (file, what)."""
+    """Formats that could execute code when read, as (file, format)."""
     name = file.relative_to(root).as_posix()
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -111,7 +111,7 @@ def like(trained):
 
 
 def load(run_dir, like):
-    """What `resume`, `eval` and `plot` do first: the number of the checkpoint that was taken, or the refusal."""
+    """The first step of `resume`, `eval` and `plot`: the number of the checkpoint that was read, or the refusal."""
     notes = []
     try:
         read_config(run_dir)
@@ -345,7 +345,7 @@ def test_where_no_checkpoint_is_sound_none_is_used(run_dir):
 
 
 def contents(directory):
-    """Everything below a directory, but for who held the lock."""
+    """Everything below a directory, except for the holder of the lock."""
     files = (path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
     return {path.relative_to(directory): path.read_bytes() for path in files}
 

@@ -231,7 +231,7 @@ def test_parameters_of_other_types_are_refused(
     assert words in str(caught.value)
 
 
-def test_arrays_that_nobody_asked_for_do_no_harm(run_dir: Path, command: Callable[..., Ended]) -> None:
+def test_unexpected_arrays_do_no_harm(run_dir: Path, command: Callable[..., Ended]) -> None:
     put(run_dir, parameters.pack({**honest(run_dir), "../../x": np.ones(4), "params/more": np.ones(3)}))
     assert command("eval", run_dir, "--episodes", "1").status == 0
     assert runnel.load(run_dir).act(np.zeros(2, np.float32)).shape == ()
@@ -286,7 +286,7 @@ def test_values_of_every_type_at_every_key(full: bool, run_dir: Path, command: C
     ],
     ids=str,
 )  # fmt: skip
-def test_tags_that_nobody_has_set_are_refused(tags: Any, run_dir: Path, command: Callable[..., Ended]) -> None:
+def test_tags_that_no_run_has_set_are_refused(tags: Any, run_dir: Path, command: Callable[..., Ended]) -> None:
     path = run_dir / "policies" / "tags.json"
     path.write_text(json.dumps(tags))
     for argv in (["policies", run_dir], ["eval", f"{run_dir}@mine"], ["policies", run_dir, "--tag", "new"]):

@@ -1,4 +1,4 @@
-"""`members.json` as training writes it, and as somebody may have edited it."""
+"""`members.json` as training writes it, and edited."""
 
 from __future__ import annotations
 

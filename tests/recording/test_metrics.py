@@ -1,4 +1,4 @@
-"""Records of a run: what stands in the file, however the run ended."""
+"""Records of a run: the content of the file, however the run ended."""
 
 import json
 import math
@@ -187,7 +187,7 @@ def test_going_back_drops_what_came_later(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in events.Scalars("run/mean_return")] == [(10, 10.0), (20, 20.0), (30, 3.0)]
 
 
-def test_a_full_disk_is_told_plainly() -> None:
+def test_a_full_disk_is_reported_plainly() -> None:
     with pytest.raises(UserError, match=r"cannot write /dev/full/metrics.jsonl: Not a directory"):
         MetricsLog("/dev/full")
 

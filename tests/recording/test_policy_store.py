@@ -20,7 +20,8 @@ from runnel.config import spec_json
 from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError
 from runnel.recording import parameters
-from runnel.recording.policy_store import BEST, LATEST, PolicyStore, Retention, Snapshot, group_directory
+from runnel.recording.policy_directory import group_directory
+from runnel.recording.policy_store import BEST, LATEST, PolicyStore, Retention, Snapshot
 from runnel.types import AgentSpec, Box, Discrete
 
 SPEC = AgentSpec(Box((2,)), Discrete(2))

@@ -1,4 +1,4 @@
-"""`population.json` and `lineage.jsonl` as training writes them, and as somebody may have edited them."""
+"""`population.json` and `lineage.jsonl` as training writes them, and edited."""
 
 import json
 from pathlib import Path

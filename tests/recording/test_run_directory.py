@@ -1,4 +1,4 @@
-"""What is in a run directory is opened without following links, as plain files of bounded size."""
+"""Files of a run directory are opened without following links, as plain files of bounded size."""
 
 import os
 import socket

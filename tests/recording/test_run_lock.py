@@ -49,7 +49,7 @@ def free(run_dir):
         return False
 
 
-def test_a_second_one_is_refused_and_told_of_the_first(tmp_path):
+def test_a_second_one_is_refused_with_the_first_ones_details(tmp_path):
     with run_lock.hold(tmp_path, print):
         for _ in range(2):
             with pytest.raises(UserError, match=rf"in use by another run \(process {os.getpid()} on .*, since 20"):
@@ -57,7 +57,7 @@ def test_a_second_one_is_refused_and_told_of_the_first(tmp_path):
     assert free(tmp_path)
 
 
-def test_removing_the_file_lets_nobody_in(tmp_path):
+def test_removing_the_file_does_not_release_the_lock(tmp_path):
     with run_lock.hold(tmp_path, print):
         (tmp_path / run_lock.FILE).unlink()
         assert not free(tmp_path)

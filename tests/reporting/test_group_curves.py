@@ -43,9 +43,14 @@ def test_members_of_each_of_their_settings_have_a_band_of_one_colour(tmp_path):
     assert named["eval/return"] == [("learning_rate=0.1", 1, 0), ("learning_rate=0.2", 2, 1)]
     assert named["mean_return"] == named["learn/value_loss"] == [("learning_rate=0.2", 2, 1)]
     listed = members_file.read(group)
-    merged, names = group_curves.merged(group, listed, "eval/return")
-    assert (merged["values"][0], {"eval/return", "learn/value_loss", "mean_return"} <= names) == (70, True)
-    assert group_curves.merged(group, listed, "nothing")[0] == {}
+    lines, names = group_curves.compared(group, listed, "eval/return")
+    assert [(line["name"], line["values"][0], settings) for line, settings in lines] == [
+        ("learning_rate=0.1", 70, {"learning_rate": "0.1"}), ("learning_rate=0.2", 70, {"learning_rate": "0.2"}),
+    ]  # fmt: skip
+    assert {"eval/return", "learn/value_loss", "mean_return"} <= names
+    assert [line for line, _ in group_curves.compared(group, listed, "nothing")[0]] == [
+        {"name": "learning_rate=0.1"}, {"name": "learning_rate=0.2"}
+    ]  # fmt: skip
 
 
 def test_stacked_members_have_the_metrics_that_a_stack_keeps_of_each(tmp_path):

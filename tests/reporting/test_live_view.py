@@ -2,6 +2,7 @@
 
 import io
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from runnel.reporting import number_words, status_lines
 from runnel.reporting.live_view import LiveView
 from runnel.reporting.run_summary import members_summary, summary
+from runnel.reporting.sweep_report import sweep_summary
 from runnel.runtime.usage import StreamUsage, UsageReport, WorkerUsage, single_process_usage
 
 RECORD = {
@@ -267,6 +269,19 @@ def test_the_summary_says_what_broke() -> None:
     assert "  cut         1 episode cut short" in lines
     assert "  steps       500,000 in 1 min 3 s, 1 update" in lines
     assert "  reason      File too large" in lines
+
+
+def test_the_summary_names_the_report_and_the_command_that_shows_the_run(tmp_path: Path) -> None:
+    sweep = {"status": "finished", "trials": [], "trials_asked": 0, "best": None, "winner": None, "wall_seconds": 1.0}
+    for text in (summary, members_summary, sweep_summary):
+        result: Any = {summary: RESULT, members_summary: MEMBERS, sweep_summary: sweep}[text]
+        run_dir = tmp_path / text.__name__ / "my run"
+        run_dir.mkdir(parents=True)
+        assert "report.html" not in text(result, run_dir)  # a run whose report could not be written
+        (run_dir / "report.html").write_text("<!doctype html>")
+        lines = text(result, run_dir).splitlines()
+        assert f"  report      {run_dir}/report.html" in lines
+        assert f"  watch by    runnel dash '{run_dir}'" in lines
 
 
 def test_workers_that_have_not_told_yet_are_not_called_idle() -> None:

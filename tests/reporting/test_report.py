@@ -101,7 +101,7 @@ def test_the_commands_of_a_report_train_the_same_where_they_are_pasted(what, cap
     assert run_command(capsys, *words).status == 0
     view = view_in(Path("mine"))
     commands = {view["command"], view.get("again", view["command"])}
-    assert len(commands) == (1 if "--seeds" in what else 2)
+    assert len(commands) == 2
     for number, command in enumerate(commands):
         there = tmp_path / f"there-{number}"
         there.mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runnel.recording.metrics import MetricsLog
-from runnel.reporting.series import Series, glance
+from runnel.reporting.series import Series, glance, newest
 
 
 def lines(*records: dict) -> bytes:
@@ -64,6 +64,42 @@ def test_memory_stays_bounded_and_both_ends_are_kept(tmp_path):
     assert (found["steps"][0], found["columns"]["late"][0], found["columns"]["late"][-1]) == (0, None, 1)
     assert found["steps"][-1] > 4800
     assert series.last["env_steps"] == 4999
+
+
+def test_a_spike_of_one_line_stays_however_many_lines_there_are(tmp_path):
+    values = [0.5] * 5000
+    values[1234], values[3777] = 90.0, -70.0
+    records = ({"env_steps": i, "x": v, "mean_return": v, "wall_seconds": i / 10} for i, v in enumerate(values))
+    add(tmp_path, lines(*records))
+    series = Series(tmp_path, most_rows=64)
+    series.read()
+    for most in (8, 16, 60, 400):
+        found = series.json(most)
+        shown = found["columns"]["x"]
+        assert len(shown) == len(found["steps"]) <= max(most, 8)
+        assert [value for value in shown if value not in (0.5, None)] == [90, -70]
+        assert found["steps"] == sorted(found["steps"])
+        assert found["columns"]["wall_seconds"] == pytest.approx([steps / 10 for steps in found["steps"]])
+        returns = found["returns"]
+        assert len(returns) <= most
+        assert [1234, 90] in returns
+        assert [3777, -70] in returns
+        assert (returns[0], returns[-1]) == ([0, 0.5], [4999, 0.5])
+
+
+def test_a_metric_that_only_some_lines_have_is_not_invented_for_others(tmp_path):
+    add(tmp_path, lines(*({"env_steps": i, **({"x": float(i)} if i % 100 == 7 else {})} for i in range(1000))))
+    series = Series(tmp_path, most_rows=64)
+    series.read()
+    assert [value for value in series.json(400)["columns"]["x"] if value is not None] == [
+        100 * k + 7 for k in range(10)
+    ]
+
+
+def test_the_newest_line_of_a_long_file_is_read_from_its_end(tmp_path):
+    assert newest(tmp_path) == {}
+    add(tmp_path, lines(*({"env_steps": i, "pad": "x" * 200} for i in range(2000))) + b'{"env_steps": 99999')
+    assert newest(tmp_path)["env_steps"] == 1999
 
 
 @pytest.mark.parametrize(

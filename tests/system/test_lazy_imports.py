@@ -1,4 +1,4 @@
-"""What is imported before a command has said something: importing JAX alone takes seconds on a busy machine."""
+"""The imports of a command before its first output: importing JAX alone takes seconds on a busy machine."""
 
 import subprocess
 import sys

@@ -74,7 +74,7 @@ def test_a_checkpoint_that_does_not_fit_costs_the_run_nothing_but_itself(tmp_pat
     assert process.returncode == 1, err
     (line,) = [line for line in err.splitlines() if line.startswith("runnel resume: ")]
     assert "the last checkpoint could not be written: File too large; the newest whole one is " in line
-    assert f"{before[-2]}; make room and go on by `runnel resume {run}`" in line
+    assert f"{before[-2]}; make room and continue with `runnel resume {run}`" in line
     assert "Traceback" not in err, err  # nor of orbax's threads
     assert "checkpoint failed: a checkpoint could not be written: File too large; " in out
     assert kept(run) == before
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_does_not_fit_costs_the_run_nothing_but_itself(tmp_pat
     assert (result["status"], result["env_steps"]) == ("failed", 1_600)  # it had gone on meanwhile
     told = [event for event in read_events(run) if event["event"] == "checkpoint_failed"]
     assert len(told) >= 2
-    assert "training goes on" in told[0]["action"]
+    assert "training continues" in told[0]["action"]
     assert runnel.resume(run, steps=128, quiet=True).result["status"] == "finished"
 
 
@@ -339,7 +339,7 @@ def test_a_reason_fits_a_line(error: Exception, line: str | None) -> None:
 # Descriptors
 
 
-def test_too_few_descriptors_are_told_plainly(tmp_path: Path) -> None:
+def test_too_few_descriptors_are_reported_plainly(tmp_path: Path) -> None:
     words = ["--distribution", "coarse", "--actors", 8, "--envs", 8, "--steps", 1000, "--run-dir", tmp_path / "run"]
     process = command("train", "ppo", "CartPole-v1", *words, limit=(resource.RLIMIT_NOFILE, 48))
     _, err = process.communicate(timeout=240)
@@ -355,17 +355,17 @@ def test_no_command_ends_in_a_traceback_for_want_of_descriptors(limit: int) -> N
     _, err = process.communicate(timeout=120)
     assert process.returncode == 2, err
     assert err == (
-        f"runnel: found a limit of {limit} file descriptors, wanted 32 or more; raise it with `ulimit -n 32`, or use "
+        f"runnel: found a limit of {limit} file descriptors, expected 32 or more; raise it with `ulimit -n 32`, or use "
         "fewer workers\nsee `runnel help command-line#doctor`\n"
     )
 
 
-def test_too_few_descriptors_for_a_run_of_one_process_are_told_before_it_starts(tmp_path: Path) -> None:
+def test_too_few_descriptors_for_a_run_of_one_process_are_reported_before_it_starts(tmp_path: Path) -> None:
     words = ["--envs", 2, "--steps", 64, "--run-dir", tmp_path / "run", "--quiet"]
     process = command("train", "ppo", "CartPole-v1", *words, limit=(resource.RLIMIT_NOFILE, 40))
     _, err = process.communicate(timeout=240)
     assert process.returncode == 2, err
-    assert "runnel train: found a limit of 40 file descriptors, wanted " in err
+    assert "runnel train: found a limit of 40 file descriptors, expected " in err
     assert "Traceback" not in err
     assert not (tmp_path / "run" / "config.json").exists()
 
@@ -380,7 +380,7 @@ def test_a_limit_that_may_be_raised_is_raised() -> None:
     assert ended.stdout == "(90, 100)\n"
 
 
-def test_a_working_directory_that_was_removed_is_told_plainly(tmp_path: Path) -> None:
+def test_a_working_directory_that_was_removed_is_reported_plainly(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     script = f"mkdir {gone} && cd {gone} && rmdir {gone} && {sys.executable} -m runnel"

@@ -235,7 +235,7 @@ def test_a_process_is_running_until_it_has_ended() -> None:
 
 
 def test_one_process_does_not_rely_on_linux() -> None:
-    """What it asks of the system goes through `system/`, which has other answers too; worker processes need Linux."""
+    """System calls are made in `system/`, which handles other systems too; worker processes need Linux."""
     calls = re.compile(
         r"sched_[gs]et|eventfd|memfd|pidfd|prctl|epoll|/proc\b|/sys\b|/dev/shm|SC_PHYS|SC_AVPHYS|MFD_|EFD_"
     )

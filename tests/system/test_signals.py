@@ -1,4 +1,4 @@
-"""A run that is asked to stop, or is killed, however that happens: nothing is left behind, and it can go on."""
+"""A run that is asked to stop, or is killed, in any way leaves nothing behind and can be resumed."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ ASYNC = ["impala", "CartPole-v1", "--distribution", "async", "--actors", "2", "-
 
 @dataclass
 class Started:
-    """A command at work, and how all that comes of it can be found."""
+    """A running command, and how to find everything that it starts."""
 
     process: subprocess.Popen[str]
     mark: str
@@ -287,7 +287,7 @@ def test_an_environment_that_hangs_ends_the_run(
     result = run.result()
     assert result["status"] == "failed"
     assert "the environment has not returned for 2 s (--hang-after), in hang (" in result["reason"]
-    assert f"go on by `runnel resume {run.run}`" in run.err
+    assert f"continue with `runnel resume {run.run}`" in run.err
     assert 'hanging.py", line' in run.out  # the stack
 
 
@@ -377,7 +377,7 @@ def kill(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_the_first_is_told_and_the_second_raised() -> None:
+def test_the_first_is_recorded_and_the_second_raised() -> None:
     asked: list[int] = []
     before = [signal.getsignal(number) for number in signals.SIGNALS]
     with pytest.raises(Interrupted, match="SIGHUP") as raised, StopRequest(asked.append):  # noqa: PT012

@@ -42,7 +42,7 @@ def test_thousands_of_messages_between_hosts(there: str) -> None:
     ring.close()
 
 
-def test_a_lost_host_keeps_nobody_from_the_others() -> None:
+def test_a_lost_host_does_not_block_the_others() -> None:
     keys, bells = new_keys(), [shared_memory.SharedBell.create() for _ in range(2)]
     rings = [shared_memory.create(PLAIN, 3) for _ in range(2)]
     mine = Courier("here", keys)
@@ -156,7 +156,7 @@ def test_what_arrives_of_an_older_epoch_is_dropped(two: CourierPair) -> None:
     check(two.reader().receive(LIMIT_S), 0)
 
 
-def test_a_stream_goes_on_where_it_was_when_couriers_join_anew(two: CourierPair) -> None:
+def test_a_stream_continues_where_it_was_when_couriers_join_again(two: CourierPair) -> None:
     two.join()
     writer, reader = two.writer(), two.reader()
     send(writer, 0)

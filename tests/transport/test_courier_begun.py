@@ -1,4 +1,4 @@
-"""What a reader knows of the work that a writer on another host has begun."""
+"""A reader's knowledge of the work that a writer on another host has begun."""
 
 import time
 

@@ -19,7 +19,7 @@ from runnel.transport.stream import Field
 
 
 class Attacked:
-    """A host that takes a stream from a courier, and one from somebody who has a key and says what it likes."""
+    """A host that receives a stream from a courier, and an intruder with a key that sends anything."""
 
     def __init__(self) -> None:
         self.two = CourierPair(streams=1)
@@ -44,7 +44,7 @@ class Attacked:
         until(lambda: self.call.send(frames))
 
     def batch(self, parcels: Sequence[wire.Parcel], **head: Any) -> list[Any]:
-        """What a courier would send next."""
+        """The next messages of a real courier."""
         wanted = {"epoch": self.two.epoch, "number": self.number + 1, "heard": 0, "fresh": True, "asks": False}
         return wire.encode(wire.BatchHead(**{**wanted, "unpacks": False, **head}), parcels)
 
@@ -163,7 +163,7 @@ def test_random_frames_are_dropped(attacked: Attacked, frames: list[bytes]) -> N
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_batch_with_a_byte_changed_harms_nobody(attacked: Attacked, data: st.DataObject) -> None:
+def test_a_batch_with_a_byte_changed_does_no_harm(attacked: Attacked, data: st.DataObject) -> None:
     changed = bytearray(attacked.batch([attacked.data(), (wire.Begun(7, 0, 3), None)])[0])
     # Magic, epoch, and the kind, id, schema and form of an entry; the rest is a peer's own to say.
     at = data.draw(st.sampled_from([*range(4), *range(9, 17), *range(33, 43)]))

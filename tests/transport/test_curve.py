@@ -31,7 +31,7 @@ class Open:
         return self._calls[-1]
 
     def until(self, get: Callable[[], Any]) -> Any:
-        """What `get` gives, once it gives something."""
+        """The first result of `get` that is not None."""
         end = time.monotonic() + LIMIT_S
         while not (found := get()):
             assert time.monotonic() < end, self.door.counts
@@ -39,7 +39,7 @@ class Open:
         return found
 
     def sent(self, call: Call, *frames: bytes) -> tuple[str, list[bytes]]:
-        """Sends, and gives what comes out of the door."""
+        """Sends, and returns what the door receives."""
         came: list[tuple[str, list[memoryview]]] = []
 
         def send() -> bool:
@@ -82,7 +82,7 @@ def test_who_is_known_is_heard_and_answered(opened: Open) -> None:
     assert not opened.door.counts
 
 
-def test_nobody_else_is_heard(opened: Open) -> None:
+def test_other_keys_are_not_heard(opened: Open) -> None:
     known = new_keys()
     opened.door.admit("ann", known.public)
     stranger, mistaken = opened.call(new_keys()), opened.call(known, server=new_keys().public)
@@ -107,7 +107,7 @@ def test_nobody_else_is_heard(opened: Open) -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=400), greets=st.booleans())
-def test_whatever_else_arrives_harms_nobody(opened: Open, data: bytes, greets: bool) -> None:
+def test_any_other_data_does_no_harm(opened: Open, data: bytes, greets: bool) -> None:
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
     port = int(opened.door.address.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as raw, contextlib.suppress(OSError):
@@ -226,7 +226,7 @@ def test_nothing_listens_on_all_addresses(interface: str) -> None:
         Door(new_keys(), interface)
 
 
-def test_an_address_of_another_machine_is_told() -> None:
+def test_an_address_of_another_machine_is_reported() -> None:
     with pytest.raises(UserError, match=r"cannot listen at 192\.0\.2\.1"):
         Door(new_keys(), "192.0.2.1")
 

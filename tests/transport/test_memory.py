@@ -9,7 +9,7 @@ import pytest
 from runnel.transport import memory
 
 
-def test_a_fence_takes_back_a_lock_that_nobody_else_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fence_releases_a_lock_that_no_other_thread_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """So a thread or signal handler that runs in the middle of a fence passes its own, and no fence ever waits."""
     done: list[tuple[int, str]] = []  # by lock
     locks: list[WatchedLock] = []

@@ -81,7 +81,7 @@ def test_a_refused_attachment_says_why_and_leaves_nothing() -> None:
     made.close()
 
 
-def test_nobody_can_take_memory_from_under_a_stream() -> None:
+def test_the_memory_of_a_stream_cannot_be_shrunk() -> None:
     made = shared_memory.create(PLAIN, 2)
     with pytest.raises(PermissionError):
         os.ftruncate(made.fileno(), 0)
@@ -98,7 +98,7 @@ def test_a_damaged_stream_is_refused(stream: OpenStream) -> None:
         stream.reader.receive(0)
 
 
-def test_too_few_descriptors_are_told_in_words() -> None:
+def test_too_few_descriptors_are_reported() -> None:
     other = Peer({"role": "exhaust"}, ())
     told = other.line()
     other.end()
@@ -108,7 +108,7 @@ def test_too_few_descriptors_are_told_in_words() -> None:
         assert "ulimit -n" in text
 
 
-def test_more_memory_than_any_machine_has_is_told_in_words() -> None:
+def test_more_memory_than_any_machine_has_is_reported() -> None:
     before = held()
     with pytest.raises(UserError, match="the system refused"):
         shared_memory.create((Field((2**60,), "|u1"),), 2)

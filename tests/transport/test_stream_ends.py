@@ -43,7 +43,7 @@ def test_the_reader_gets_what_was_committed_and_then_the_end(stream: OpenStream)
         stream.writer.commit()
 
 
-def test_the_writer_is_told_when_the_reader_closes(stream: OpenStream) -> None:
+def test_the_writer_learns_when_the_reader_closes(stream: OpenStream) -> None:
     stream.writer.claim(0, 0)
     stream.reader.close()
     stream.reader.close()

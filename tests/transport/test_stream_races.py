@@ -1,4 +1,4 @@
-"""What one end does at the very moment at which the other looks."""
+"""Operations of one end at the very moment of the other's checks."""
 
 import pytest
 from transport_cases import OpenStream, words_of

@@ -73,7 +73,7 @@ def test_claiming_again_gives_the_same_slot_with_the_new_iteration(stream: OpenS
     assert message.iteration == 2
 
 
-def test_misuse_is_told(stream: OpenStream) -> None:
+def test_misuse_is_reported(stream: OpenStream) -> None:
     with pytest.raises(ValueError, match="claim one first"):
         stream.writer.commit()
     send(stream.writer, 0)
@@ -87,7 +87,7 @@ def test_misuse_is_told(stream: OpenStream) -> None:
         stream.transport.create((Field((), "O"),), 1)
 
 
-def test_a_schema_can_be_told_in_json_and_knows_the_dtypes_of_jax(transport: TransportCase) -> None:
+def test_a_schema_can_be_written_as_json_and_knows_the_dtypes_of_jax(transport: TransportCase) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     arrays = [np.zeros((2, 3), ml_dtypes.bfloat16), np.zeros((), bool), np.zeros(4, np.float64)]
     schema = json.loads(json.dumps(schema_of(arrays)))

@@ -30,7 +30,7 @@ OPTIONAL = [
     "libtpu", "mpl_toolkits/__init__", "orbax", "tensorflow", "torch", "IPython", "wandb", "ray", "zmq", "lz4",
     "pygame", "shimmy", "sitecustomize", "usercustomize", *{family.package for family in FAMILIES if family.package},
 ]  # fmt: skip
-"""What Runnel and the libraries that it uses import where it is there."""
+"""Modules that Runnel and its libraries import if they exist."""
 
 
 @pytest.fixture(autouse=True)
@@ -197,14 +197,15 @@ def test_agents_do_not_import_from_the_working_directory(here, tmp_path_factory)
 
 LINK = """
 import json, os, sys
-asked = json.loads(sys.stdin.readline())
-print(json.dumps({"id": asked["id"], "interface": os.getcwd(), "address": os.environ["PYTHONPATH"], "started": False,
-                  "open": False}))
+call = json.loads(sys.stdin.readline())
+result = {"type": "connected_to_ray", "interface": os.getcwd(), "address": os.environ["PYTHONPATH"],
+          "started": False, "open": False}
+print(json.dumps({"type": "ray_reply", "id": call["id"], "result": result}))
 """
 
 
 def test_ray_is_not_given_the_working_directory(here, monkeypatch):
-    """It puts the directory in which a driver stands on the path of all workers, before what is installed."""
+    """It puts the driver's working directory on the path of all workers, before installed packages."""
     monkeypatch.setattr(runnel.launch.ray_launcher, "LINK", ("-c", LINK))
     with contextlib.closing(runnel.launch.ray_launcher.RayHostLauncher()) as hosts:
         assert hosts.interface == "/"
@@ -226,9 +227,9 @@ def test_workers_find_what_was_named_and_not_what_was_planted(here, tmp_path_fac
     plant(here, canary)
     write(here, mine_a=ENTRY, beside_a="")
     with LocalLauncher() as launcher:
-        launcher.warm(light=[])  # before anything was named
+        launcher.warm(env_only=[])  # before anything was named
         named_modules.name("mine_a")
-        process = launcher.start(WorkerCommand("one", "mine_a:main", {}, light=True, log=here / "log"))
+        process = launcher.start(WorkerCommand("one", "mine_a:main", {}, env_only=True, log=here / "log"))
         said = process.control.receive(30.0)
         assert said is not None, process.tail()
     assert said.value["beside"] == str(here / "beside_a.py")
@@ -249,7 +250,7 @@ def test_workers_import_matplotlib_without_the_settings_of_the_working_directory
     write(here, mine_a=IMPORTS)
     named_modules.name("mine_a")
     with LocalLauncher() as launcher:
-        said = launcher.start(WorkerCommand("one", "mine_a:main", {}, light=True, log=here / "log")).control.receive(
+        said = launcher.start(WorkerCommand("one", "mine_a:main", {}, env_only=True, log=here / "log")).control.receive(
             30.0
         )
     assert said is not None

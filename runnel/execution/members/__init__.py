@@ -1,1 +1,1 @@
-"""Several runs by one command."""
+"""Trains several runs by one command."""

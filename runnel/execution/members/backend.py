@@ -1,4 +1,4 @@
-"""What trains the members of a directory, as their group sees it."""
+"""The interface by which a member group trains its members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from runnel.config.run_config import RunConfig
 
 END_S: Final = 60.0
-"""How long members may take to end after they were asked to."""
+"""The seconds that members may take to end after they were asked to."""
 
 
 class WaitingMember(NamedTuple):
@@ -21,7 +21,7 @@ class WaitingMember(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How far a member is."""
+    """The progress of a member."""
 
     env_steps: int
     mean_return: float | None
@@ -29,17 +29,17 @@ class Standing(NamedTuple):
 
 
 class MemberBackend(Protocol):
-    """Trains members."""
+    """The interface of a backend, which trains members."""
 
     notes: list[str]
-    """What the user should know before they begin."""
+    """Notes for the user, shown before training begins."""
 
     def advance(self) -> None:
-        """Begins those that there is room for. To be called several times a second."""
+        """Begins members for which there are resources. To be called several times a second."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Returns after so long, or as soon as some that train have ended."""
+        """Returns after `seconds`, or as soon as members have ended."""
         ...
 
     def over(self) -> bool:
@@ -47,11 +47,11 @@ class MemberBackend(Protocol):
         ...
 
     def standing(self) -> dict[int, Standing]:
-        """By member: those that train now."""
+        """The progress of the members that train now."""
         ...
 
     def news(self) -> list[str]:
-        """What happened to members since the last call."""
+        """Events of members since the last call."""
         ...
 
     def stop(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Members that train in programs of this process: which share one, and the session of each."""
+"""Members that train in programs of this process: assigns them to shared programs, with a session for each."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from runnel.system import startup
 from runnel.system.limits import free_memory
 
 MEMORY_SHARE: Final = 0.9
-"""Of a device's free memory, which members may fill."""
+"""The share of a device's free memory that members may fill."""
 
 MOST_BUILT: Final = 256
-"""How many runs are kept as they were built; there are more where settings change all the time."""
+"""The number of built runs that are cached; there are more if settings change all the time."""
 
 
 def is_fused(built: BuiltRun) -> bool:
@@ -48,12 +48,12 @@ class _Running(NamedTuple):
 
 
 class SharedPrograms:
-    """The compiled programs of members, for those that are trained later with the same settings but for traced ones."""
+    """Compiled programs of members, reused by members trained later whose settings are equal except for traced ones."""
 
     def __init__(self, varying: Sequence[str] = (), population: int | None = None):
-        """`varying`: settings that may come to differ; they are arguments of the programs wherever they can be.
-        `population`: so many members are compared and copied: programs are compiled for all of them, however few train,
-        and their states stay on the device between the times that they train."""
+        """`varying`: settings that may come to differ between members; they are arguments of the programs where
+        possible. `population`: the number of members that are compared and copied. Programs are compiled for all of
+        them, however few train, and their states stay on the device between rounds."""
         self.varying, self.population = tuple(varying), population
         self.evaluations = SharedEvaluations()
         self._made: dict[str, CohortProgram] = {}
@@ -74,7 +74,7 @@ class SharedPrograms:
         return self._made[key]
 
     def built(self, member: WaitingMember, trust: Collection[str], objects: Mapping[str, Any]) -> BuiltRun:
-        """A member's run; what has been built is not built again."""
+        """A member's run; cached if it was built before."""
         parts = ("algorithm", "environment", "distribution", "envs", "frozen")
         key = json.dumps([member.config.get(part) for part in parts], sort_keys=True)
         if key not in self._built:
@@ -84,7 +84,8 @@ class SharedPrograms:
         return self._built[key]
 
     def separation(self, built: Sequence[BuiltRun]) -> Separation:
-        """Which members share a program. It is found by tracing, once for members that differ in traced settings."""
+        """The settings that members of one program may differ in. Found by tracing, once for algorithms that differ in
+        traced settings."""
         algorithms = [each.algorithm for each in built]
         if self._separated is not None:
             first, known = self._separated
@@ -100,7 +101,8 @@ class SharedPrograms:
         return found
 
     def fitting(self, program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
-        """How many of so many members there is memory for. It is found once: later, some of it is filled by them."""
+        """The number of the `members` that fit into memory. It is computed once, because running members fill
+        memory."""
         key = (program, members)
         if key not in self._fits:
             self._fits[key] = that_fit(program, members, parallel_calls, devices)
@@ -111,7 +113,7 @@ class SharedPrograms:
         self._kept = (program, shared)
 
     def kept(self, program: CohortProgram) -> SharedProgram | None:
-        """The population as it stood when it last trained, if it is in this program; else it is dropped."""
+        """The population as its last round left it, if it is in this program; otherwise that program is closed."""
         found, self._kept = self._kept, None
         if found is None or found[0] is program:
             return None if found is None else found[1]
@@ -119,7 +121,7 @@ class SharedPrograms:
         return None
 
     def ended(self, shared: SharedProgram) -> None:
-        """No member trains in it any more: its memory is free, unless the population is to go on there."""
+        """Frees a program in which no member trains any longer, unless the population continues in it."""
         if self._kept is None or self._kept[1] is not shared:
             shared.close()
 
@@ -142,7 +144,7 @@ def divide(
     waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any], programs: SharedPrograms,
     ended: Sequence[WaitingMember] = (),
 ) -> Divided | None:  # fmt: skip
-    """Which members share a program; None where their distribution makes no single program of a run.
+    """Divides members by the programs that they can share; None if their distribution is not a single program.
 
     `ended`: members of the same training that have nothing left to train. Programs have places for them.
     """
@@ -170,7 +172,7 @@ def divide(
 
 
 class FusedMembers:
-    """Members that share programs, each with a session in a thread of its own."""
+    """Members that share programs, each with a session in its own thread."""
 
     def __init__(
         self, members: Sequence[Sequence[tuple[WaitingMember, BuiltRun]]], traced: Sequence[str],
@@ -192,10 +194,10 @@ class FusedMembers:
         cls, waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any],
         programs: SharedPrograms, ended: Sequence[WaitingMember] = (),
     ) -> Self | None:  # fmt: skip
-        """None where the members' distribution is another. `ended`: those that have nothing left to train.
+        """None if the members have another distribution. `ended`: members that have nothing left to train.
 
-        A member's numbers depend on the size of the calls that it is in, which therefore stays the same, whoever has
-        ended. Not where members end alone because they reach a return: the fewer are left, the smaller the calls.
+        A member's numbers depend on the size of the call that it is in. So this size stays the same after members have
+        ended, unless members end individually by reaching a return: then calls shrink.
         """
         divided = divide(waiting, trust, objects, programs, ended)
         if divided is None:
@@ -277,7 +279,7 @@ class FusedMembers:
             if self._stopped is None:
                 self._start(member, own, shared, place, began)
             else:
-                shared.leave(place)  # nobody waits for a member that does not begin
+                shared.leave(place)  # calls must not wait for a member that does not begin
 
     def _say(self, note: str) -> None:
         if note not in self._programs.said:  # such as in an earlier round
@@ -291,15 +293,15 @@ class FusedMembers:
         parallel_calls: int,
         whole: int | None,
     ) -> SharedProgram:
-        """The program of these members, who continue in it where they stand in it already."""
+        """The program of these members; those that are in it already continue from their states."""
         values = values_of([own.algorithm for _, own in members], self._traced)
         kept = self._programs.kept(program)
         if kept is not None and not len(members) == whole == self._programs.population:
             kept.close()
             kept = None
         if kept is not None:
-            anew = [k for k, (member, _) in enumerate(members) if Checkpoints(member.directory).newest() is None]
-            kept.begin(values, anew)
+            fresh = [k for k, (member, _) in enumerate(members) if Checkpoints(member.directory).newest() is None]
+            kept.begin(values, fresh)
         first, built = members[0]
         shared = kept or SharedProgram(
             program,
@@ -337,7 +339,7 @@ class FusedMembers:
         made.wait()
         if session:
             self._running.append(_Running(member, session[0], thread))
-            if self._stopped is not None:  # a signal that came before it was there to be told
+            if self._stopped is not None:  # a signal was received before it existed
                 session[0].end.stop(self._stopped)
 
 
@@ -380,7 +382,7 @@ def side_calls(program: CohortProgram, devices: Sequence[Any]) -> int:
 
 
 def that_fit(program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
-    """How many members there is memory for, by what the compiler says that a program needs."""
+    """The number of members that fit into memory, by the compiler's estimate of the program's size."""
     needed, free = program.bytes(members, parallel_calls), free_memory(devices[0]) * MEMORY_SHARE
     if needed <= free:
         return members

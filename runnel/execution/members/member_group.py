@@ -34,7 +34,7 @@ from runnel.system import startup
 from runnel.system.signals import Interrupted, StopRequest
 
 SHOW_S: Final = 0.25
-"""How often members are looked at."""
+"""The interval in seconds at which members are checked."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class MemberGroup:
         return self._ended_with(result)
 
     def train(self, view: LiveView | None = None, asked: Callable[[], str] = lambda: "") -> None:
-        """Trains all that have something left to train; a signal ends it, and `asked` names it.
+        """Trains all members that have something left to train; a signal ends it, and `asked` names it.
 
-        What each has reached is in its own directory. `view`: what shows the progress of all members
-        of the directory, if there is one already. `asked`: the signal that came before, while the group was made.
+        Each member's results are in its own directory. `view`: an existing view of the progress of all members of the
+        directory. `asked`: the signal that was received while the group was created.
         """
         backend = self._backend
         with StopRequest(self._stop) as stopping, contextlib.ExitStack() as stack:
@@ -167,7 +167,7 @@ class MemberGroup:
             self._stop(signal.SIGINT)  # as Ctrl-C does
 
     def result(self) -> dict[str, Any]:
-        """What all members have reached."""
+        """The results of all members."""
         seconds = self._before.get("wall_seconds", 0.0) + time.monotonic() - self.began
         return members_result(self.directory, self.members, self.asked, seconds)
 
@@ -181,7 +181,7 @@ class MemberGroup:
         self._backend.stop(number)
 
     def show(self, view: LiveView) -> None:
-        """Shows how far all members have come."""
+        """Shows the progress of all members."""
         training = self._backend.standing()
         known = [training.get(index) or self._ended(self.members[index]) for index in self._shown]
         if not any(each.env_steps for each in known):
@@ -202,7 +202,7 @@ class MemberGroup:
         metrics_server.report({k: v for k, v in record.items() if k != "return_quartiles"}, members=standings)
 
     def _ended(self, member: Member) -> Standing:
-        """A member that does not train now."""
+        """The progress of a member that does not train now."""
         path = self.directory / member.directory
         try:
             found = os.stat(path / "result.json", follow_symlinks=False)
@@ -218,20 +218,20 @@ class MemberGroup:
 
 
 def _say(view: LiveView, notes: Sequence[str], said: int) -> int:
-    """Shows the notes that are new; how many there are now."""
+    """Shows new notes; returns the number of notes so far."""
     for note in notes[said:]:
         view.note(note)
     return len(notes)
 
 
 def title(directory: Path, members: Sequence[Member]) -> str:
-    """What the members are, as a line above all others."""
+    """The title of the members' live view."""
     names = member_names(directory, members)
     return f"{names['algorithm']} on {names['environment']}, {names['distribution']}, {len(members)} members"
 
 
 def member_names(directory: Path, members: Sequence[Member]) -> dict[str, str]:
-    """What members are runs of, as result.json names it."""
+    """The algorithm, environment and distribution of the members, as in result.json."""
     config, _ = member_config(directory / members[0].directory)
     return {
         "algorithm": _class_names(config["algorithm"]).lower(),
@@ -249,7 +249,7 @@ def _class_names(stored: Mapping[str, Any]) -> str:
 
 
 def members_result(directory: Path, members: Sequence[Member], asked: str, wall_seconds: float) -> dict[str, Any]:
-    """What all members have reached. `asked`: the signal that asked them to end, if one did."""
+    """The results of all members. `asked`: the signal that asked them to end, if any."""
     runs = []
     for member in members:
         found = read_result(directory / member.directory) or {"status": "not begun"}
@@ -273,7 +273,7 @@ def members_result(directory: Path, members: Sequence[Member], asked: str, wall_
 
 
 def final_return(result: Mapping[str, Any]) -> float | None:
-    """What a member reached: the return of its last evaluation, or that of its last 100 episodes."""
+    """The return of a member's last evaluation, or the mean of its last 100 episodes."""
     evaluated = result.get("evaluation")
     found = evaluated.get("mean_return") if isinstance(evaluated, Mapping) else result.get("mean_return")
     return float(found) if isinstance(found, int | float) else None

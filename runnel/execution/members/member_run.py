@@ -1,7 +1,7 @@
-"""One member of several runs, begun or continued from its own directory.
+"""Begins or continues one member of several runs, from its own directory.
 
-A member's directory has its config.json from the beginning. Whether it is in a program with others, in a process of its
-own or continued later, it is run by `run_member`.
+A member's directory has its config.json from the beginning. `run_member` runs it in a program with others, in a
+separate process, or alone later.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import json
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runnel.config import run_config
+from runnel.config import json_messages, run_config
+from runnel.config.json_messages import JsonMessage
 from runnel.config.run_config import RunConfig
 from runnel.execution.building import BuiltRun, read_config, rebuild
 from runnel.execution.policies.warm_start import warm_start
@@ -28,8 +30,29 @@ from runnel.system import parent
 from runnel.system.exits import contained
 
 
+@dataclass(frozen=True)
+class MemberSettings:
+    """Settings of `run_member` that all members share."""
+
+    steps: int | None
+    trust: tuple[str, ...]
+    launcher: str
+    address: str | None
+    cpus_per_host: int | None
+
+
+@dataclass(frozen=True)
+class MemberJob(JsonMessage):
+    """The job of a process that runs one member; it reads this from its standard input."""
+
+    directory: str
+    parent: int
+    """The process that this one ends with."""
+    settings: MemberSettings
+
+
 def member_config(directory: Path, steps: int | None = None) -> tuple[dict[str, Any], RunConfig]:
-    """A member's configuration, and what it is asked for now."""
+    """A member's configuration, and the arguments of this call."""
     config = read_config(directory)
     run_config.check_complete(directory / "config.json", config)
     return config, changed(run_config.from_json(config), steps, None, read_result(directory))
@@ -54,7 +77,7 @@ def member_session(
     directory: Path, asked: RunConfig, built: BuiltRun, began: float | None = None, pool: Any = None,
     shared: SharedParts | None = None,
 ) -> Iterator[Session]:  # fmt: skip
-    """The session of a member, while nobody else may use its directory."""
+    """The session of a member, with exclusive use of its directory."""
     with alone(directory) as notes:
         checkpoints = Checkpoints(directory)
         resumed = checkpoints.newest() is not None
@@ -73,15 +96,19 @@ def member_session(
 
 
 def main() -> int:
-    """A process of a member's own: what it is to do comes by standard input."""
+    """The process of one member; its job is read from standard input."""
     from runnel.config.jax_config import configure_jax
     from runnel.errors import UserError
 
-    job = json.load(sys.stdin)
-    parent.end_with(job.pop("parent"))
+    job: MemberJob = json_messages.parse(json.load(sys.stdin), MemberJob)
+    parent.end_with(job.parent)
     configure_jax()
+    own = job.settings
     try:
-        result = run_member(Path(job.pop("directory")), **job).result
+        result = run_member(
+            Path(job.directory), steps=own.steps, trust=own.trust, launcher=own.launcher, address=own.address,
+            cpus_per_host=own.cpus_per_host,
+        ).result  # fmt: skip
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Members that each have a process of their own, on this machine or on those of a cluster."""
+"""Members in separate processes, on this machine or on those of a cluster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from runnel.config import serialization
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.members.backend import Standing, WaitingMember
+from runnel.execution.members.member_run import MemberJob, MemberSettings
 from runnel.execution.supervision.machine_pool import check_workers
 from runnel.planning.machine import Machine
 from runnel.recording import requests
@@ -24,7 +25,7 @@ from runnel.system import startup
 
 
 class MemberProcesses:
-    """Members that each have a process, and the workers that this starts."""
+    """Trains each member in a process, which starts the member's workers."""
 
     def __init__(
         self, waiting: Sequence[WaitingMember], at_a_time: int, steps: int | None, trust: Collection[str],
@@ -32,10 +33,7 @@ class MemberProcesses:
     ):  # fmt: skip
         """`cpus_per_host`: what each member takes of a machine of a Ray cluster. None: all that is free."""
         self._waiting, self._at_a_time = list(waiting), at_a_time
-        self._job = {
-            "steps": steps, "trust": list(trust), "launcher": launcher, "address": address,
-            "cpus_per_host": cpus_per_host,
-        }  # fmt: skip
+        self._settings = MemberSettings(steps, tuple(trust), launcher, address, cpus_per_host)
         self._running: dict[int, tuple[WaitingMember, subprocess.Popen[bytes]]] = {}
         self._news: list[str] = []
         self._stopped: int | None = None
@@ -73,7 +71,7 @@ class MemberProcesses:
             member = self._waiting.pop(0)
             process = self.start(member)
             self._running[member.number] = (member, process)
-            if self._stopped is not None:  # a signal that came while it was started
+            if self._stopped is not None:  # a signal was received while it was started
                 _signal(process, self._stopped)
         if self._stopped is not None:
             self._waiting = []
@@ -122,7 +120,7 @@ class MemberProcesses:
 
     def start(self, member: WaitingMember) -> subprocess.Popen[bytes]:
         """Starts the process of a member."""
-        job = {**self._job, "directory": str(member.directory.absolute()), "parent": os.getpid()}
+        job = MemberJob(str(member.directory.absolute()), os.getpid(), self._settings)
         log = _log(member)
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as output:
@@ -131,11 +129,11 @@ class MemberProcesses:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # signals of the terminal come through this process, once
+                start_new_session=True,  # this process passes on signals of the terminal, once
             )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps(job).encode())
+            process.stdin.write(json.dumps(job.to_json()).encode())
         return process
 
 
@@ -149,7 +147,7 @@ def _log(member: WaitingMember) -> Path:
 
 
 def side_by_side(built: BuiltRun, machine: Machine, members: int) -> int:
-    """How many runs of a plan this machine holds: by its cores, and one where a run uses a GPU."""
+    """The number of runs of a plan that this machine can hold: by its cores, and one if a run uses a GPU."""
     plan = built.plan
     if not plan.on_cpus:
         return 1
@@ -157,10 +155,10 @@ def side_by_side(built: BuiltRun, machine: Machine, members: int) -> int:
 
 
 def on_cluster(workers: int, cpus: Sequence[int], members: int) -> tuple[int, int | None]:
-    """How many runs of so many workers a cluster holds, and how many CPUs of each machine one of them takes.
+    """The number of runs of `workers` workers that a cluster holds, and the CPUs of each machine that one run takes.
 
-    `cpus`: those that are free on each machine. The more of them a run takes of a machine, the fewer machines it needs;
-    all runs take alike. A run that fits only once may have all.
+    `cpus`: the free CPUs of each machine. The more CPUs a run takes on each machine, the fewer machines it needs; all
+    runs take the same number. A run that fits only once may take all.
     """
     found: tuple[int, int | None] = (1, None)
     for share in range(1, max(cpus, default=0) + 1):

@@ -1,4 +1,4 @@
-"""Evaluations of very many members: all of them are played at once, with their parameters stacked."""
+"""Evaluations of very many members: all are played at once, with their parameters stacked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StackedEvaluations:
         self._lock = threading.Lock()  # members that end alone are evaluated in the threads that train them
 
     def rewind(self, env_steps: int | None) -> list[dict[int, dict[str, Any]]]:
-        """Drops evaluations of later parameters, which will be made again; what the others found, by number."""
+        """Drops evaluations of later parameters, which will be repeated; returns the others by member."""
         stack_logs.rewind(self.directory, stack_logs.EVALUATIONS, env_steps)
         kept = []
         for line in stack_logs.read_evaluations(self.directory):
@@ -46,7 +46,7 @@ class StackedEvaluations:
     def play(
         self, rows: Sequence[StackRow], states: Sequence[dict[str, PyTree]], env_steps: int
     ) -> dict[int, dict[str, Any]]:
-        """By number: what each member that trains reached. `states`: of all rows, in parts."""
+        """The returns of each member that trains, by number. `states`: of all rows, in parts."""
         with self._lock:
             return self._play(rows, states, env_steps)
 
@@ -90,7 +90,7 @@ class StackedEvaluations:
         return found
 
     def _find(self, row: StackRow) -> tuple[int, int]:
-        """The program that plays for a member, and its seed: members whose settings acting needs have others."""
+        """The program that plays for a member, and its seed; settings that acting uses select the program."""
         number = row.member.number
         if number not in self._of_member:
             asked = row.member.asked
@@ -105,7 +105,7 @@ class StackedEvaluations:
 
 
 def _summary(returns: Sequence[float | None], score: float, env_steps: int) -> dict[str, Any]:
-    """What result.json has of a member's evaluation."""
+    """The evaluation of a member in its result.json."""
     whole = np.array([value for value in returns if value is not None])
     return {
         "env_steps": env_steps, "mean_return": float(whole.mean()), "std_return": float(whole.std()),

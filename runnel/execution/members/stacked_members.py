@@ -1,4 +1,4 @@
-"""Very many members: in stacks, each of which is one program with one checkpoint."""
+"""Divides very many members into stacks, each of which is one program with one checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STACKED_ABOVE: Final = 64
 
 
 def check_stackable(asked: RunConfig) -> None:
-    """Refuses what only members with sessions of their own can do."""
+    """Refuses options that only members with separate sessions support."""
     expected = f"{STACKED_ABOVE} members or fewer for it"
     for name in ("keep_every", "keep_every_s", "init_from", "frozen", "opponents"):
         if getattr(asked, name):
@@ -71,7 +71,7 @@ class StackedMembers:
         cls, directory: Path, waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any],
         programs: SharedPrograms, total: int,
     ) -> Self | None:  # fmt: skip
-        """`total`: how many members the directory has. None where the members' distribution is another."""
+        """`total`: the number of members of the directory. None if the members' distribution is another."""
         divided = divide(waiting, trust, objects, programs)
         return None if divided is None else cls(directory, divided, programs, total)
 
@@ -89,7 +89,7 @@ class StackedMembers:
         return [(k, members) for k, members in found if members]
 
     def _parts(self, members: list[tuple[WaitingMember, BuiltRun]]) -> list[list[tuple[WaitingMember, BuiltRun]]]:
-        """As many at a time as there is memory for, in parts of equal size where they divide."""
+        """Stacks of as many members as fit into memory, of equal size if the number divides."""
         built = members[0][1]
         program, devices = self._program(members), devices_of(built)
         startup.phase(f"compiling for {len(members)} members")
@@ -140,13 +140,13 @@ class StackedMembers:
             self._news += run.notes
 
         self._running = run
-        if self._stopped is not None:  # a signal that came before it was there to be told
+        if self._stopped is not None:  # a signal was received before it existed
             run.stopped = True
         self._thread = threading.Thread(target=body, name=directory.name, daemon=True)
         self._thread.start()
 
     def _begin_alone(self) -> None:
-        """Members that ended before the others, or were continued alone, have sessions of their own from there on."""
+        """Members that ended before the others, or were continued alone, continue with separate sessions."""
         self._news.append(f"{len(self._left_out)} members continue from checkpoints of their own")
         parts = [self._left_out[k : k + STACKED_ABOVE] for k in range(0, len(self._left_out), STACKED_ABOVE)]
         self._left_out = []

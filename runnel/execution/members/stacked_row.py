@@ -1,4 +1,4 @@
-"""One member of a stack: what it has done, whether it ends, and what is kept of it."""
+"""One row of a stack: the member's progress, its end, and its records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runnel.runtime.single_process.cohort import Called
 
 @dataclass
 class StackRow:
-    """One member, and what it has done."""
+    """One member and its progress."""
 
     member: WaitingMember
     built: BuiltRun
@@ -35,14 +35,14 @@ class StackRow:
 
     @property
     def target(self) -> float:
-        """The mean return that ends it, as far as the program can see; NaN where nobody waits for it any more."""
+        """The mean return that ends the member, for the program; NaN once the member has ended."""
         if self.status:
             return math.nan
         wanted = self.member.asked.stop_at_return
         return math.inf if wanted is None or self.window.scored else wanted
 
     def take(self, called: Called, window: Any, place: int, per_iteration: int) -> None:
-        """What a call has done for it."""
+        """Adds the member's progress in one call."""
         total = jax.tree.map(lambda x: x[place], called.totals)
         progress, ended = totals.read_host(called.iterations, total, window, bool(called.reached[place]))
         self.window.add(ended)
@@ -52,7 +52,7 @@ class StackRow:
         self.counters.skipped_updates += sum(self.progress.broken.values())
 
     def ends(self) -> tuple[str, str] | None:
-        """How and why it ends now, if it does."""
+        """The status and reason with which the member ends now, if it does."""
         assert self.progress is not None
         if self.progress.broken and self.member.asked.on_nan != "skip":
             what = f"{next(iter(self.progress.broken))} was not finite at update {self.counters.updates:,}"
@@ -72,7 +72,7 @@ class StackRow:
         return target is not None and self.highest >= target
 
     def saved(self, wall_seconds: float) -> dict[str, Any]:
-        """Its counters, as the checkpoint of a single run has them."""
+        """The member's counters, in the form of a single run's checkpoint."""
         return {**asdict(self.counters), **self.window.saved(), "wall_seconds": wall_seconds}
 
     def continue_from(self, counters: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class StackRow:
         self.window.load(self.counters.env_sums, self.counters.env_episodes)
 
     def result(self, wall_seconds: float, startup_s: float | None, speed: float | None) -> dict[str, Any]:
-        """What its result.json has."""
+        """The content of the member's result.json."""
         config, counters = self.member.config, self.counters
         evaluated = {} if self.evaluation is None else {
             "evaluation": self.evaluation, "best": self.best, "highest_eval_return": self.highest,

@@ -1,8 +1,8 @@
-"""Very many members of one program, recorded together: one checkpoint, one log of metrics, for all of them.
+"""Very many members of one program, recorded together: one checkpoint and one log of metrics for all of them.
 
-A session for each member, as fewer members have, would cost more than their training. Here a single loop calls the
-program, and what it records has a row for each member. A member that ends before the others, because it has reached its
-return or because an update of its was not finite, gets a checkpoint of its own.
+Separate sessions, as fewer members have, would cost more than the members' training. Here a single loop calls the
+program, and its records have a row for each member. A member that ends before the others, because it has reached its
+return or because one of its updates was not finite, gets its own checkpoint.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from runnel.runtime.programs.traced_settings import values_of
 from runnel.runtime.single_process.cohort import CohortProgram
 
 CALL_S: Final = 2.0
-"""How long a call should take: after it, every member is looked at."""
+"""The target length of a call in seconds: after it, every member is checked."""
 
 
 class StackedRun:
-    """The members of one stack, from their start or continuation to the end of the last.
+    """The members of one stack, from their start or resumption to the end of the last.
 
-    It is what `Session` and its parts are to a single run. It is one class because its parts share the carries of all
-    members: training, checkpoints and the ends of members each read and replace them.
+    It plays the role of `Session` and its parts in a single run. It is one class because its parts share the carries of
+    all members: training, checkpoints and the ends of members each read and replace them.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class StackedRun:
         traced: Sequence[str], parallel_calls: int, evaluations: StackedEvaluations, whole: int | None = None,
     ):  # fmt: skip
         """`traced`: the settings that are arguments of the program. `parallel_calls`: calls that run side by side.
-        `whole`: how many members the stack has, however few of them train."""
+        `whole`: the number of members of the stack, however few of them train."""
         self.directory, self.rows = directory, [StackRow(member, built) for member, built in members]
         self._program, self._traced, self._evaluations = program, traced, evaluations
         self._asked, self._per_iteration = members[0][0].asked, members[0][1].graph.steps_per_iteration
@@ -89,7 +89,7 @@ class StackedRun:
         return self._iteration * self._per_iteration
 
     def run(self) -> None:
-        """Trains to the end. Whatever happens, every member has a result then."""
+        """Trains to the end. Afterwards every member has a result, even after an error."""
         try:
             with contextlib.ExitStack() as stack:
                 stack.callback(self._events.close)
@@ -148,7 +148,7 @@ class StackedRun:
             self._iterations_per_call *= 2
 
     def _advance(self, part: int, count: int) -> None:
-        """One part of the rows. The program returns early where a member ends, which then is given its checkpoint."""
+        """Trains one part of the rows. The program returns early if a member ends, which then gets its checkpoint."""
         rows, done = self._rows_of(part), 0
         nobody = self._size - len(rows)  # rows that only fill the call
         settings = values_of([row.built.algorithm for row in [*rows, *rows[-1:] * nobody]], self._traced)
@@ -170,7 +170,7 @@ class StackedRun:
         return self.rows[part * self._size : (part + 1) * self._size]
 
     def _leave(self, row: StackRow, stacked: Carry, place: int, status: str, reason: str) -> None:
-        """A member ends before the others: its state as it is now becomes a checkpoint of its own."""
+        """Ends a member before the others: its current state becomes its own checkpoint."""
         carry = self._program.each(lambda x: np.asarray(x)[place], stacked, np.asarray)
         if status == "finished" and self._asked.eval_every is not None:
             self._evaluate_alone(row, carry)
@@ -184,9 +184,9 @@ class StackedRun:
         self._end([row], status, reason)
 
     def _compact(self) -> None:
-        """Once half of the rows have ended, the program is compiled for the others, where members may end alone.
+        """Compiles the program for the remaining rows once half of them have ended, if members may end individually.
 
-        Elsewhere it keeps its size, so that numbers do not depend on who has failed.
+        Otherwise it keeps its size, so that numbers do not depend on the failures of other members.
         """
         live = self.live
         if not live or len(live) > len(self.rows) // 2 or self._members is not None:
@@ -238,7 +238,7 @@ class StackedRun:
         returns.write(self._steps, {row.member.number: row.counters.mean_return for row in live})
 
     def _take_up_evaluations(self, env_steps: int | None) -> None:
-        """Members that continue know what earlier evaluations have found."""
+        """Restores the earlier evaluations of members that resume."""
         for found in self._evaluations.rewind(env_steps):
             for row in self.rows:
                 row.evaluated(found.get(row.member.number))
@@ -337,7 +337,7 @@ class StackedRun:
         return own is None or int(own.name) <= self._iteration
 
     def _newest(self) -> tuple[Carry, StackCounters]:
-        """The newest checkpoint that is sound; others are passed over."""
+        """The newest valid checkpoint; others are skipped."""
         for path in reversed(self._checkpoints.all()):
             try:
                 counters = StackCounters.of(self._checkpoints.counters(path))
@@ -353,7 +353,7 @@ class StackedRun:
         raise RunFailed(f"none of the checkpoints in {self.directory} can be read; nothing was changed")
 
     def _refuse_lost(self) -> None:
-        """Members that have trained, and whose checkpoints are gone, do not begin again by themselves."""
+        """Refuses to restart members that have trained, and whose checkpoints are gone."""
         for row in self.rows:
             result = read_result(row.member.directory) or {}
             if result.get("env_steps") and result.get("status") != "failed":
@@ -363,7 +363,7 @@ class StackedRun:
                 )
 
     def _refuse(self, saved: dict[str, Any], counters: dict[str, Any]) -> str | None:
-        """What is wrong with a checkpoint's content."""
+        """The reason to refuse a checkpoint's content; None if it is valid."""
         found = StackCounters.of(counters)
         if found is None or len(found.members) != len(saved["carry"].seed):
             return "it does not say whose rows it has"
@@ -391,6 +391,6 @@ class StackedRun:
 
 
 def _mean_out(progress: Sequence[ProgressDelta]) -> dict[str, float]:
-    """What learning gave out, as means over members."""
+    """The outputs of learning, as means over members."""
     names = dict.fromkeys(name for each in progress for name in each.out)
     return {f"learn/{name}": float(np.mean([p.out[name] for p in progress if name in p.out])) for name in names}

@@ -1,10 +1,10 @@
-"""Several runs by one command: seeds, and settings that differ, side by side.
+"""Trains several runs with one command: seeds, and settings that differ.
 
     runs = runnel.train_members("ppo", "gymnax:CartPole-v1", seeds=16)
     runs.result["iqm_return"], runs.result["iqm_interval"]
 
-Each member is a run in a directory of its own, which every command takes. Under `fused` all members are one program;
-under other distributions each has processes of its own, and as many run at a time as this machine has cores for.
+Each member is a run with its own directory, which every command takes. Under `fused` all members are one program; under
+other distributions each has separate processes, and as many run at a time as this machine has cores for.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class MemberMaker:
         return cls(algorithm, environment, distribution, run)
 
     def built(self, variant: Mapping[str, Any]) -> BuiltRun:
-        """A run with these settings; refused in words where they are wrong."""
+        """The configuration of a run with these settings; raises UserError if they are invalid."""
         key = repr(sorted(variant.items()))
         if key not in self._made:
             given = {**(self.run.settings or {}), **variant}
@@ -158,7 +158,7 @@ class MemberMaker:
 
 
 def add_members(directory: Path, made: Sequence[MadeMember], count: int) -> list[int]:
-    """Adds members to a directory and returns their numbers. `count`: how many there will be in the end."""
+    """Adds members to a directory and returns their numbers. `count`: the total in the end."""
     listed = members_file.read(directory) if members_file.holds_members(directory) else []
     numbers = []
     for seed, variant, config in made:
@@ -183,10 +183,10 @@ def resume_members(
     defined_enough()
     began, directory = time.monotonic(), Path(run_dir)
     if sweep_file.holds_sweep(directory):
-        raise UserError(f"{directory} holds a sweep; go on with it by runnel.resume_sweep, or name one of its members")
+        raise UserError(f"{directory} holds a sweep; continue it with runnel.resume_sweep, or name one of its members")
     configure_jax()
     if population_file.is_population(directory):
-        raise UserError(f"{directory} holds a population; go on with it by runnel.resume_population")
+        raise UserError(f"{directory} holds a population; continue it with runnel.resume_population")
     given = {"algorithm": algorithm, "environment": environment}
     serving = metrics_server.serving(metrics_port, metrics_address, quiet)
     with contained(), startup.starting(quiet), serving, alone(directory):
@@ -195,7 +195,7 @@ def resume_members(
 
 
 def chosen_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
-    """The seeds of the members: so many from the first on, or those that are given."""
+    """The seeds of the members: the given ones, or `seeds` consecutive ones beginning with `first`."""
     if isinstance(seeds, bool) or not isinstance(seeds, int | Sequence) or isinstance(seeds, str):
         raise UserError(f"seeds={seeds!r}: expected a number of seeds, or a list of them", keywords=("seeds",))
     if isinstance(seeds, int) and seeds > run_config.MOST_MEMBERS:
@@ -213,6 +213,6 @@ def chosen_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
 
 
 def _shown(variant: Mapping[str, Any]) -> dict[str, Any]:
-    """A variant as members.json has it, for people to read: config.json has what counts."""
+    """A variant in members.json, which is for readers only: config.json is authoritative."""
     plain = (str, int, float, bool, type(None))
     return {name: value if isinstance(value, plain) else str(value) for name, value in variant.items()}

@@ -1,1 +1,1 @@
-"""Stored policies in a run: what it begins with, what acts for groups that do not learn, and opponents."""
+"""Stored policies in a run: initial parameters, groups that do not learn, and opponents."""

@@ -1,7 +1,7 @@
 """Stored policies that act for groups which do not learn (`--frozen`).
 
-A frozen policy acts with the run's settings. Those with which it would choose other actions than it was trained to
-choose are refused. (`GROUP=RUN_DIR@TAG` in the place of an algorithm takes a policy with its own: `group_algorithms`.)
+A frozen policy acts with the run's settings. Settings that would change its actions are refused. (`GROUP=RUN_DIR@TAG`
+instead of an algorithm uses the policy with its own settings: `group_algorithms`.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runnel.types import PyTree
 def frozen_parameters(
     built: BuiltRun, group: str, fresh: PyTree, stored: StoredPolicy
 ) -> tuple[dict[str, Any], list[str]]:
-    """By name, the parameters that a group acts with; and what the user should know. `fresh`: a state of the group."""
+    """The parameters that a group acts with, by name, and warnings for the user. `fresh`: a state of the group."""
     algorithm = built.algorithm.for_group(group)
     own, found = serialization.to_json(algorithm), stored.config.algorithm
     if _class_of(found) != _class_of(own):
@@ -65,7 +65,7 @@ def _differing(own: Mapping[str, Any], found: Mapping[str, Any], cls: type) -> d
 
 
 def settings_that_change_acting(built: BuiltRun, group: str, differ: Mapping[str, Any], explore: bool) -> list[str]:
-    """The settings without which the policy would act as it was trained to."""
+    """The settings that change the actions of the policy."""
     plain, unknown = {}, []
     for name, value in differ.items():
         try:

@@ -25,7 +25,7 @@ from runnel.execution.policies.stored_policies import StoredPolicy, find, learnt
 from runnel.matchmaking import Fixed
 
 GROUP: Final = re.compile(r"[^=,/\\:@]+=.+")
-"""How the text begins that names an algorithm for each group."""
+"""The beginning of a text that names an algorithm for each group."""
 
 
 def is_per_group(algorithm: Any) -> bool:
@@ -33,7 +33,7 @@ def is_per_group(algorithm: Any) -> bool:
 
 
 def by_group(algorithm: Mapping[str, Any] | str) -> dict[str, Any]:
-    """By group: what a user has written for it."""
+    """The text or object that a user has given for each group."""
     if isinstance(algorithm, Mapping):
         return dict(algorithm)
     found: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def parse_settings(algorithm: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def resolved(algorithm: Any, environment: Any, settings: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any] | None]:
-    """What `build` takes for an algorithm and its settings: those for each group become one algorithm.
+    """The arguments of `build` for an algorithm and its settings; algorithms by group become one algorithm.
 
     Settings of a group's algorithm are given by `GROUP.key`. Any other algorithm is returned as it is.
     """
@@ -117,7 +117,7 @@ def _scripted(value: Any) -> Scripted:
 
 
 def _stored(group: str, source: Any) -> OpponentPool:
-    """A group that a stored policy plays."""
+    """The algorithm of a group for which a stored policy acts."""
     directory, tag = split_name(source, "latest")
     key = f"{Path(directory).absolute()}@{tag}"
     stored = policy_of(key, group)
@@ -128,9 +128,9 @@ def _stored(group: str, source: Any) -> OpponentPool:
 
 
 def policy_of(source: Any, group: str) -> StoredPolicy:
-    """Of the policies that a name stands for, that of the group of the same name, or the only one.
+    """The stored policy for a group: that of the group of the same name, or the only one.
 
-    The opponent in a symmetric game is alike the others: it may be any that has learnt.
+    The opponent in a symmetric game plays as the learners do, so it may be any policy that has learnt.
     """
     stored = find(source)
     found = learnt(stored)

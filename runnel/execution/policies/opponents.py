@@ -1,8 +1,8 @@
-"""Who plays in the opponent pools of a run: past policies of its own, and stored ones of others.
+"""Fills the opponent pools of a run: past policies of its own learners, and stored ones of other runs.
 
 At every decision of a matchmaker, the results since the last one are added to the payoffs, the learner's newest policy
-becomes a candidate, and the places of the pool get the policies that the matchmaker names. Decisions depend on the
-seed, on their number and on what was trained and played before: a run that goes on from a checkpoint makes the same.
+becomes a candidate, and the places of the pool receive the policies that the matchmaker names. Decisions depend on the
+seed, on their number and on the results so far, so a run that resumes from a checkpoint makes the same decisions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from runnel.runtime.programs.snapshots import SnapshotSchedule
 from runnel.types import PyTree
 
 KEPT: Final = 3
-"""So many checkpoints are kept, and with them the policies that play there."""
+"""The number of checkpoints that are kept, with the policies of their pools."""
 
 OWN: Final = re.compile(r"(.+):([0-9]{1,18})")
 """The key of a policy of this run: its group and version."""
@@ -54,7 +54,7 @@ def pools_in(graph: Graph) -> dict[str, OpponentPool]:
 
 @dataclass
 class _Pool:
-    """One group that is played by stored policies."""
+    """One group for which stored policies act."""
 
     group: str
     number: int  # among the pools of the run
@@ -77,17 +77,18 @@ class _Pool:
 
     @property
     def followed(self) -> tuple[str, ...]:
-        """The groups whose policies are candidates, the learner last: its own are there for their results, at least."""
+        """The groups whose policies are candidates, the learner last: its own are included for their results, at
+        least."""
         learner = self.algorithm.learner
         others = tuple(group for group in self.players if group != learner)
         return (*others, learner) if learner else others
 
     def begin_with(self, rounds: Sequence[MatchRound]) -> None:
-        """These decisions were made, and no others."""
+        """Replaces the recorded decisions by these."""
         self.rounds, self._past = list(rounds), []
 
     def past(self, rounds: int | None = None) -> dict[str, tuple[Candidate, ...]]:
-        """By group: own policies that are candidates, after so many decisions, or after all so far."""
+        """By group: the run's own policies that are candidates after `rounds` decisions, or after all so far."""
         count = len(self.rounds) if rounds is None else rounds
         for made in self.rounds[len(self._past) : count]:
             before = self._past[-1] if self._past else dict[str, tuple[Candidate, ...]]()
@@ -105,18 +106,18 @@ class _Pool:
         return self._past[count - 1] if count else {}
 
     def newest(self, versions: Mapping[str, Any], env_steps: int) -> dict[str, Candidate]:
-        """By group: the policies of those that learn, as they are now."""
+        """The current policies of the groups that learn."""
         numbers = {group: int(versions[group]) for group in self.followed}
         return {group: Candidate(f"{group}:{n}", n, env_steps, group) for group, n in numbers.items()}
 
     def candidates(self, newest: Mapping[str, Candidate]) -> list[Candidate]:
-        """All of a decision, the learner's newest policy last."""
+        """All candidates of a decision, the learner's newest policy last."""
         past = self.past()
         known = [*self.pinned, *(each for group in self.followed for each in (*past.get(group, ()), newest[group]))]
         return list({each.key: each for each in known}.values())
 
     def began(self) -> int:
-        """How many decisions ago the learner began."""
+        """The number of decisions since the learner began or was reset."""
         return next((k for k, made in enumerate(reversed(self.rounds), 1) if made.began), len(self.rounds))
 
     def playing(self) -> Matches | None:
@@ -156,14 +157,14 @@ class Opponents:
     # When
 
     def next_mark(self, env_steps: int) -> int | None:
-        """Up to which environment step the same policies play."""
+        """The environment step of the next decision; until then the same policies play."""
         return self._schedule.next_mark(env_steps)
 
     def due(self, env_steps: int) -> bool:
         return self._schedule.mark(self._decided_at, env_steps) is not None
 
     def read(self) -> None:
-        """Goes on from the decisions that the run directory has."""
+        """Resumes from the decisions in the run directory."""
         rounds = read_matches(self._log.run_dir) if self._pools else []
         for group, pool in self._pools.items():
             own = [made for made in rounds if made.group == group]
@@ -172,9 +173,10 @@ class Opponents:
         self._keep()
 
     def rewind(self, env_steps: int, states: Mapping[str, PyTree]) -> None:
-        """Training returns to an earlier point, with these states: decisions that were made later will be made again.
+        """Training returns to an earlier point with these states: later decisions will be repeated.
 
-        So will those of that very step, if the states are of before them: they were saved while workers came to it.
+        Decisions of that very step are repeated too if the states precede them: workers may save them on their way to
+        the step.
         """
         if self._pools:
             self._log.rewind(max(0, env_steps))
@@ -187,7 +189,7 @@ class Opponents:
                 self.read()
 
     def saved(self, env_steps: int) -> None:
-        """A checkpoint was written: the run may return to it, and to those policies."""
+        """Records a checkpoint, to which the run may return with its policies."""
         self._checkpoints.append(env_steps)
 
     # Decisions
@@ -210,7 +212,8 @@ class Opponents:
         return self._decide(states, dict.fromkeys(states, 0), 0, set(self._pools))
 
     def change(self, env_steps: int) -> Callable[[Mapping[str, PyTree], Mapping[str, Any]], dict[str, PyTree]]:
-        """The decisions that are due: takes the states and versions of all groups, returns those that change."""
+        """Makes the decisions that are due: takes the states and versions of all groups, returns the states that
+        change."""
         before, self._decided_at = self._decided_at, env_steps
         due = {
             group
@@ -247,7 +250,7 @@ class Opponents:
     def _store(
         self, states: Mapping[str, PyTree], versions: Mapping[str, Any], env_steps: int, groups: set[str]
     ) -> None:
-        """Keeps the learners' newest policies, which may play later."""
+        """Stores the learners' newest policies, which may play later."""
         learners = {learner for group in groups for learner in self._pools[group].followed}
         for group in sorted(learners):
             self._policies.pin(group, {*self._pinned(group), int(versions[group])})
@@ -258,7 +261,7 @@ class Opponents:
         self, pool: _Pool, newest: Mapping[str, Candidate], env_steps: int, payoffs: PayoffTable,
         results: tuple[GameResult, ...],
     ) -> MatchRound:  # fmt: skip
-        """What the matchmaker decides for one pool."""
+        """The matchmaker's decision for one pool."""
         number = len(pool.rounds)
         candidates = [each for each in pool.candidates(newest) if each.key not in self._lost]
         matches, candidates = self._matches(pool, candidates, payoffs)
@@ -267,7 +270,7 @@ class Opponents:
         return MatchRound(pool.group, number, env_steps, keys, matches.places, matches.probabilities, results, began)
 
     def _filled(self, pool: _Pool, made: MatchRound, state: PoolState) -> PoolState:
-        """One pool after a decision, which is recorded."""
+        """Records a decision for one pool, and returns the pool's new state."""
         before = pool.playing() if self._in_step(pool, state) else None
         self._log.add(made)
         pool.rounds.append(made)
@@ -293,7 +296,7 @@ class Opponents:
     def _matches(
         self, pool: _Pool, candidates: list[Candidate], payoffs: PayoffTable
     ) -> tuple[Matches, list[Candidate]]:
-        """What the matchmaker decides; candidates whose parameters cannot be read are left out."""
+        """The matchmaker's choice of places, without candidates whose parameters cannot be read."""
         number = len(pool.rounds)
         while True:
             rng = random_numbers(self._seed, number, *([pool.number] if pool.number else []))
@@ -313,7 +316,8 @@ class Opponents:
                 return matches, candidates
 
     def _since_last(self, pool: _Pool, state: PoolState, versions: Mapping[str, Any]) -> tuple[GameResult, ...]:
-        """Results since the last decision, as the pool's policies see them. All agents of a group are one player."""
+        """Results since the last decision, from the side of the pool's policies. All agents of a group are one
+        player."""
         number, group = len(pool.rounds), pool.algorithm.learner
         if not number:
             return ()

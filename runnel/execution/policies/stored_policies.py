@@ -1,10 +1,10 @@
-"""Finding stored policies by name: `RUN_DIR@TAG`, a run, a snapshot, or a directory that `Policy.save` wrote."""
+"""Finds stored policies by name: `RUN_DIR@TAG`, a run, a snapshot, or a directory that `Policy.save` wrote."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ Source = str | Path | Run | Snapshot | PolicyStore | Policy
 
 @dataclass(frozen=True)
 class StoredPolicy:
-    """A policy on disk: what it is, and how to read its parameters."""
+    """A policy on disk: its description, and a function that reads its parameters."""
 
     config: PolicyConfig
     arrays: Callable[[], Mapping[str, np.ndarray]]
@@ -73,7 +73,7 @@ def find(
     source: Source, tag: str = LATEST, group: str | None = None, algorithm: Algorithm | None = None,
     note: Callable[[str], None] = lambda text: None, built: BuiltRun | None = None,
 ) -> dict[str, StoredPolicy]:  # fmt: skip
-    """By group: the stored policies that a name stands for. Nothing is imported for it, unless a run has stored none.
+    """The stored policies that a name refers to, by group. Imports nothing, unless a run has stored no policies.
 
     `note` is called with warnings for the user. `built`: the run, if it is built already.
     """
@@ -89,8 +89,8 @@ def find(
     if run is None:
         members_file.refuse_several(directory)
         member_checkpoints.take_out(directory)
-    if run is None and policy_directory.looks_like_policy(directory):
-        return _alone(directory, tag, group, algorithm)
+    if run is None and (names := policy_directory.names_in(directory)):
+        return _saved(directory, names, tag, group, algorithm)
     store = PolicyStore(directory)
     if tag == LATEST and not store.query():
         return _of_checkpoint(run or directory, group, algorithm, note, built)
@@ -99,24 +99,30 @@ def find(
 
 
 NOT_LEARNT = (":OpponentPool", ":Scripted")
-"""How the classes end of what acts for groups that do not learn."""
+"""The names of classes that act for groups that do not learn."""
 
 
 def learnt(found: Mapping[str, StoredPolicy]) -> dict[str, StoredPolicy]:
-    """Those of several policies that were trained; all, where none was."""
+    """The trained ones among several policies; all if none was trained."""
     own = {g: each for g, each in found.items() if not str(each.config.algorithm.get("class")).endswith(NOT_LEARNT)}
     return own or dict(found)
 
 
-def _alone(directory: Path, tag: str, group: str | None, algorithm: Algorithm | None) -> dict[str, StoredPolicy]:
-    """A directory that holds one policy and nothing else."""
-    config = policy_directory.read_config(directory)
+def _saved(
+    directory: Path, names: Sequence[str], tag: str, group: str | None, algorithm: Algorithm | None
+) -> dict[str, StoredPolicy]:
+    """A directory that holds a policy, or one for each of several groups, and nothing else."""
     if tag != LATEST:
-        raise UserError(f"{directory} holds a single policy, and no '{tag}'; leave the tag out")
-    if group not in (None, config.group):
-        raise UserError(f"{directory} has no policy of group '{group}'{nearest(str(group), [config.group])}")
-    arrays = functools.partial(policy_directory.read_arrays, directory, "", config)
-    return {config.group: StoredPolicy(config, arrays, directory, str(directory), algorithm)}
+        raise UserError(f"{directory} holds one policy for each group, and no '{tag}'; leave the tag out")
+    found = {}
+    for name in names:
+        config = policy_directory.read_config(directory, name)
+        arrays = functools.partial(policy_directory.read_arrays, directory, name, config)
+        own = None if algorithm is None else algorithm.for_group(config.group)
+        found[config.group] = StoredPolicy(config, arrays, directory, str(directory / name), own)
+    if group is not None and group not in found:
+        raise UserError(f"{directory} has no policy of group '{group}'{nearest(group, found)}")
+    return found if group is None else {group: found[group]}
 
 
 def _of_snapshot(snapshot: Snapshot, algorithm: Algorithm | None) -> StoredPolicy:
@@ -127,7 +133,7 @@ def _of_snapshot(snapshot: Snapshot, algorithm: Algorithm | None) -> StoredPolic
 def _of_checkpoint(
     run: Path | Run, group: str | None, algorithm: Algorithm | None, note: Callable[[str], None], built: BuiltRun | None
 ) -> dict[str, StoredPolicy]:
-    """Of a run that stored no policies: those of its newest checkpoint. The environment is made, to know its spaces."""
+    """The policies in the newest checkpoint of a run that stored none. Creates the environment to know its spaces."""
     directory, config, given = of_run(run, algorithm, None)
     built = built or rebuild(directory, config, distributions.default_for("host"), **given)
     counters: dict[str, Any] = {}
@@ -155,6 +161,6 @@ def _of_checkpoint(
 
 
 def describe(stored: Mapping[str, StoredPolicy]) -> dict[str, Any]:
-    """What results say of the policies that were used."""
+    """The version, steps and place of the policies, for results that used them."""
     (first, *_) = stored.values()
     return {"version": first.config.version, "env_steps": first.config.env_steps, "policy": first.where}

@@ -1,4 +1,4 @@
-"""Starting a run from the parameters of stored policies (`--init-from`).
+"""Starts a run with the parameters of stored policies (`--init-from`).
 
 Parameters are matched by their names. The optimiser starts fresh, and so do a learner's own counters, such as the one
 that its learning rate or its exploration follows.
@@ -22,11 +22,11 @@ from runnel.runtime.programs.loop import Loop
 from runnel.types import PyTree
 
 SHOWN = 6
-"""How many names a line lists."""
+"""The number of names that a line lists."""
 
 
 class WarmStart(NamedTuple):
-    """The states to begin with, and what the user should know about them."""
+    """The initial states, and warnings for the user."""
 
     states: dict[str, PyTree]  # by group: whole states; groups that start fresh are not in it
     notes: tuple[str, ...]
@@ -100,7 +100,7 @@ def _counters(built: BuiltRun, group: str, fresh: PyTree) -> list[str]:
 
 
 def _that_fit(fresh: PyTree, stored: StoredPolicy, counters: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """By name, the parameters that a stored policy has for a fresh state; and which it has not."""
+    """The stored parameters for a fresh state, by name, and the names of missing ones."""
     arrays, wanted = stored.arrays(), parameter_leaves(fresh)
     taken, misfits, missing = {}, [], []
     for name, leaf in wanted.items():

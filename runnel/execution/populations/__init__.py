@@ -1,1 +1,1 @@
-"""Members that are compared and copied while they train."""
+"""Compares and copies members while they train."""

@@ -1,6 +1,6 @@
-"""A member of a population becomes a copy of another, on disk: its checkpoint, its settings, and what it says of it.
+"""Replaces a member of a population by a copy of another, on disk: its checkpoint, its settings and its logs.
 
-Whatever is done here can be done again: a decision that was cut short is applied from the beginning.
+Every step can be repeated: an interrupted decision is applied again from the beginning.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from runnel.recording.population_file import Round
 from runnel.reporting.statistics import flat
 
 COPIED, RETRIED = "copied", "retried"
-"""The events of a member that goes on with another one's state, and of one that goes on after it has failed."""
+"""The events of a member that continues from another one's state, and of one that continues after a failure."""
 
 
 def has_failed(directory: Path) -> bool:
-    """Whether a member's training has failed. One whose checkpoint found no room on the disk has not: it goes on."""
+    """Whether a member's training has failed. A full disk during its checkpoint is no failure: the member resumes."""
     result = read_result(directory)
     if result is None:
         return _was_about_to_fail(directory)
@@ -47,14 +47,15 @@ def has_failed(directory: Path) -> bool:
 
 
 def _was_about_to_fail(directory: Path) -> bool:
-    """Whether a member was killed after the checkpoint with which it fails, and before it could say so."""
+    """Whether a member was killed after the checkpoint of its failure, before it recorded the failure."""
     decisions = [event for event in read_events(directory) if event["event"] in ("nan", COPIED, RETRIED)]
     newest = Checkpoints(directory).newest() if decisions and decisions[-1].get("action") == ENDS else None
     return newest is not None and decisions[-1].get("iterations") == int(newest.name.removesuffix(BEFORE))
 
 
 def score(directory: Path, objective: str) -> float:
-    """What a member reached, by its newest evaluation or else by its newest episodes; minus infinity without either."""
+    """The score of a member, by its newest evaluation, otherwise by its newest episodes; minus infinity without
+    either."""
     if has_failed(directory):
         return -math.inf
     evaluated = read_evaluations(directory)
@@ -78,7 +79,7 @@ def score(directory: Path, objective: str) -> float:
 
 
 def with_settings(directory: Path, settings: Mapping[str, float], trust: Collection[str]) -> dict[str, Any]:
-    """A member's configuration with other settings, signed; refused in words where its algorithm cannot have them."""
+    """A member's configuration with other settings, signed; raises UserError if its algorithm cannot have them."""
     config = read_config(directory)
     admit(directory, config, trust)
     algorithm = serialization.from_json(config["algorithm"], Algorithm)
@@ -108,7 +109,7 @@ def apply(member: int, members: Sequence[Path], decided: Round, trust: Collectio
             Checkpoints(own).copy_states(Checkpoints(parent))
     if copied or member in decided.failed:
         _note(own, parent, decided, member, COPIED if copied else RETRIED)
-    if member in decided.failed:  # it goes on, and its failure is recorded in the lineage
+    if member in decided.failed:  # it continues, and its failure is recorded in the lineage
         with as_user_error(own / "result.json"):
             run_directory.remove(own, "result.json")
 
@@ -121,6 +122,6 @@ def _note(own: Path, parent: Path, decided: Round, member: int, event: str) -> N
     what = f"it is a copy of {parent.name}" if event == COPIED else "it has failed"
     EventLog(own).record(
         event, reason=f"after {decided.env_steps:,} steps {what}",
-        action=f"it goes on with {chosen}" if chosen else "", round=decided.round, parent=decided.parents[member],
+        action=f"it continues with {chosen}" if chosen else "", round=decided.round, parent=decided.parents[member],
         settings=decided.settings[member],
     )  # fmt: skip

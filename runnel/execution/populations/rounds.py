@@ -1,7 +1,8 @@
-"""The rounds of a population: members train, the rule decides, the decision is written down, members follow it.
+"""The rounds of a population: members train, the rule decides, the decision is recorded, members apply it.
 
-Only this order matters. Killed while members train, each goes on from its newest checkpoint. Killed after a decision
-was written down, it is applied again, from the beginning; no member trains before all follow it.
+This order makes a population safe to kill. If it is killed while members train, each resumes from its newest
+checkpoint. If it is killed after a decision was recorded, the decision is applied again, from the beginning; no member
+trains before all have applied it.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from runnel.system import startup
 from runnel.system.signals import StopRequest
 
 ATTEMPTS: Final = 3
-"""So often members that ended without a word, such as by the kernel for want of memory, are begun in one go."""
+"""The number of attempts for members that end without a result, such as when the kernel runs out of memory."""
 
 
 class PopulationRounds:
-    """A population, from where it stands to its end."""
+    """A population, from its present state to its end."""
 
     def __init__(
         self, directory: Path, rule: PopulationRule, quiet: bool, began: float, launcher: str, address: str | None,
         config: PopulationConfig | None = None, trust: Collection[str] = (), objects: Mapping[str, Any] | None = None,
     ):  # fmt: skip
-        """`config`: where it is not that of population.json any more."""
+        """`config`: if it differs from population.json."""
         self.directory, self.rule, self.quiet = directory, rule, quiet
         self._members = members_file.read(directory)
         self._paths = [directory / member.directory for member in self._members]
@@ -103,7 +104,7 @@ class PopulationRounds:
         return Members(result, self.directory, tuple(self._paths))
 
     def _advance(self, view: LiveView) -> bool:
-        """One round after another; whether the last one is over."""
+        """Runs round after round; returns whether the last one is over."""
         while not self._asked:
             self.follow()
             self._train(view)
@@ -118,13 +119,13 @@ class PopulationRounds:
         self._asked = signal.Signals(number).name
 
     def _target(self) -> int:
-        """Up to which step members train in this round."""
+        """The step up to which members train in this round."""
         return min((len(self._rounds) + 1) * self.rule.every, self._config.steps)
 
     # Training
 
     def _train(self, view: LiveView) -> None:
-        """Trains all members up to the end of the round, until they have come to it or failed."""
+        """Trains all members until each has reached the end of the round or failed."""
         for _ in range(ATTEMPTS):
             left = self._left()
             if not left or self._asked:
@@ -138,7 +139,7 @@ class PopulationRounds:
         if left and not self._asked:
             raise RunFailed(
                 f"{', '.join(self._paths[k].name for k in left[:4])} ended without a result ({self._reason(left[0])}); "
-                f"go on by `runnel resume {self.directory}`"
+                f"continue with `runnel resume {self.directory}`"
             )
 
     def _group(self, members: Collection[int]) -> MemberGroup:
@@ -157,7 +158,7 @@ class PopulationRounds:
     # Deciding
 
     def decide(self, view: LiveView) -> None:
-        """Writes down the decision after this round: from here on it counts."""
+        """Records the decision after this round, which is final from here on."""
         number, now = len(self._rounds) + 1, population_file.settings_now(self._config, self._rounds)
         scores = np.array([member_copy.score(path, self.rule.objective) for path in self._paths])
         failed = [k for k, path in enumerate(self._paths) if member_copy.has_failed(path)]
@@ -178,7 +179,7 @@ class PopulationRounds:
             view.note(f"{self._paths[member].name} is a copy of {self._paths[parent].name}")
 
     def _check(self, decisions: Any) -> None:
-        """Refuses what no population could follow: a decision may be applied twice, so parents must not change."""
+        """Refuses invalid decisions. Parents must keep their states, because a decision may be applied twice."""
         name, members = type(self.rule).__name__, len(self._paths)
         if not isinstance(decisions, list | tuple) or len(decisions) != members:
             raise UserError(f"{name}.decide: expected a list of {members} decisions, one for each member")
@@ -194,7 +195,7 @@ class PopulationRounds:
                 )
 
     def follow(self) -> None:
-        """Lets all members follow the newest decision, if they do not yet."""
+        """Applies the newest decision to all members that have not applied it yet."""
         if len(self._rounds) == self._config.applied:
             return
         decided = self._rounds[-1]
@@ -244,10 +245,10 @@ def _has_come(path: Path, steps: int) -> bool:
 
 
 def _replaced(decisions: Sequence[Decision], scores: np.ndarray, failed: Collection[int]) -> list[Decision]:
-    """The same, where members that have failed and were to keep their states get a copy of a good one.
+    """The decisions, with a copy of a good member for each failed member that was to keep its state.
 
-    A rule knows scores alone, and before the first episode has ended nobody has one. The best of those that keep their
-    own state are copied, each as often as another.
+    A rule knows only scores, and no member has one before its first episode has ended. The best of those that keep
+    their own state are copied equally often.
     """
     kept = [k for k, each in enumerate(decisions) if int(each.parent) == k and k not in failed]
     good = sorted(kept, key=lambda k: (-scores[k], k))

@@ -1,10 +1,10 @@
-"""Members that are compared and copied while they train.
+"""Trains members that are compared and copied in rounds.
 
     population = runnel.train_population("ppo", "gymnax:CartPole-v1", members=16, rule=PBT(every=50_000, ...))
     population.result["best"]
 
-Every member trains up to the same number of steps, a round. Then the rule decides, the decision is written down, and
-members follow it: only then the next round begins. Within a round members know nothing of each other.
+Every member trains up to the same number of steps, a round. Then the rule decides, the decision is recorded, and
+members apply it; only then the next round begins. Within a round members are independent.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def train_population(
         built = maker.built(given[0])
         _check_rule(rule, built)
         rule = _in_iterations(rule, built.graph.steps_per_iteration)
-        # Up to the first decision: a member says what it was asked for, and goes on for as long as all do.
+        # Up to the first decision: `steps` in a member's configuration, which continues as long as all do.
         first = replace(maker, run=replace(maker.run, steps=min(rule.every, maker.run.steps)))
         made = [one for variant, seed in zip(given, seeds, strict=True) for one in first.make(variant, [seed])]
         now = [{name: float(one.config["algorithm"]["settings"][name]) for name in rule.varying} for one in made]
@@ -208,14 +208,14 @@ def _check_rule(rule: PopulationRule, built: Any) -> None:
 
 
 def _in_iterations(rule: PopulationRule, per_iteration: int) -> PopulationRule:
-    """Decisions come after whole iterations, and all rounds are of one length."""
+    """Rounds the rule's interval up to whole iterations, so that all rounds have the same length."""
     every = -(-rule.every // per_iteration) * per_iteration
     stored = dataclasses.is_dataclass(rule) and any(each.name == "every" for each in dataclasses.fields(rule))
     return dataclasses.replace(rule, every=every) if stored and every != rule.every else rule  # type: ignore[type-var]
 
 
 def _check_algorithm(objects: dict[str, Any]) -> None:
-    """Members have settings of their own, so each makes its algorithm of its class."""
+    """Refuses an algorithm without an import path: each member creates an instance of its class."""
     if objects.pop("algorithm", None) is not None:
         raise UserError("a population needs an algorithm that is defined in a module; put its class into one")
 

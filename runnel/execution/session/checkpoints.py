@@ -1,4 +1,4 @@
-"""What a session does with checkpoints: it saves them, begins from them, and returns to them."""
+"""Saves checkpoints of a session, begins from them, and returns to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runnel.system import startup
 from runnel.types import PyTree
 
 NOT_SAVED: Final = "the last checkpoint could not be written"
-"""How the reason begins of a run that failed because its disk is full: what it has trained is lost, and not wrong."""
+"""The beginning of the reason of a run that failed because its disk is full: it can be resumed."""
 
 
 class SessionCheckpoints:
@@ -31,7 +31,7 @@ class SessionCheckpoints:
         self, state: SessionState, evaluation: SessionEvaluation,
         held: Callable[[int], dict[str, PyTree] | None] | None = None,
     ):  # fmt: skip
-        """`held`: what the program has saved at an iteration, where it has it still."""
+        """`held`: maps an iteration to the state that the program saved there, if it still holds it."""
         self.state, self.evaluation, self._held = state, evaluation, held
         self.saved_at_iteration = -1
 
@@ -50,7 +50,7 @@ class SessionCheckpoints:
         }
         try:
             path = state.checkpoints.save(state.counters.iterations, saved, counters)
-        except Exception as error:  # orbax and what it stands on have errors of their own for a full disk
+        except Exception as error:  # orbax and its libraries have their own errors for a full disk
             self._not_saved(one_line(error), last)
             return
         self.saved_at_iteration = state.counters.iterations
@@ -68,12 +68,12 @@ class SessionCheckpoints:
             kept = "there is no whole one" if newest is None else f"the newest whole one is {newest}"
         except OSError:  # there may be no descriptor to look with
             kept = "earlier ones are kept"
-        action = f"{kept}; " + ("the run ends" if last else "training goes on, the next is tried in its turn")
+        action = f"{kept}; " + ("the run ends" if last else "training continues, the next one is due as usual")
         self.state.events.record(
             "checkpoint_failed", reason=f"a checkpoint could not be written: {reason}", action=action
         )
         if last:
-            again = "" if newest is None else f"; make room and go on by `runnel resume {self.state.run_dir}`"
+            again = "" if newest is None else f"; make room and continue with `runnel resume {self.state.run_dir}`"
             raise RunFailed(f"{NOT_SAVED}: {reason}; {kept}{again}")
 
     def load(self, program: Program, note: Callable[[str], None], read: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class SessionCheckpoints:
         read()
         if not saved["host"] and not is_traceable(state.built.environment):
             raise UserError(
-                f"{state.run_dir} was trained on a JAX environment; it cannot go on with a host environment",
+                f"{state.run_dir} was trained on a JAX environment; it cannot resume on a host environment",
                 page="run-directory#resume",
             )
         state.stats.counters = RunCounters.of(counters)
@@ -100,7 +100,7 @@ class SessionCheckpoints:
         program.metric_window.load(state.counters.env_sums, state.counters.env_episodes)
         if cut:
             state.counters.cut_episodes += cut
-            note(f"{cut} episodes could not be replayed; they are cut and the next ones begun")
+            note(f"{cut} episodes could not be replayed; they were truncated, and new episodes began")
         self.saved_at_iteration = state.counters.iterations
         state.policies.rewind(taken)
         state.opponents.rewind(taken, saved["carry"].states)
@@ -114,7 +114,7 @@ class SessionCheckpoints:
         return self.state.checkpoints.load(like, note, self._refuse)
 
     def _found(self) -> tuple[dict[str, PyTree], dict[str, Any]] | None:
-        """The newest checkpoint, where the program stands there already."""
+        """The newest checkpoint, if the program still holds its state."""
         newest = self.state.checkpoints.newest()
         if self._held is None or newest is None:
             return None
@@ -125,7 +125,7 @@ class SessionCheckpoints:
     def roll_back(self, program: Program, log: MetricsLog, view: LiveView, reason: str, other_numbers: int = 0) -> None:
         """Continues from the newest whole checkpoint, or from the beginning if there is none yet.
 
-        `other_numbers`: changes the random numbers, if not 0; with the same ones the same would happen again.
+        `other_numbers`: changes the random numbers, if not 0; with the same ones, the run would repeat itself.
         """
         state = self.state
         before, saved = state.counters, None
@@ -137,7 +137,7 @@ class SessionCheckpoints:
         for name in ("wall_seconds", "restarts", "restart_reasons", "environment_failures"):
             setattr(state.counters, name, getattr(before, name))
         steps, lost = state.counters.env_steps, before.updates - state.counters.updates
-        state.report_event("rollback", reason=reason, action=f"all go on from {steps:,} steps", lost_updates=lost)
+        state.report_event("rollback", reason=reason, action=f"all resume from {steps:,} steps", lost_updates=lost)
         log.rewind(steps)
         state.policies.rewind(steps if saved is not None else -1)
         state.opponents.rewind(steps, {} if saved is None else saved["carry"].states)
@@ -146,6 +146,6 @@ class SessionCheckpoints:
         self.saved_at_iteration = state.counters.iterations
 
     def _refuse(self, saved: dict[str, PyTree], counters: dict[str, Any]) -> str | None:
-        """What is wrong with a checkpoint's content."""
+        """The reason to refuse a checkpoint's content; None if it is valid."""
         graph, seed = self.state.built.graph, self.state.run_config.seed
         return RunCounters.problem(counters) or unsound(graph, saved["carry"], seed)

@@ -1,6 +1,6 @@
-"""How a session ends: finished, interrupted, or failed; each writes the result.
+"""The end of a session: finished, interrupted, or failed; each writes the result.
 
-Signals, hangs and errors may come between any two instructions of the others, some of them in another thread.
+Signals, hangs and errors may occur between any two instructions of the others, some of them in another thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REQUEST: Final = "a request to stop"
 
 
 def out_of_memory(problem: BaseException) -> RunFailed | None:
-    """The error of a run whose device has no memory left for what it computes, if that is the problem."""
+    """The error of a run whose device has run out of memory, if that is the problem."""
     own = isinstance(problem, jax.errors.JaxRuntimeError)
     error = problem if own else problem.__cause__ or problem  # the cause is that of a program which several runs share
     if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
@@ -43,7 +43,7 @@ def out_of_memory(problem: BaseException) -> RunFailed | None:
 
 
 class SessionEnd:
-    """Sees to signals and hangs, and writes how the run ended."""
+    """Handles signals and hangs, and writes the result of the run."""
 
     def __init__(self, state: SessionState):
         self.state = state
@@ -54,7 +54,7 @@ class SessionEnd:
         self.watch = self._hang_watch() if state.built.plan.workers == 1 else None
 
     def stop(self, number: int) -> None:
-        """The first signal. It may come between any two instructions, so this only sets fields."""
+        """The first signal. It may arrive between any two instructions, so this only sets fields."""
         self.state.interrupted, self.state.asked = True, signal.Signals(number).name
         if self.state.program is not None:
             self.state.program.hurry()
@@ -73,7 +73,7 @@ class SessionEnd:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """The second signal: workers are killed, not asked."""
+        """Kills workers at the second signal."""
         try:
             yield
         except Interrupted:
@@ -81,7 +81,7 @@ class SessionEnd:
             raise
 
     def announce(self) -> None:
-        """Reports once that a signal has come, and what follows. Any thread may call it."""
+        """Reports once that a signal was received, and what follows. Any thread may call it."""
         with self._announcing:
             if self._announced:
                 return
@@ -110,12 +110,12 @@ class SessionEnd:
             self.watch.look()
 
     def at_start(self) -> str:
-        """What a single-process run does before its first update."""
+        """The phase of a single-process run before its first update."""
         held = None if self.watch is None else self.watch.held()
         return "making environments and compiling" if held is None else f"waits for {held}"
 
     def _last_word(self, reason: str) -> None:
-        """This process hangs and is about to be ended: writes the result."""
+        """Writes the result of this process, which hangs and is about to be ended."""
         self.state.reason = self.state.reason or reason
         if self.state.begun or not self.state.resumed:
             self._write_bad_result("interrupted" if self.stopping.asked else "failed", None)
@@ -162,8 +162,8 @@ class SessionEnd:
         if self.state.quiet or sys.stderr is None:
             return
         newest = self.state.checkpoints.newest()
-        again = f"go on by `runnel resume {self.state.run_dir}{self.state.pool.flags}`"
-        on = "it has no checkpoint to go on from" if newest is None else again
+        again = f"continue with `runnel resume {self.state.run_dir}{self.state.pool.flags}`"
+        on = "it has no checkpoint to resume from" if newest is None else again
         print(printable(f"{what}; the run is in {self.state.run_dir}: {on}"), file=forgiving(sys.stderr), flush=True)
 
     def _write_bad_result(self, status: str, program: Program | None) -> dict[str, Any]:

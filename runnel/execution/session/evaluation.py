@@ -1,4 +1,4 @@
-"""What a session does between two slices of training with snapshots: evaluations, and the user's callbacks."""
+"""Evaluations and the user's callbacks, between two slices of a session's training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.runtime.single_process.program import Program
 
 LISTEN_S = 0.1
-"""How long workers are listened to at a time, while a snapshot is waited for."""
+"""The seconds for which workers are polled at a time, while a snapshot is waited for."""
 
 
 class SessionEvaluation:
-    """Hands snapshots to the recorder, and what comes back to the view and the callbacks."""
+    """Passes snapshots to the recorder, and evaluations to the view and the callbacks."""
 
     def __init__(self, state: SessionState):
         self.state = state
@@ -42,12 +42,12 @@ class SessionEvaluation:
         return self.state.policies.reached
 
     def _training_waits(self) -> bool:
-        """Whether nothing is trained during an evaluation. Workers train on, whatever this process does meanwhile."""
+        """Whether training pauses during an evaluation. Workers continue to train, whatever this process does."""
         alone = self.state.built.plan.workers == 1 and self.state.policies.evaluates_here
         return self.state.run_config.eval_wait or alone
 
     def _shown(self, view: LiveView, evaluated: Sequence[TakenSnapshot]) -> contextlib.AbstractContextManager[None]:
-        """Around what training waits for; nothing is shown where that is nothing."""
+        """Shows that training waits, if it does."""
         if not evaluated or self.state.run_config.eval_every is None:
             return contextlib.nullcontext()
         return view.pausing(f"evaluating at {evaluated[0].env_steps:,} steps")
@@ -58,14 +58,14 @@ class SessionEvaluation:
             self.call("on_evaluation", lambda snapshot=snapshot: snapshot)
 
     def take_in_time(self, program: Program) -> None:
-        """Snapshots by the clock (`keep_every_s`)."""
+        """Takes snapshots by the clock (`keep_every_s`)."""
         every_s, now = self.state.run_config.keep_every_s, time.monotonic()
         if every_s is not None and now >= self._asked_at + every_s:
             self._asked_at = now
             program.ask_for_snapshot()
 
     def snapshot_now(self, program: Program) -> TakenSnapshot:
-        """The newest parameters, for a callback that asks for them."""
+        """The newest parameters, for a callback that requests them."""
         if not self._calling:
             raise UserError("policy(): found a call after on_update has returned, expected one inside it")
         program.ask_for_snapshot()
@@ -79,7 +79,7 @@ class SessionEvaluation:
         raise RunFailed(f"no learner has sent its parameters within {self.state.run_config.hang_after_s:.0f} s")
 
     def call(self, name: str, snapshot: Callable[[], TakenSnapshot]) -> None:
-        """Calls a function of the user's with what the run has done so far."""
+        """Calls a function of the user's with the run's progress."""
         counters, self._calling = self.state.counters, True
         progress = Progress(
             self.state.run_dir, counters.env_steps, counters.updates, counters.episodes, counters.mean_return,

@@ -1,4 +1,4 @@
-"""What follows where an update was refused because it was not finite (`--on-nan`)."""
+"""The reaction to updates that were refused because they were not finite (`--on-nan`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDS: Final = "the run ends"
 
 
 class RefusedUpdates:
-    """Counts them, and continues without them, returns to a checkpoint, or ends the run."""
+    """Counts refused updates, and continues without them, returns to a checkpoint, or ends the run."""
 
     def __init__(self, state: SessionState, checkpoints: SessionCheckpoints):
         self.state, self.checkpoints = state, checkpoints

@@ -1,4 +1,4 @@
-"""How the workers of a run fared, for its result, and what held it up."""
+"""The load of a run's workers and streams, and its bottleneck, for the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def outcome(
     program: Program | None, built: BuiltRun, machines: Sequence[Machine], counters: RunCounters, worked: bool,
     traffic: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """Workers, streams, the network and the bottleneck. `worked`: before the first update there was only starting."""
+    """Workers, streams, the network and the bottleneck. `worked`: whether there was an update; before it the run was
+    starting."""
     report = program.report() if program is not None else UsageReport()
     if built.plan.workers == 1 and program is not None:
         (worker,) = report.workers
@@ -42,7 +43,7 @@ def outcome(
 
 
 def usage_now(lately: UsageReport, state: SessionState) -> dict[str, Any]:
-    """What usage.json has: workers and streams over the last seconds, and what holds the run up."""
+    """The content of usage.json: workers and streams over the last seconds, and the bottleneck."""
     setting = setting_of(state.built, state.pool.machines)
     known = lately.workers and all(worker.busy is not None for worker in lately.workers)
     return {
@@ -54,7 +55,7 @@ def usage_now(lately: UsageReport, state: SessionState) -> dict[str, Any]:
 
 
 def devices(machines: Sequence[Machine]) -> dict[str, Any]:
-    """What a run has of the machines it runs on, as provenance.json has it."""
+    """The machines and devices of a run, for provenance.json."""
     return {"machines": [asdict(machine) for machine in machines]}
 
 
@@ -79,13 +80,13 @@ def _network(traffic: Mapping[str, Any], built: BuiltRun) -> dict[str, Any]:
 
 
 def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
-    """What the run was given, as far as `bottleneck` may ask for more or less of it."""
+    """The settings of a run that `bottleneck` may suggest to change."""
     plan, graph = built.plan, built.graph
     known = ("actors", "inference", "learners", "env_splits")
     given: Any = built.distribution
     flags = {each.name: getattr(given, each.name) for each in fields(given) if each.name in known}
     if "env_splits" in flags:
-        flags["env_splits"] = plan.home("environment").env_splits  # as far as the environments could be divided
+        flags["env_splits"] = plan.stepping.env_splits  # as far as the environments could be divided
     return RunSetting(
         flags=flags,
         fragments=tuple(
@@ -97,7 +98,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         cpus=sum(machine.cpus for machine in machines) if has_worker_processes() else 1,
         blocks=graph.blocks(),
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
-        free=all(plan.limits.values()),
+        free=all(plan.limit_iterations.values()),
         mixed=plan.mixed,
         max_staleness=built.max_staleness,
         host=not is_traceable(built.environment),

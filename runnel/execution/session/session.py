@@ -1,9 +1,9 @@
 """One stretch of a run, from its start or resumption to its end.
 
 A session runs a program in slices of a fraction of a second. Between two slices it writes metrics and checkpoints,
-handles lost state and machines that join or leave, and looks whether the run should end. Its parts have modules of
-their own and share one `SessionState`: checkpoints, evaluations with callbacks, refused updates, and the end, which is
-one of the same three (finished, interrupted, failed) whatever brings it about.
+handles lost state and machines that join or leave, and checks whether the run should end. Its parts have separate
+modules and share one `SessionState`: checkpoints, evaluations with callbacks, refused updates, and the end, which is
+always one of three (finished, interrupted, failed).
 """
 
 from __future__ import annotations
@@ -53,24 +53,25 @@ from runnel.system.signals import Interrupted, Stuck
 from runnel.types import PyTree
 
 REPORT_S = 0.1
-"""How often a program comes back to report."""
+"""The interval in seconds at which a program returns to report."""
 
 
 class SharedParts(NamedTuple):
-    """What a run uses together with others in the same process. The `Run` of such a session has no states."""
+    """Parts that several runs in one process share. The `Run` of such a session has no states."""
 
     program: Program
     make_evaluator: MakeEvaluator
     held: Callable[[int], dict[str, PyTree] | None]
-    """What the program saved at an iteration, where it has it still: then the checkpoint is not read."""
+    """Maps an iteration to the state that the program saved there, if it still holds it: then the checkpoint is not
+    read."""
 
 
 class Session:
     """Runs a plan until it has taken its steps, reached its return, or been asked to stop.
 
-    It is one class because it is one loop: what may happen between two slices of a run stands here in its order, and
-    how it is done in the parts of a session. Its parameters are one list because all but the first five have a default
-    that a plain run keeps.
+    It is one class because it is one loop: everything that may happen between two slices of a run is listed here in
+    order, and implemented in the parts of a session. Its parameters are one list because all but the first five have a
+    default that a plain run keeps.
     """
 
     def __init__(
@@ -88,12 +89,12 @@ class Session:
         initial: Mapping[str, PyTree] = MappingProxyType({}),
         shared: SharedParts | None = None,
     ):
-        """`sinks`: receivers of metrics, or their names. `initial`: by group, the states to begin with. `shared`: what
-        the run has in common with others."""
+        """`sinks`: receivers of metrics, or their names. `initial`: initial states by group. `shared`: parts that the
+        run shares with others."""
         self._initial, self.sinks = initial, sinks
         self._first_opponents: Mapping[str, PyTree] | None = None
         self._shared = None if shared is None else shared.program
-        self._requested = built  # what was asked for; where machines come and go, there may be less of it
+        self._requested = built  # as requested; with fewer machines, the present run may be smaller
         pool = pool or SingleMachine()
         self._first_cpus = sum(machine.cpus for machine in pool.machines)
         callbacks = callbacks or Callbacks()
@@ -124,7 +125,7 @@ class Session:
                 if shortage is not None:
                     raise shortage from problem
                 raise
-            except BaseException as problem:  # Ctrl-C is `Interrupted`: this one comes from code of the run's
+            except BaseException as problem:  # Ctrl-C is `Interrupted`: this one is raised by code of the run
                 error = failure(problem)
                 self.end.failed(error)
                 raise error from None
@@ -133,12 +134,12 @@ class Session:
             print(summary({**result, "run_dir": str(state.run_dir), **again}), file=forgiving(sys.stdout), flush=True)
         if isinstance(state.callbacks.error, Exception):
             raise state.callbacks.error
-        # A shared program goes on with its other members: what this one had is theirs to drop since it was closed.
+        # A shared program continues with its other members, and has dropped this one's state since it was closed.
         carry = state.program.carry if state.program is not None and self._shared is None else None
         return Run(result, state.run_dir, carry.states if carry is not None else {}, state.built)
 
     def _report(self) -> None:
-        """Last of all: metrics and events are complete by now."""
+        """Writes the report, once metrics and events are complete."""
         if self.state.ended and self._shared is None:  # of members of one program, their group writes them
             report.write(self.state.run_dir)
 
@@ -186,7 +187,7 @@ class Session:
         return f"{algorithm} on {self.state.built.graph.spec.name}, {self.state.built.plan.distribution}"
 
     def _begin(self) -> MetricsLog:
-        """From here on the run directory describes this session. A session that is refused before changes nothing."""
+        """Writes this session's files into the run directory. A session that is refused before changes nothing."""
         state = self.state
         state.begun = True
         write_json_atomically(state.run_dir / "config.json", state.config)
@@ -203,7 +204,7 @@ class Session:
         return MetricsLog(state.run_dir, keep_until_env_steps=kept, wandb=wandb, events=state.events, sinks=sinks)
 
     def _names(self) -> dict[str, Any]:
-        """What the run is, in names."""
+        """Labels that identify the run in sinks."""
         built = self.state.built
         return {
             "run": self.state.run_dir.name, "algorithm": built.plan.algorithm.lower(),
@@ -270,12 +271,12 @@ class Session:
 
     def _leave(self, lost: HostLost) -> None:
         """Continues without a machine."""
-        self.state.report_lost(lost, "the run goes on from a checkpoint, on the machines that are left")
+        self.state.report_lost(lost, "the run resumes from a checkpoint on the remaining machines")
         self.state.pool.leave(lost.host)
         self._move()
 
     def _move(self) -> None:
-        """Plans and starts the program again, on the machines there are now."""
+        """Plans and starts the program again, on the present machines."""
         self._close()
         self.state.program = None
         self.state.built = replanned(self._requested, self._first_cpus, self.state.pool.machines)
@@ -284,10 +285,10 @@ class Session:
         self.state.program = self._program()
 
     def _grow(self, log: MetricsLog, view: LiveView) -> None:
-        """Machines have joined: the run continues on them too, from the checkpoint just written."""
+        """Continues on machines that have joined too, from the checkpoint just written."""
         names, failed = self.state.pool.grow()
         for name, why in failed.items():
-            self.state.report_event("join_failed", worker=name, reason=why, action="the run goes on without it")
+            self.state.report_event("join_failed", worker=name, reason=why, action="the run continues without it")
         if names:
             self.state.report_event("joined", reason=", ".join(names), action="workers are spread over all machines")
             self._move()
@@ -303,7 +304,9 @@ class Session:
         reached = state.counters.mean_return is not None and state.resumed and state.counters.mean_return >= target
         reached |= state.policies.reached
         while state.counters.env_steps < wanted and not (state.interrupted or reached or state.callbacks.stopped):
-            self._exchange_opponents(program)  # workers may have come to a decision while they paused to be saved
+            self._exchange_opponents(
+                program
+            )  # workers may have reached a decision while they paused for the checkpoint
             left = math.ceil((self._next_stop(wanted) - state.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if state.stats.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, self.end.asked_to_end)
@@ -368,14 +371,14 @@ class Session:
             raise
 
     def _next_stop(self, wanted: int) -> int:
-        """Up to which environment step training goes on by itself."""
+        """The environment step up to which training continues without interruption."""
         mark = self._schedule.next_mark(self.state.counters.env_steps)
         stops = [wanted, mark if self.state.run_config.eval_wait else None]
         stops.append(self.state.opponents.next_mark(self.state.counters.env_steps))
         return min(stop for stop in stops if stop is not None)
 
     def _exchange_opponents(self, program: Program) -> None:
-        """Where that is due, the places of opponents get other policies."""
+        """Exchanges the policies of the opponents' places if that is due."""
         state = self.state
         if state.opponents.due(state.counters.env_steps):
             rest, cut = program.exchange(state.opponents.change(state.counters.env_steps))

@@ -1,4 +1,4 @@
-"""What the parts of a session share: the run as it stands."""
+"""The state of a run that the parts of a session share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SessionState:
 
     run_dir: Path
     config: dict[str, Any]
-    built: BuiltRun  # where machines come and go, what there is of the run that was asked for
+    built: BuiltRun  # the requested run, on the machines that are present
     stats: RunStats
     pool: MachinePool
     callbacks: Callbacks

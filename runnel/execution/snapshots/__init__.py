@@ -1,1 +1,1 @@
-"""What a run does with the snapshots of its policies: it stores them, and evaluates them while training continues."""
+"""Snapshots of a run's policies: they are stored, and evaluated while training continues."""

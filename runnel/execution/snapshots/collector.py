@@ -1,4 +1,4 @@
-"""Puts the snapshots of a run's learners together: one of each group, taken at the same mark."""
+"""Combines the snapshots of a run's learners: one of each group, taken at the same mark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from runnel.runtime.programs.snapshots import ASKED, TakenSnapshot
 
 
 class SnapshotCollector:
-    """Learners of several groups send theirs one by one; those of one mark form a snapshot of the run."""
+    """Collects snapshots that learners of several groups send separately; those of one mark form a snapshot of the
+    run."""
 
     def __init__(self, groups: Sequence[str]):
         self.groups = set(groups)
@@ -37,10 +38,10 @@ class SnapshotCollector:
         )
 
     def fetch(self) -> list[TakenSnapshot]:
-        """The whole ones since the last call, oldest first."""
+        """The complete snapshots since the last call, oldest first."""
         whole, self._whole = self._whole, []
         return whole
 
     def clear(self) -> None:
-        """All learners return to a checkpoint."""
+        """Drops incomplete snapshots when all learners return to a checkpoint."""
         self._parts, self._whole = {}, []

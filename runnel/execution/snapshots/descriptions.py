@@ -1,4 +1,4 @@
-"""What a run's snapshots say of themselves."""
+"""Descriptions of a run's policies, stored with its snapshots."""
 
 from __future__ import annotations
 

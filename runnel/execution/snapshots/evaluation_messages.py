@@ -1,4 +1,4 @@
-"""What the driver and the workers that evaluate send each other."""
+"""Messages between the driver and evaluation workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from runnel.config.json_messages import JsonMessage
 from runnel.runtime.control_messages import Failed
 
 BETWEEN = ":"
-"""Stands between the group and the name of an array."""
+"""Separates the group from the name of an array."""
 
 
 @dataclass(frozen=True)
 class Evaluate(JsonMessage):
-    """Play the episodes with the parameters that come with this, named `GROUP:NAME`."""
+    """Asks to play the episodes with the attached parameters, named `GROUP:NAME`."""
 
     number: int
 
@@ -30,7 +30,7 @@ class StepsPlayed(JsonMessage):
 
 @dataclass(frozen=True)
 class EpisodesPlayed(JsonMessage):
-    """All episodes: in the arrays that come with this, `return:GROUP`, `length:`, `learner:` and `metric:NAME`."""
+    """The results of all episodes, in the attached arrays `return:GROUP`, `length:`, `learner:` and `metric:NAME`."""
 
     number: int
     notes: list[str]

@@ -1,4 +1,4 @@
-"""What an evaluation during training plays: everything but the parameters."""
+"""The environment and episodes of evaluations during training: everything but the parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runnel.runtime.single_process.evaluation import CompiledEvaluator, Evaluato
 from runnel.types import Box, Discrete, Leaf, MultiDiscrete, Space, space_map
 
 MOST_EVALUATORS: Final = 256
-"""How many are kept besides the first; there are more where settings change all the time."""
+"""The number of evaluators kept besides the first; there are more if settings change all the time."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def make_evaluator_of(task: EvaluationTask) -> tuple[Evaluator, Graph]:
 
 
 class SharedEvaluations:
-    """Evaluators of several runs, which compile a program once where the runs differ in nothing that acting needs."""
+    """Evaluators of several runs, which share a compiled program if the runs act with the same settings."""
 
     def __init__(self) -> None:
         self._made: list[tuple[EvaluationTask, Evaluator, Graph]] = []
@@ -145,7 +145,7 @@ def _check_alike(built: BuiltRun, groups: Mapping[str, Any]) -> None:
 
 
 def _space_words(space: Space) -> str:
-    """The types of a space's values, and below which numbers whole ones are."""
+    """The types of a space's values, and the upper bound of integers."""
     below: list[str] = []
 
     def look(leaf: Leaf) -> None:
@@ -157,7 +157,7 @@ def _space_words(space: Space) -> str:
 
 
 def _bounds(space: Space) -> str:
-    """Between which numbers the real values of a space are: a policy's actions are scaled to them."""
+    """The bounds of a space's real values, to which a policy scales its actions."""
     found: list[str] = []
 
     def look(leaf: Leaf) -> None:

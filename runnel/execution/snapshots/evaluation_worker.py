@@ -1,4 +1,4 @@
-"""The entry of a process that evaluates: it plays its share of the episodes with whatever parameters it is sent."""
+"""The entry of an evaluation process, which plays its share of the episodes with the parameters that it receives."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from runnel.execution.snapshots.evaluation_messages import BETWEEN, EpisodesPlayed, StepsPlayed, parse_command
 
 BEAT_S = 0.5
-"""How often it sends a heartbeat while it plays."""
+"""The interval in seconds between heartbeats while it plays."""
 
 
 def main(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
-    """Serves its control line until the other end is gone."""
+    """Serves its control connection until the other end is gone."""
     import jax
 
     from runnel.config.jax_config import configure_jax

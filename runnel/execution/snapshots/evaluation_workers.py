@@ -1,8 +1,8 @@
-"""Processes that evaluate while training goes on.
+"""Processes that evaluate while training continues.
 
-Each worker plays its share of the episodes of one snapshot. Of snapshots that come faster than they are played, the
-newest is played, and the others are skipped and counted. A worker that dies, raises or hangs is replaced. On a cluster
-they run where CPUs are free; those of a machine that is lost are started again elsewhere.
+Each worker plays its share of the episodes of one snapshot. If snapshots arrive faster than they are played, only the
+newest is played; the others are skipped and counted. A worker that dies, raises or hangs is replaced. On a cluster,
+evaluation workers run where CPUs are free; those of a lost machine are started again elsewhere.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.runtime.single_process.evaluation import PlayedEpisodes
 
 MOST_TRIES: Final = 3
-"""How often one snapshot is tried before its evaluation is given up."""
+"""The number of attempts to evaluate one snapshot."""
 
 COMPILE_S: Final = 300.0
-"""How long a worker may take to start and compile, on top of the limit for hangs."""
+"""The seconds that a worker may take to start and compile, on top of the limit for hangs."""
 
 
 class _Share:
@@ -55,7 +55,7 @@ class EvaluationWorkers:
         self, task: EvaluationTask, workers: int, logs: Path, hang_after_s: float, report_event: ReportEvent,
         launcher: Callable[[], StandaloneLauncher],
     ):  # fmt: skip
-        """`launcher` makes what starts the processes, when the first is needed."""
+        """`launcher` creates the launcher of the processes, when the first is needed."""
         self.task, self.logs, self.hang_after_s, self.report_event = task, logs, hang_after_s, report_event
         self.skipped, self.steps = 0, 0
         quota = task.quota()
@@ -89,7 +89,8 @@ class EvaluationWorkers:
         self._begin_next()
 
     def poll(self) -> list[Evaluated]:
-        """Raises `HostLost`; what is done by then comes with the next call."""
+        """Returns finished evaluations. May raise `HostLost`; evaluations finished by then are returned by the next
+        call."""
         if self._launcher is not None:
             self._launcher.listen()
         if self._now is not None:
@@ -113,7 +114,7 @@ class EvaluationWorkers:
         self._waiting = [(each, must) for each, must in self._waiting if each.env_steps <= env_steps]
         if self._now is not None and self._now.env_steps > env_steps:
             self._now = None
-            for share in self._shares:  # what they send of it has a number that nobody waits for
+            for share in self._shares:  # their results have a number that is no longer expected
                 share.working = None
 
     def close(self) -> None:
@@ -150,7 +151,7 @@ class EvaluationWorkers:
         limit_s = self.hang_after_s + (0.0 if share.warm else COMPILE_S)
         if process.machine_lost():
             return self._move(share)
-        if not process.reachable():  # after a short interruption of the network it goes on
+        if not process.reachable():  # after a short interruption of the network it continues
             share.heard = time.monotonic()
         if not problem and process.exit_status() is not None:
             problem = f"ended with status {process.exit_status()}"
@@ -160,7 +161,7 @@ class EvaluationWorkers:
             self._lost(share, process, problem)
 
     def _receive(self, share: _Share, process: StandaloneWorker) -> str:
-        """Takes all that a worker has sent; returns why it is lost, if it is."""
+        """Processes all messages of a worker; returns why it is lost, if it is."""
         try:
             while (message := process.control.receive()) is not None:
                 share.heard = time.monotonic()
@@ -177,7 +178,7 @@ class EvaluationWorkers:
         return ""
 
     def _move(self, share: _Share) -> None:
-        """Its machine is lost: it plays again elsewhere, which is no attempt of its own that failed."""
+        """Repeats a share elsewhere after its machine was lost, which does not count as a failed attempt."""
         lost = share.host
         share.process, share.warm = None, False
         self._send(share)

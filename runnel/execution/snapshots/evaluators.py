@@ -1,6 +1,6 @@
-"""Where evaluations during training happen: in this process, or in workers of their own (`evaluation_workers.py`).
+"""Evaluators of snapshots during training: in this process, or in separate workers (`evaluation_workers.py`).
 
-Evaluators take snapshots (`submit`) and give back what was played with them (`poll`).
+Evaluators take snapshots (`submit`) and return the results (`poll`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from runnel.system import startup
 from runnel.system.exits import Exited
 
 LONG_S: Final = 30.0
-"""After so long without the end of an episode, or of an evaluation that is waited for, the run reports it."""
+"""The seconds without the end of an episode, or of an evaluation, after which the run reports it."""
 
 
 class Evaluated(NamedTuple):
-    """A snapshot that was played, or could not be."""
+    """The result of a snapshot's evaluation, or its failure."""
 
     snapshot: TakenSnapshot
     played: PlayedEpisodes | None
@@ -38,37 +38,37 @@ class Evaluated(NamedTuple):
 
 
 class Evaluators(Protocol):
-    """Where evaluations happen."""
+    """Evaluates snapshots during training."""
 
     skipped: int
-    """Snapshots that were not played, because newer ones came first."""
+    """Snapshots that were not evaluated, because newer ones arrived first."""
     steps: int
     """Steps of environments in this process."""
 
     @property
     def hosts(self) -> Mapping[str, str]:
-        """By worker that evaluates: its machine. Empty where there is only the driver's."""
+        """The machine of each evaluation worker. Empty if there is only the driver's."""
         ...
 
     def submit(self, snapshot: TakenSnapshot, must: bool = False) -> None:
-        """Asks for an evaluation. `must`: it is played even where newer ones wait."""
+        """Requests an evaluation. `must`: it is played even if newer ones wait."""
         ...
 
     def poll(self) -> list[Evaluated]:
-        """Those that are done since the last call, oldest first."""
+        """The evaluations that were finished since the last call, oldest first."""
         ...
 
     def busy(self) -> bool: ...
 
     def rewind(self, env_steps: int) -> None:
-        """Training returns to an earlier point: later snapshots will come again, and are forgotten."""
+        """Training returns to an earlier point: drops later snapshots, which will be taken again."""
         ...
 
     def close(self) -> None: ...
 
 
 class _GivenUp(Exception):
-    """Raised inside an evaluation that nobody waits for any more."""
+    """Raised inside an evaluation that was cancelled."""
 
 
 class _StallDetector:
@@ -87,9 +87,9 @@ class _StallDetector:
 
 
 class InProcessEvaluators:
-    """Plays in this process, while training stands still.
+    """Evaluates in this process, while training pauses.
 
-    An evaluation that fails is given up; the next one begins with environments made anew.
+    An evaluation that fails is dropped; the next one begins with new environments.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class InProcessEvaluators:
         return evaluator.play(params, beat)
 
     def _forget(self) -> None:
-        """The environments failed: what their `close` raises is of no interest."""
+        """Closes environments that failed; exceptions of their `close` are ignored."""
         made, self._made = self._made, None
         if made is not None:
             with contextlib.suppress(Exception, SystemExit, Exited):
@@ -167,7 +167,8 @@ class InProcessEvaluators:
 
 @contextlib.contextmanager
 def _random_numbers_kept() -> Iterator[None]:
-    """Environments may draw from the global generators, and training must not notice an evaluation."""
+    """Restores the global random generators afterwards, because environments may use them and evaluation must not
+    change training."""
     own, numpys = random.getstate(), np.random.get_state()
     try:
         yield
@@ -180,7 +181,7 @@ def wait_for(
     evaluators: Evaluators, stop: Callable[[], bool], limit_s: float, note: Callable[[str], None] = lambda text: None,
     long_s: float = LONG_S,
 ) -> Iterator[Evaluated]:  # fmt: skip
-    """Waits until nothing is left to play; gives what was played as it comes. `note` is called once after `long_s`."""
+    """Waits until all evaluations are done; yields each as it is finished. `note` is called once after `long_s`."""
     began = time.monotonic()
     deadline, noted = began + limit_s, False
     while True:

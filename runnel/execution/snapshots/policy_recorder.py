@@ -1,7 +1,7 @@
-"""What a run does with its snapshots: it keeps them in the policy store, and has them evaluated.
+"""Stores the snapshots of a run in the policy store, and has them evaluated.
 
-The session hands over the snapshots that its program takes, and the states of every checkpoint. Evaluations come back
-while training goes on, or before it does (`--eval-wait`). Their results are written to `evaluations.jsonl`, and into
+The session passes on the snapshots that its program takes, and the states of every checkpoint. Evaluations return while
+training continues, or before it continues (`--eval-wait`). Their results are written to `evaluations.jsonl`, and into
 the metadata of the snapshot, whose score decides which policy is best.
 """
 
@@ -33,27 +33,27 @@ from runnel.runtime.programs.snapshots import TakenSnapshot
 from runnel.system.platform import check_worker_processes
 
 SEED_OFFSET: Final = 10_000
-"""Added to a run's seed where none is given for evaluation: a run's own episodes are those it was trained on."""
+"""Added to a run's seed if no evaluation seed is given, because the run was trained on its own episodes."""
 
 DETAIL: Final = 2000
-"""So many characters of an error are kept with its event."""
+"""The number of characters of an error that are kept with its event."""
 
 LOWEST: Final = "min:"
-"""Before the name of a metric of which less is better."""
+"""The prefix of the name of a metric for which lower is better."""
 
 
 class RecordedEvaluation(NamedTuple):
-    """An evaluation as evaluations.jsonl has it, and what was evaluated."""
+    """An evaluation as in evaluations.jsonl, and the evaluated snapshot."""
 
     found: dict[str, Any]
     snapshot: TakenSnapshot
 
 
 class PolicyRecorder:
-    """The policies of one run, and what evaluations found of them.
+    """The policies of one run and their evaluations.
 
     It is one class because storing and evaluating depend on each other: a snapshot may be pruned only once its score is
-    known, and a run that goes back to a checkpoint takes back both.
+    known, and a rollback to a checkpoint reverts both.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class PolicyRecorder:
         stop: Callable[[], bool], launcher: Callable[[], StandaloneLauncher],
         make_evaluator: MakeEvaluator = make_evaluator_of,
     ):  # fmt: skip
-        """`stop`: whether the user has asked the run to end. `launcher` makes what starts evaluation workers;
-        `make_evaluator`, what plays in this process."""
+        """`stop`: whether the user has asked the run to end. `launcher` creates the launcher of evaluation workers;
+        `make_evaluator` the evaluators of this process."""
         self._make_evaluator = make_evaluator
         self.asked, self._report_event, self._stop = asked, report_event, stop
         self.store, self.log = PolicyStore(run_dir), EvaluationLog(run_dir)
@@ -125,7 +125,7 @@ class PolicyRecorder:
     # Snapshots
 
     def policies(self, snapshot: TakenSnapshot) -> Policy | Policies:
-        """The policies of a snapshot, to act with."""
+        """The policies of a snapshot, ready to act."""
         made = {
             group: Policy(
                 self._algorithm.for_group(group),
@@ -138,7 +138,7 @@ class PolicyRecorder:
         return next(iter(made.values())) if len(made) == 1 else Policies(made)
 
     def take(self, snapshot: TakenSnapshot) -> None:
-        """A snapshot that was due: keeps it, and has it evaluated."""
+        """Stores a snapshot that was due, and has it evaluated."""
         self.keep(snapshot)
         if snapshot.mark < 0:
             return
@@ -156,7 +156,8 @@ class PolicyRecorder:
                 self.store.prune(self.rule, self._pinned)
 
     def pin(self, group: str, versions: set[int]) -> None:
-        """These versions of a group are kept, whatever the rule says; others that were pinned before, by the rule."""
+        """Keeps these versions of a group regardless of the retention rule, which applies again to versions pinned
+        before."""
         self._pinned[group] = versions
 
     def _add(self, snapshot: TakenSnapshot) -> None:
@@ -164,7 +165,7 @@ class PolicyRecorder:
             version = snapshot.versions[group]
             known = self.store.query(group, version=version)
             if known and known[0].abandoned:
-                self.store.annotate(group, version, {ABANDONED: False})  # the run has come there again
+                self.store.annotate(group, version, {ABANDONED: False})  # the run has reached this point again
             if not known:
                 config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
                 self.store.add(config, arrays)
@@ -175,10 +176,10 @@ class PolicyRecorder:
             yield
         except (OSError, UserError) as error:
             reason = f"{what} could not be stored: {one_line(error)}"
-            self._report_event("policy_failed", reason=reason, action="training goes on")
+            self._report_event("policy_failed", reason=reason, action="training continues")
 
     def finish(self, snapshot: TakenSnapshot) -> Iterable[RecordedEvaluation]:
-        """The run has ended with these parameters: evaluates them too, and waits for all evaluations."""
+        """Evaluates the final parameters, and waits for all evaluations."""
         if self._evaluators is None:
             return []
         if self._evaluated_at != snapshot.env_steps:
@@ -186,7 +187,7 @@ class PolicyRecorder:
         return self.wait()
 
     def rewind(self, env_steps: int) -> None:
-        """Training returns to an earlier point: what was made later will be made again."""
+        """Training returns to an earlier point: drops later snapshots and evaluations, which will be repeated."""
         # Pools of opponents keep the decision that they began with, and with it the policies of step 0.
         self.store.rewind(max(env_steps, 0) if self._pinned else env_steps)
         self.log.rewind(env_steps)
@@ -200,8 +201,7 @@ class PolicyRecorder:
         self._evaluated_at = max(min(self._evaluated_at, env_steps), logged)
 
     def catch_up(self, snapshot: TakenSnapshot, steps_per_iteration: int) -> None:
-        """A run goes on with these parameters: evaluates them if that was due when it was interrupted, and was not
-        done any more."""
+        """A run resumes with these parameters: evaluates them if that was due but not done when it was interrupted."""
         if self._evaluators is not None and self._evaluated_at < snapshot.env_steps:
             self._taken_at = snapshot.env_steps - steps_per_iteration
             self.take(replace(snapshot, mark=snapshot.env_steps))
@@ -219,7 +219,7 @@ class PolicyRecorder:
         return [] if self._evaluators is None else list(filter(None, map(self._record, self._evaluators.poll())))
 
     def wait(self) -> Iterable[RecordedEvaluation]:
-        """Waits until nothing is left to evaluate; gives each evaluation as it is done."""
+        """Waits until nothing is left to evaluate; yields each evaluation as it is finished."""
         if self._evaluators is None:
             return []
         limit_s = 3 * (self.asked.hang_after_s + 600.0)
@@ -246,7 +246,7 @@ class PolicyRecorder:
         with self._storing("an evaluation"):
             self.log.add(found)
         with self._storing():
-            self._add(snapshot)  # it may have been removed meanwhile: it had no score, and newer ones came
+            self._add(snapshot)  # it may have been removed meanwhile: it had no score, and newer ones arrived
             for group, version in snapshot.versions.items():
                 summary = {**flat(found), SCORE: found["score"], "episodes": found["episodes"]}
                 self.store.annotate(group, version, summary)
@@ -258,22 +258,22 @@ class PolicyRecorder:
         self._report_event("evaluation", reason=text, action="training waits for it")
 
     def _failed(self, snapshot: TakenSnapshot, problem: str, detail: str = "") -> None:
-        """An evaluation that has found nothing ends a run that waits for it, and no other."""
+        """Ends a run whose training waits for an evaluation that failed; other runs only record it."""
         if self.asked.eval_wait:
             raise RunFailed(f"the evaluation at {snapshot.env_steps:,} steps failed: {problem}")
         reason = f"the evaluation at {snapshot.env_steps:,} steps failed: {problem}"
-        action = "training goes on, the next is tried in its turn"
+        action = "training continues, the next one is due as usual"
         self._report_event("evaluation_failed", reason=reason, action=action, detail=detail[-DETAIL:])
 
     def _score(self, found: dict[str, Any]) -> float | None:
-        """The number by which policies are compared; None where an evaluation has not found it."""
+        """The score of an evaluation; None if it has no such metric."""
         try:
             return score_of(flat(found, ""), self.asked.eval_metric)
         except RunFailed as missing:
             if self.asked.eval_wait:
                 raise
             reason = f"at {found['env_steps']:,} steps: {missing}"
-            self._report_event("evaluation", reason=reason, action="it cannot be the best; training goes on")
+            self._report_event("evaluation", reason=reason, action="it cannot be the best; training continues")
             return None
 
     def _note(self, found: dict[str, Any]) -> None:
@@ -284,13 +284,13 @@ class PolicyRecorder:
         self.highest = max(self.highest, found["mean_return"])
 
     def metrics(self) -> dict[str, float]:
-        """What the newest evaluation found, as metrics."""
+        """The newest evaluation, as metrics."""
         if self.newest is None:
             return {}
         return {"eval/env_steps": self.newest["env_steps"], **flat(self.newest)}
 
     def result(self) -> dict[str, Any]:
-        """What result.json has of it."""
+        """The evaluations in result.json."""
         if self._evaluators is None or self.newest is None:
             return {}
         names = ("env_steps", "mean_return", "std_return", "return_interval", "episodes", "score")
@@ -313,7 +313,7 @@ class PolicyRecorder:
 
 
 def check_metric(metric: str | None, graph: Graph) -> None:
-    """Refuses a metric that no evaluation can find, and none where it must be chosen."""
+    """Refuses a metric that no evaluation reports, and a missing choice where there are several groups."""
     groups, learning = list(graph.spec.groups), graph.learning_groups
     known = ["return", "length", *(f"return/{group}" for group in groups if len(groups) > 1)]
     if metric is None:
@@ -335,7 +335,7 @@ def check_metric(metric: str | None, graph: Graph) -> None:
 
 
 def score_of(numbers: Mapping[str, float], metric: str | None) -> float:
-    """The number by which policies are compared: higher is better."""
+    """The score of an evaluation: higher is better."""
     name = (metric or "return").removeprefix(LOWEST)
     if name not in numbers:
         raise RunFailed(f"eval_metric={metric}: the evaluation found no {name}{nearest(name, numbers)}")

@@ -23,7 +23,7 @@ PAUSE_S = 120.0
 """How long workers may take to pause: an iteration, and what they compile in it; and how long to save."""
 
 NOT_YET = sys.maxsize
-"""Where a worker is to pause that will be asked again, with an iteration."""
+"""Placeholder iteration: the worker keeps going until a second `Pause` names one."""
 
 RESET_S = 15.0
 """How long a worker may take to drop what it is doing; a slower one is started again."""
@@ -37,14 +37,15 @@ class CheckpointProtocol:
         self.graph, self.plan, self.topology = self.group.graph, self.group.plan, self.group.topology
         self.learners = self.group.learners
         # Learners of synchronous groups are in step with each other, and everyone who steps environments with them.
-        self.in_step = {name for name in self.learners if self._is_synchronous(name)}
-        self.catching_up = self._training() - self.in_step if self.plan.mixed else set()
+        self.lockstep_learners = {name for name in self.learners if self._is_synchronous(name)}
+        self.catching_up = self._training() - self.lockstep_learners if self.plan.mixed else set()
         self._pause_at = 0  # the iteration at which learners that are in step pause, once they had to be aligned
-        self._told: set[str] = set()  # the workers that know of the pause in progress
+        self._notified: set[str] = set()  # the workers that know of the pause in progress
 
     def _is_synchronous(self, learner: str) -> bool:
         nodes = self.plan.fragment(self.group.specs[learner].fragment).nodes
-        return any(not self.plan.limits[node.group] for node in map(self.graph.nodes.__getitem__, nodes) if node.group)
+        groups = {self.graph.nodes[node].group for node in nodes} - {""}
+        return any(not self.plan.limit_iterations[group] for group in groups)
 
     def _training(self) -> set[str]:
         """The workers that process unrolls."""
@@ -61,7 +62,7 @@ class CheckpointProtocol:
             record.pause_at, record.saved = 0, {}
             if record.paused:
                 record.state = "paused"
-        self._told = set()
+        self._notified = set()
         for stage in self._stages():
             behind = max(map(self._behind, stage), default=0)
             for name in stage:
@@ -81,7 +82,7 @@ class CheckpointProtocol:
     def _pause(self, name: str) -> None:
         """Asks a worker to pause, unless it has paused where it is to."""
         if not self.supervisor.records[name].paused or self._behind(name):
-            self._told.add(name)
+            self._notified.add(name)
             self.supervisor.pause(name, self._synchronous_iteration() if name in self.catching_up else 0)
 
     def _behind(self, name: str) -> int:
@@ -94,7 +95,7 @@ class CheckpointProtocol:
     def _synchronous_iteration(self) -> int:
         """The iteration at which synchronous learners have paused. Each reports it before it pauses."""
         reports = self.supervisor.progress.last
-        return max((reports[name].iterations for name in self.in_step if name in reports), default=0)
+        return max((reports[name].iterations for name in self.lockstep_learners if name in reports), default=0)
 
     def _stages(self) -> list[set[str]]:
         """The sets of workers that pause one after the other, so that no message is left between two iterations.
@@ -108,28 +109,30 @@ class CheckpointProtocol:
         - A worker that acts in step with environments elsewhere, for an asynchronous group, pauses before them.
           Otherwise it would wait for the rest of an unroll.
         """
-        everybody, learners = set(self.group.specs), self.learners - self.in_step
-        players = set(self.plan.home("environment").workers())
-        servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - players
+        everyone, learners = set(self.group.specs), self.learners - self.lockstep_learners
+        stepping = set(self.plan.stepping.workers())
+        servers = {n for node in self.graph.of_kind("act") for n in self.plan.home(node.name).workers()} - stepping
         nodes = list(self.graph.nodes)  # in the order of the data flow
         flows = sorted(self.plan.fragments, key=lambda fragment: min(map(nodes.index, fragment.nodes)))
-        makers = [set(fragment.workers()) - players - servers - learners for fragment in flows]
-        others = [players - learners, servers - learners, *makers]
+        makers = [set(fragment.workers()) - stepping - servers - learners for fragment in flows]
+        others = [stepping - learners, servers - learners, *makers]
         if not learners:
-            return [self.in_step, everybody - self.in_step]
-        rolls = self._acting_in_step() - players
-        order = [learners, *others] if len(learners) > 1 and not self.in_step else [*others, learners]
-        return [self.in_step, rolls - self.in_step, *(stage - rolls - self.in_step for stage in order)]
+            return [self.lockstep_learners, everyone - self.lockstep_learners]
+        rolls = self._acting_in_step() - stepping
+        order = [learners, *others] if len(learners) > 1 and not self.lockstep_learners else [*others, learners]
+        lockstep = self.lockstep_learners
+        return [lockstep, rolls - lockstep, *(stage - rolls - lockstep for stage in order)]
 
     def _acting_in_step(self) -> set[str]:
         """The workers that act in step for asynchronous groups."""
-        acts = [node for node in self.graph.of_kind("act") if node.group in self.plan.in_step]
-        return {n for node in acts if self.plan.limits[node.group] for n in self.plan.home(node.name).workers()}
+        acts = [node for node in self.graph.of_kind("act") if node.group in self.plan.step_synchronous]
+        free = [node for node in acts if self.plan.limit_iterations[node.group]]
+        return {name for node in free for name in self.plan.home(node.name).workers()}
 
     def _all_paused(self) -> bool:
         self._align()
         self._wake()
-        self._tell()
+        self._notify()
         return not any(record.state == "pausing" for record in self.supervisor.records.values())
 
     def _align(self) -> None:
@@ -138,13 +141,13 @@ class CheckpointProtocol:
         One may have paused while another had begun the next iteration, which it cannot finish without the first. No
         learner can be further ahead than that, so all continue to the end of that iteration, once.
         """
-        records = {name: self.supervisor.records[name] for name in self.in_step}
+        records = {name: self.supervisor.records[name] for name in self.lockstep_learners}
         late = [record for record in records.values() if record.state == "pausing"]
         early = [r.paused_at for r in records.values() if r.paused and r.paused_at is not None]
         if self._pause_at or not early or not late or not all(map(self.supervisor.deadlocks.waits, late)):
             return
         self._pause_at = max(early) + 1
-        for name in self.in_step:
+        for name in self.lockstep_learners:
             self.supervisor.pause(name, self._pause_at)
 
     def _wake(self) -> None:
@@ -153,18 +156,18 @@ class CheckpointProtocol:
         These may wait for unrolls that actors begin only once the others have learnt more.
         """
         records = self.supervisor.records
-        if not any(records[name].state == "pausing" for name in self.in_step):
+        if not any(records[name].state == "pausing" for name in self.lockstep_learners):
             return
         for name in self.catching_up & self.learners:
             if records[name].paused and records[name].paused_at is not None:
                 records[name].state = "running"
                 self.supervisor.send(name, Pause(NOT_YET))
 
-    def _tell(self) -> None:
-        """Tells learners that have paused by themselves, at the end of training, that the others are to pause too."""
-        for name in self.learners - self._told:
+    def _notify(self) -> None:
+        """Notifies learners that have paused by themselves, at the end of training, that the others pause too."""
+        for name in self.learners - self._notified:
             if self.supervisor.records[name].paused:
-                self._told.add(name)
+                self._notified.add(name)
                 self.supervisor.send(name, Pause(self.supervisor.records[name].pause_at))
 
     def _all_saved(self) -> bool:
@@ -200,7 +203,7 @@ class CheckpointProtocol:
         return {name: np.asarray(array) for name, array in arrays.items() if needed(name)}
 
     def reset(self, recovers: bool = True) -> None:
-        """Makes all workers drop what they are doing and wait for `Load`. `recovers`: because something was lost.
+        """Makes all workers drop their work and wait for `Load`. `recovers`: because something was lost.
 
         A process is started again if it is gone or does not answer. Several learners that form one program are always
         started again, because they cannot rejoin each other.

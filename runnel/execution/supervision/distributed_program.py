@@ -78,7 +78,7 @@ class DistributedProgram:
             raise
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
-        """Lets the workers train for at most so many iterations; returns after about so many seconds."""
+        """Trains for at most `iterations` iterations; returns after about `seconds` seconds."""
         if not self._loaded:
             self.load(None)
         until = self.progress.env_steps + iterations * self.graph.steps_per_iteration
@@ -138,7 +138,7 @@ class DistributedProgram:
         return rest, cut
 
     def rest(self) -> ProgressDelta:
-        """What workers have reported while they paused."""
+        """The progress that workers have reported while they paused."""
         return self.progress.progress()
 
     def snapshots(self) -> list[TakenSnapshot]:

@@ -36,11 +36,11 @@ def retry_for_descriptors(do: Callable[[], T], seconds: float = DESCRIPTORS_S) -
 
 
 NO_MEMORY: Final = ("RESOURCE_EXHAUSTED", "memory ran out")
-"""What reasons say of which there may be less in another run: of a device's memory, and of this machine's."""
+"""Words in the reason of a fault for want of memory: of a device's, and of this machine's."""
 
 
 class Fault(NamedTuple):
-    """What happened to a worker."""
+    """The failure of a worker."""
 
     worker: str
     reason: str  # in one line
@@ -89,12 +89,12 @@ def hung(worker: str, seconds: float, phase: str, stacks: str, stopped: bool) ->
 
 
 def to_blame(stacks: Mapping[str, str]) -> str:
-    """Of silent learners that are one program, the first that does not wait for the others on a device, if any."""
+    """The first of silent learners, one program together, that does not wait for the others on a device, if any."""
     return next((name for name, text in stacks.items() if not waits_for_device(read(text))), next(iter(stacks)))
 
 
 def stuck(silent: Mapping[str, Sequence[Frame]]) -> dict[str, Sequence[Frame]]:
-    """Of workers without heartbeats, by their stacks, those that hang: not one that compiles, and not one that waits
+    """Those of workers without heartbeats that hang, by their stacks: not one that compiles, and not one that waits
     for others on a device, unless all do."""
     late = {name: stack for name, stack in silent.items() if not compiles(stack)}
     return {name: stack for name, stack in late.items() if not waits_for_device(stack)} or late
@@ -110,23 +110,23 @@ def replaceable(fragment: PlacedFragment, plan: Plan, graph: Graph) -> bool:
     - A worker that only acts starts with new recurrent memories. This needs an asynchronous group, and requests that
       it answers one by one, not in step.
     - A worker that also computes from its own unrolls continues with the next one, if the receiver takes values as they
-      come. This needs an asynchronous run.
+      arrive. This needs an asynchronous run.
     Any other worker has state that is only in a checkpoint.
     """
     nodes = [graph.nodes[name] for name in fragment.nodes]
     if any(node.traits.has_state for node in nodes):
         return False
     kinds, steps_envs = {node.kind for node in nodes}, "environment" in fragment.nodes
-    everybody = set(graph.spec.groups)
-    groups = everybody if steps_envs else {node.group for node in nodes}
-    on_request = not groups & plan.in_step
-    free = all(plan.limits[group] for group in groups)
+    everyone = set(graph.spec.groups)
+    groups = everyone if steps_envs else {node.group for node in nodes}
+    on_request = not groups & plan.step_synchronous
+    free = all(plan.limit_iterations[group] for group in groups)
     if not steps_envs:
         return free and on_request and kinds == {"act"}
     acts = {node.group for node in nodes if node.kind == "act"}
     if any(node.traits.trains for node in nodes):
-        return free and acts == everybody and gathers(fragment)
-    return acts == everybody or (not acts and ("rollout" not in kinds or (free and on_request)))
+        return free and acts == everyone and gathers(fragment)
+    return acts == everyone or (not acts and ("rollout" not in kinds or (free and on_request)))
 
 
 @dataclass

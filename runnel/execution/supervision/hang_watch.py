@@ -70,7 +70,7 @@ class HangWatch:
             self._look_for_a_hang(stack, passed)
 
     def held(self) -> Frame | None:
-        """Where the run has waited for its environment for a while, if it has."""
+        """The line at which the run has waited for its environment for a while, if it has."""
         stack = self.stack()
         if self._silent_s < HELD_S or self.limit(stack) is None:
             return None

@@ -15,7 +15,7 @@ SILENT = "no heartbeat"
 
 
 def displayed_phase(record: WorkerRecord, heartbeats: HeartbeatMonitor, deadlocks: DeadlockDetector) -> str:
-    """What a worker is doing.
+    """A worker's phase as it is displayed.
 
     Its first iteration is reported as compiling, but the worker may also wait or hang in it. Only a hanging worker
     sends no heartbeats.

@@ -29,7 +29,7 @@ class MachinePool(Protocol):
     """The machines there are now, and the `Site` on which a worker group starts."""
 
     flags: str
-    """What to add to a command so that it finds the same ones."""
+    """Flags with which another command finds the same machines."""
 
     @property
     def machines(self) -> tuple[Machine, ...]: ...
@@ -53,11 +53,11 @@ class MachinePool(Protocol):
         ...
 
     def traffic(self) -> dict[str, Any]:
-        """What crossed between machines, by machine."""
+        """The traffic between machines, by machine."""
         ...
 
     def rejections(self, at_once: bool = False) -> list[dict[str, Any]]:
-        """What to report of connections that strangers have made, as keywords of an event; now and then, or now."""
+        """Events about rejected connections, as keywords; from time to time, or `at_once`."""
         ...
 
     def abort(self) -> None:
@@ -176,12 +176,12 @@ def replanned(built: BuiltRun, first_cpus: int, machines: tuple[Machine, ...]) -
         return on(built, machines)
     wanted = max(1, given.actors * sum(machine.cpus for machine in machines) // first_cpus)
     for actors in range(wanted, 0, -1):
-        with contextlib.suppress(UserError):  # the environments cannot be shared by so many
+        with contextlib.suppress(UserError):  # the environments cannot be split over this many actors
             return on(built._replace(distribution=replace(given, actors=actors)), machines)
     return on(built, machines)
 
 
 def on(built: BuiltRun, machines: tuple[Machine, ...]) -> BuiltRun:
-    """What was built, planned for these machines."""
+    """The same run, planned for these machines."""
     plan = planned(built.distribution, built.graph, built.environment, machines)
     return built._replace(plan=replace(plan, notes=(*plan.notes, *built.decided)))

@@ -16,7 +16,7 @@ from runnel.runtime.programs.totals import ProgressDelta, ReuseSums
 class ProgressAggregator:
     """The newest reports, and the part of them that `progress` has already returned.
 
-    Learners report how far training has come; workers that see episodes end report their returns, and workers that step
+    Learners report how far training is; workers that see episodes end report their returns, and workers that step
     environments what these report of them (`metric_window`). `begin` sets where training starts: at the beginning of
     the run, or at a checkpoint.
     """
@@ -58,7 +58,7 @@ class ProgressAggregator:
                 sums[key] = sums.get(key, 0.0) + value
 
     def reached_env_steps(self) -> int:
-        """How far the slowest learner has come."""
+        """The progress of the slowest learner."""
         return min((report.env_steps for report in self._of_learners()), default=0)
 
     def target_reached(self) -> bool:

@@ -28,7 +28,7 @@ from runnel.execution.supervision.late_workers import displayed_phase, late_work
 from runnel.execution.supervision.liveness import DeadlockDetector, HeartbeatMonitor
 from runnel.execution.supervision.progress import ProgressAggregator
 from runnel.execution.supervision.worker_group import WorkerGroup
-from runnel.execution.supervision.worker_record import Recovery, WorkerRecord
+from runnel.execution.supervision.worker_record import Replacement, WorkerRecord
 from runnel.recording.events import ReportEvent
 from runnel.runtime.control_messages import (
     Command,
@@ -200,15 +200,15 @@ class Supervisor:
         record.phase = phase
         shown = {n: displayed_phase(self.records[n], self.heartbeats, self.deadlocks) for n in self.group.processes}
         startup.phase(not_at_work(shown))
-        if phase == "working" and record.recovery is not None:
-            (since, fault), record.recovery = record.recovery, None
+        if phase == "working" and record.replacement is not None:
+            (since, fault), record.replacement = record.replacement, None
             self.report_event("recovered", worker=name, action="at work again", after=fault.reason,
                               seconds=time.monotonic() - since)  # fmt: skip
 
     # Faults
 
     def _waits_for_compiler(self, name: str, silence_s: float) -> bool:
-        """Whether a learner gives no sign of life because another of the same program, which does, compiles."""
+        """Whether a learner sends no heartbeat because another of the same program, which does, compiles."""
         mates = [self.records[mate] for mate in self.group.unit(name) - {name}]
         compiles = any(m.phase == "compiling" and self.heartbeats.silence_s(m) < silence_s / 2 for m in mates)
         return (
@@ -261,14 +261,14 @@ class Supervisor:
         self.records[name] = WorkerRecord(before.spec)
         if fault.lost or not alone:
             raise StateLost(f"{name} {fault.reason}")
-        self.records[name].recovery = Recovery(time.monotonic(), fault)
+        self.records[name].replacement = Replacement(time.monotonic(), fault)
         retry_for_descriptors(lambda: self.group.start([name]))
         self.load(name, {}, rejoins=True, suspect=fault.crashed)
         if before.asked_to_pause:
             self.pause(name)
 
     def _cause(self, fault: Fault) -> Fault:
-        """Of learners that are one program, the one that was killed, not the one that noticed it first."""
+        """The fault of the learner that was killed, where another of the same program noticed it first."""
         for mate in self.group.unit(fault.worker) - {fault.worker}:
             process = self.group.processes.get(mate)
             status = process.wait(0.2) if process is not None and fault.error is None else None
@@ -287,6 +287,6 @@ class Supervisor:
         self.group.clear()
         fault_reason = "went back to a checkpoint"
         for name, record in self.records.items():
-            recovery = Recovery(since, Fault(name, fault_reason, "", crashed=False))
-            self.records[name] = WorkerRecord(record.spec, recovery=recovery if recovers else None)
+            replacement = Replacement(since, Fault(name, fault_reason, "", crashed=False))
+            self.records[name] = WorkerRecord(record.spec, replacement=replacement if recovers else None)
         retry_for_descriptors(lambda: self.group.start([name for name in self.records if name in names]))

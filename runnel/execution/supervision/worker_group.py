@@ -19,7 +19,18 @@ from runnel.launch.site import Site, StreamFill, WorkerProcess
 from runnel.planning.channels import StreamSpec, Topology, WorkerSpec, group_types
 from runnel.planning.pace import paces
 from runnel.planning.plan import Machine, Plan, learns
-from runnel.planning.schemas import fields_json
+from runnel.runtime.worker_jobs import (
+    BlockJob,
+    BuildJob,
+    EnvironmentChoice,
+    EnvJob,
+    GroupJob,
+    PeersJob,
+    RunJob,
+    StoreJob,
+    StreamJob,
+    WorkerJob,
+)
 from runnel.transport import bell
 
 LONG_SPIN_S = 5e-3
@@ -95,75 +106,76 @@ class WorkerGroup:
     def start(self, names: Iterable[str] | None = None) -> None:
         """Starts workers, all or those named."""
         specs = [self.specs[name] for name in names] if names is not None else list(self.topology.workers)
-        common = self._common()
+        run = self._run_job()
         if names is None and not all(spec.env_only for spec in specs):
-            self.site.prepare("runnel.execution.supervision.worker_main:prepare", common)
+            self.site.prepare("runnel.execution.supervision.worker_main:prepare", run.to_json())
         peers = self._peers(specs)
         orders: dict[str, list[WorkerOrder]] = defaultdict(list)
         for spec in specs:
-            orders[self.hosts[spec.name]].append(self._order(spec, common | {"peers": peers.get(spec.name)}))
+            orders[self.hosts[spec.name]].append(self._order(spec, run, peers.get(spec.name)))
         self.site.start(orders)
 
-    def _common(self) -> dict[str, Any]:
-        config = {name: self.config[name] for name in ("algorithm", "environment", "distribution", "envs")}
-        config["frozen"] = sorted(self.graph.frozen)
-        x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-        machines = [asdict(machine) for machine in self.machines.values()]
-        periods = list(run_config.from_json(self.config).snapshot_periods)
-        common = {"config": config, "machines": machines, "seed": self.config["seed"], "x64": x64}
-        return common | {"snapshot_periods": periods}
+    def _run_job(self) -> RunJob:
+        return RunJob(
+            BuildJob(
+                self.config["algorithm"],
+                EnvironmentChoice(**self.config["environment"]),
+                self.config["distribution"],
+                self.config["envs"],
+                tuple(sorted(self.graph.frozen)),
+                tuple(asdict(machine) for machine in self.machines.values()),
+            ),
+            self.config["seed"],
+            bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+            run_config.from_json(self.config).snapshot_periods,
+        )
 
-    def _order(self, spec: WorkerSpec, common: dict[str, Any]) -> WorkerOrder:
+    def _order(self, spec: WorkerSpec, run: RunJob, peers: PeersJob | None) -> WorkerOrder:
         streams, stores = self.topology.of(spec.name)
         others = {name for stream in streams for name in (stream.source, stream.target)}
         others |= {name for store in stores for name in (store.source, *store.targets)}
-        peers = sorted(others - {spec.name})
+        bells = tuple(sorted(others - {spec.name}))
         host = self.hosts[spec.name]
         crowd = sum(1 for name in self.specs if self.hosts[name] == host)
-        job: dict[str, Any] = common | {
-            "name": spec.name,
-            "spin_s": LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
-            "transport": self.site.transport,
-            "bells": peers,
-            "streams": [{**asdict(s), "name": s.name, "schema": fields_json(s.schema)} for s in streams],
-            "stores": [{"group": store.group, "schema": fields_json(store.schema)} for store in stores],
-        }
-        if spec.env_only:
-            job |= self._env_job(spec)
+        job = WorkerJob(
+            spec.name,
+            run,
+            LONG_SPIN_S if crowd <= self.machines[host].cpus else bell.SPIN_S,
+            self.site.transport,
+            bells,
+            tuple(_stream_job(stream) for stream in streams),
+            tuple(StoreJob(store.group, store.schema) for store in stores),
+            peers,
+            self._env_job(spec) if spec.env_only else None,
+        )
         return WorkerOrder(
             spec.name,
-            f"runnel.execution.supervision.worker_main:{'play' if spec.env_only else 'work'}",
-            job,
+            f"runnel.execution.supervision.worker_main:{'step_environments' if spec.env_only else 'work'}",
+            job.to_json(),
             spec.env_only,
             self._environ(spec),
             tuple(name.partition(":")[2] for name in spec.devices if not name.startswith("cpu")),
-            tuple(peers),
+            bells,
             tuple(self.topology.streams.index(stream) for stream in streams),
             tuple(self.topology.stores.index(store) for store in stores),
         )
 
-    def _env_job(self, spec: WorkerSpec) -> dict[str, Any]:
-        """The facts about the graph that an environment worker needs: without JAX, it cannot trace the graph."""
+    def _env_job(self, spec: WorkerSpec) -> EnvJob:
         fragment = self.plan.fragment(spec.fragment)
         rollouts = self.graph.of_kind("rollout")
-        return {
-            "environment": self.config["environment"],
-            "unroll": self.graph.unroll,
-            "early": not self.plan.in_step,
-            "leads": {group: pace.lead for group, pace in paces(self.plan, self.graph).items()},
-            "rolled": [node.group for node in rollouts if node.name in fragment.nodes],
-            "discounts": {node.group: node.rollout.discount for node in rollouts},
-            "blocks": [[b.number, b.start, b.stop] for b in self.topology.blocks if b.worker == spec.name],
-            "groups": {
-                group: {
-                    "action": fields_json([types.action]),
-                    "extras": fields_json(types.extras),
-                    "memory": fields_json(types.memory),
-                    "real": types.real,
-                }
+        return EnvJob(
+            EnvironmentChoice(**self.config["environment"]),
+            self.graph.unroll,
+            not self.plan.step_synchronous,
+            {group: pace.lead for group, pace in paces(self.plan, self.graph).items()},
+            tuple(node.group for node in rollouts if node.name in fragment.nodes),
+            {node.group: node.rollout.discount for node in rollouts},
+            tuple(BlockJob(b.number, b.start, b.stop) for b in self.topology.blocks if b.worker == spec.name),
+            {
+                group: GroupJob(types.action, types.extras, types.memory, types.real)
                 for group, types in group_types(self.graph).items()
             },
-        }
+        )
 
     def _environ(self, spec: WorkerSpec) -> dict[str, str]:
         host = self.hosts[spec.name]
@@ -180,16 +192,15 @@ class WorkerGroup:
         sharing = sum(1 for other in neighbours if spec.devices[0] in other.devices)
         return environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / sharing:.2f}"}
 
-    def _peers(self, specs: Iterable[WorkerSpec]) -> dict[str, dict[str, Any]]:
-        """How learners of several processes find each other."""
+    def _peers(self, specs: Iterable[WorkerSpec]) -> dict[str, PeersJob]:
+        """By learner of several processes that are one program: how they find each other."""
         found = {}
         for fragment in {spec.fragment: self.plan.fragment(spec.fragment) for spec in specs}.values():
             if fragment.replicas > 1 and learns(fragment, self.graph):
                 workers = fragment.workers()
                 address = self.site.port(self.hosts[workers[0]])
-                joint = {"address": address, "processes": fragment.replicas}
                 for rank, name in enumerate(workers):
-                    found[name] = joint | {"rank": rank, "devices": len(self.specs[name].devices)}
+                    found[name] = PeersJob(address, fragment.replicas, rank, len(self.specs[name].devices))
         return found
 
     # Messages and heartbeats
@@ -234,9 +245,16 @@ class WorkerGroup:
         self.site.close(seconds)
 
 
+def _stream_job(stream: StreamSpec) -> StreamJob:
+    return StreamJob(
+        stream.name, stream.kind, stream.source, stream.target, stream.group, stream.block, stream.turn, stream.turns,
+        stream.source_turn, stream.source_turns, stream.slots, stream.schema,
+    )  # fmt: skip
+
+
 def barrier_workers(plan: Plan, graph: Graph) -> list[str]:
     """The actors that synchronise at a barrier after each unroll; learners are not among them."""
-    fragment = plan.home("environment")
+    fragment = plan.stepping
     acts = any(node.name in fragment.nodes for node in graph.of_kind("act"))
     synchronise = plan.synchronous and fragment.replicas > 1
     return fragment.workers() if acts and synchronise and not learns(fragment, graph) else []

@@ -1,6 +1,7 @@
 """The entry points of worker processes: each builds and runs a worker from a JSON job, descriptors and a control line.
 
-`play` is the entry of workers that step host environments, and never imports JAX; `work` is that of all others.
+`step_environments` is the entry of workers that only step host environments, and never imports JAX; `work` is that of
+all others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from runnel import envs as environments
@@ -17,47 +19,48 @@ from runnel.runtime.control_messages import Load, ReadyToLoad, Reset, Stop, pars
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.recovery.block_checkpoint import BlockStart
 from runnel.runtime.recovery.journal import BlockMemory
+from runnel.runtime.worker_jobs import BuildJob, StreamJob, WorkerDescriptors, parse_run_job, parse_worker_job
 from runnel.runtime.workers.ports import InPort, OutPort, ResetRequested, Stopped, WorkerContext
 from runnel.transport import interface, shared_memory
-from runnel.transport.stream import Field, Schema
 
 _CACHE: dict[str, Any] = {}
-"""What a fork server has built for all workers that are forked from it."""
+"""By settings: the run that a fork server has built for all workers that are forked from it."""
 
 
-def play(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
+def step_environments(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     """Steps host environments."""
-    from runnel.planning.schemas import GroupTypes, fields_of
+    from runnel.planning.schemas import GroupTypes
     from runnel.runtime.workers.env_worker import EnvWorker
 
     with _bootstrap(job, control, fds) as bootstrap:
-        world = environments.make(job["environment"]["name"], **job["environment"]["settings"])
+        env = bootstrap.job.env
+        assert env is not None
+        world = environments.make(env.environment.name, **env.environment.settings)
         assert isinstance(world, HostEnvironment)
-        types = {}
-        for group, fields in job["groups"].items():
-            (action,), extras, memory = (fields_of(fields[name]) for name in ("action", "extras", "memory"))
-            types[group] = GroupTypes(world.spec.groups[group], action, extras, memory, fields["real"])
-
-        vectors = _Vectors(world, job["seed"])
+        types = {
+            group: GroupTypes(world.spec.groups[group], own.action, own.extras, own.memory, own.real)
+            for group, own in env.groups.items()
+        }
+        vectors = _Vectors(world, bootstrap.job.run.seed)
 
         def run(context: WorkerContext, start: BlockStart) -> None:
             ports = bootstrap.ports(context)
 
             def find(kind: str, group: str, block: int) -> list[Any]:
-                return [p for s, p in ports if (s["kind"], s["group"], s["block"]) == (kind, group, block)]
+                return [p for s, p in ports if (s.kind, s.group, s.block) == (kind, group, block)]
 
             EnvWorker(
                 context,
                 types,
-                job["rolled"],
-                job["unroll"],
-                job["discounts"],
-                {number: range(a, b) for number, a, b in job["blocks"]},
+                env.rolled,
+                env.unroll,
+                env.discounts,
+                {block.number: range(block.start, block.stop) for block in env.blocks},
                 find,
-                {store["group"]: end.reader() for store, end in bootstrap.stores},
+                {store.group: end.reader() for store, end in bootstrap.stores},
                 vectors.open,
-                job["early"],
-                job["leads"],
+                env.early,
+                env.leads,
                 start,
                 bootstrap.memory,
             ).run()
@@ -69,8 +72,9 @@ def prepare(job: dict[str, Any]) -> None:
     """Builds what all workers of a run need, once, in the server they are forked from."""
     import jax
 
-    jax.config.update("jax_enable_x64", job["x64"])
-    _built(job)
+    run = parse_run_job(job)
+    jax.config.update("jax_enable_x64", run.x64)
+    _built(run.build)
 
 
 def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
@@ -88,14 +92,15 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     configure_jax()
     with _bootstrap(job, control, fds) as bootstrap:
         watch_compiler(lambda: bootstrap.context)
-        joined = None if job["peers"] is None else join(**job["peers"])
-        built = _built(job)
+        peers, shared = bootstrap.job.peers, bootstrap.job.run
+        joined = None if peers is None else join(peers.address, peers.processes, peers.rank, peers.devices)
+        built = _built(shared.build)
         traced = is_traceable(built.environment)
         topology = derive_channels(built.plan, built.graph, not traced)
-        spec = next(spec for spec in topology.workers if spec.name == job["name"])
+        spec = next(spec for spec in topology.workers if spec.name == bootstrap.job.name)
         streams, stores = topology.of(spec.name)
         world: Any = Stepped(built.environment) if traced else built.environment  # type: ignore[arg-type]
-        vectors = _Vectors(world, job["seed"])
+        vectors = _Vectors(world, shared.seed)
 
         def run(context: WorkerContext, start: BlockStart) -> None:
             own = dict(zip(streams, (port for _, port in bootstrap.ports(context)), strict=True))
@@ -112,38 +117,36 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
                 topology,
                 spec,
                 StreamEnds(own, readers, writers),
-                job["seed"],
+                shared.seed,
                 built.environment if isinstance(built.environment, JaxEnvironment) and traced else None,
                 vectors.open,
                 bootstrap.memory,
                 start,
                 joined or (Spmd(len(spec.devices)) if len(spec.devices) > 1 else None),
-                SnapshotSchedule(tuple(job["snapshot_periods"])),
+                SnapshotSchedule(shared.snapshot_periods),
             )
             run_worker(assignment)
 
         bootstrap.run(run)
 
 
-def _built(job: dict[str, Any]) -> Any:
+def _built(job: BuildJob) -> Any:
     """The run's graph, plan and environment, as the launcher built them."""
     from runnel.algorithm import Algorithm
     from runnel.config import serialization
     from runnel.execution.building import build
     from runnel.planning.plan import Distribution, Machine
 
-    config = job["config"]
-    key = json.dumps([config, job["machines"]], sort_keys=True)
+    key = json.dumps(asdict(job), sort_keys=True)
     if key not in _CACHE:
-        machines = tuple(Machine.from_json(data) for data in job["machines"])
         _CACHE[key] = build(
-            serialization.from_json(config["algorithm"], Algorithm),
-            config["environment"]["name"],
-            serialization.from_json(config["distribution"], Distribution),
-            config["envs"],
-            env_settings=config["environment"]["settings"],
-            machine=machines,
-            frozen=config["frozen"],
+            serialization.from_json(job.algorithm, Algorithm),
+            job.environment.name,
+            serialization.from_json(job.distribution, Distribution),
+            job.envs,
+            env_settings=job.environment.settings,
+            machine=tuple(Machine.from_json(data) for data in job.machines),
+            frozen=job.frozen,
         )
     return _CACHE[key]
 
@@ -163,23 +166,29 @@ class _Vectors:
 
 
 class WorkerBootstrap:
-    """A worker's job and descriptors: bells come first among the descriptors, then streams, stores, and its journal."""
+    """A worker's job, and its ends of the channels whose descriptors were passed with the job."""
 
     def __init__(self, job: dict[str, Any], control: Any, fds: Sequence[int]):
-        rest = list(fds)
-        self.job, self.control = job, control
-        self.bell = shared_memory.SharedBell.attach((rest.pop(0), rest.pop(0)), job["spin_s"])
-        self.bells = {name: shared_memory.SharedBell.attach((rest.pop(0), rest.pop(0))) for name in job["bells"]}
-        transport = interface.load(job["transport"])
+        self.job, self.control = parse_worker_job(job), control
+        given = WorkerDescriptors.of(self.job, fds)
+        self.bell = shared_memory.SharedBell.attach(given.bell, self.job.spin_s)
+        self.bells = {
+            name: shared_memory.SharedBell.attach(own) for name, own in zip(self.job.bells, given.bells, strict=True)
+        }
+        transport = interface.load(self.job.transport)
         self.streams = [
-            transport.attach_stream(rest.pop(0), _schema(spec["schema"]), spec["slots"]) for spec in job["streams"]
+            transport.attach_stream(fd, stream.schema, stream.slots)
+            for stream, fd in zip(self.job.streams, given.streams, strict=True)
         ]
-        self.stores = [(spec, transport.attach_store(rest.pop(0), _schema(spec["schema"]))) for spec in job["stores"]]
-        self.memory = BlockMemory(rest.pop(0))
+        self.stores = [
+            (store, transport.attach_store(fd, store.schema))
+            for store, fd in zip(self.job.stores, given.stores, strict=True)
+        ]
+        self.memory = BlockMemory(given.journal)
         self.context = self._context()
 
     def _context(self) -> WorkerContext:
-        return WorkerContext(self.job["name"], self.bell, self.control)
+        return WorkerContext(self.job.name, self.bell, self.control)
 
     def run(self, work: Callable[[WorkerContext, BlockStart], None]) -> None:
         """Works until `Stop`. After `Reset` it drops its state and starts from the next `Load`."""
@@ -195,17 +204,16 @@ class WorkerBootstrap:
                 gc.collect()  # frees the memory of the last worker before the next one allocates as much
                 self.control.send(ReadyToLoad().to_json())
 
-    def ports(self, context: WorkerContext) -> list[tuple[dict[str, Any], Any]]:
+    def ports(self, context: WorkerContext) -> list[tuple[StreamJob, Any]]:
         """New ends of every stream."""
-        found: list[tuple[dict[str, Any], Any]] = []
-        for spec, stream in zip(self.job["streams"], self.streams, strict=True):
-            name = spec["name"]
-            if spec["source"] == self.job["name"]:
-                writer = stream.writer(self.bell, self.bells[spec["target"]])
-                found.append((spec, OutPort(context, writer, name, spec["turn"], spec["turns"])))
+        found: list[tuple[StreamJob, Any]] = []
+        for spec, stream in zip(self.job.streams, self.streams, strict=True):
+            if spec.source == self.job.name:
+                writer = stream.writer(self.bell, self.bells[spec.target])
+                found.append((spec, OutPort(context, writer, spec.name, spec.turn, spec.turns)))
             else:
-                reader = stream.reader(self.bell, self.bells[spec["source"]])
-                found.append((spec, InPort(context, reader, name, spec["source_turn"], spec["source_turns"])))
+                reader = stream.reader(self.bell, self.bells[spec.source])
+                found.append((spec, InPort(context, reader, spec.name, spec.source_turn, spec.source_turns)))
         return found
 
     def _start(self) -> BlockStart:
@@ -238,7 +246,3 @@ def _bootstrap(job: dict[str, Any], control: Any, fds: Sequence[int]) -> Iterato
     finally:
         with contextlib.suppress(OSError, Stopped):
             bootstrap.context.report()
-
-
-def _schema(data: Sequence[Any]) -> Schema:
-    return tuple(Field(tuple(shape), dtype) for shape, dtype in data)

@@ -1,4 +1,4 @@
-"""What the driver knows of one worker process.
+"""The driver's record of one worker process.
 
 A process has one record. When the process is replaced, and when all workers return to a checkpoint, the worker gets a
 new record: nothing that was reported before is taken for the new process's own.
@@ -16,7 +16,7 @@ from runnel.planning.channels import WorkerSpec
 from runnel.runtime.control_messages import PhaseName, Status
 
 WorkerState = Literal["running", "pausing", "paused", "saving", "saved", "ready"]
-"""Where a worker is in the control protocol (`runtime/control_messages.py`).
+"""A worker's place in the control protocol (`runtime/control_messages.py`).
 
 | state | since |
 |---|---|
@@ -45,7 +45,7 @@ class ReportedWait(NamedTuple):
     cause: str
 
 
-class Recovery(NamedTuple):
+class Replacement(NamedTuple):
     """Why a worker starts again; reported when it works."""
 
     since: float
@@ -68,7 +68,7 @@ class WorkerRecord:
     """Its part of the checkpoint in progress."""
     heartbeat: Heartbeat | None = None
     wait: ReportedWait | None = None
-    recovery: Recovery | None = None
+    replacement: Replacement | None = None
 
     @property
     def paused(self) -> bool:

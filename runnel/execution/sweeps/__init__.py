@@ -1,1 +1,1 @@
-"""Searches for the settings of an algorithm that train best."""
+"""Searches for the settings with which an algorithm trains best."""

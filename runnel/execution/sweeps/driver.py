@@ -1,7 +1,7 @@
-"""The loop of a sweep: which batch is next, its trials, their members, their training, their results.
+"""The loop of a sweep: selects the next batch, creates its trials and their members, trains them, records results.
 
-It is short because nothing in it is remembered: `next_step` says from the record alone which batch comes next, so a
-sweep that was killed goes on as if it had not been.
+It is short because it has no state of its own: `next_step` computes the next batch from the record alone, so a sweep
+that was killed resumes as if it had not been.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from runnel.reporting.sweep_report import PICTURE, draw, sweep_summary
 from runnel.system.signals import StopRequest
 
 ATTEMPTS: Final = 20
-"""Proposals for a trial, where settings that are right one by one do not fit together."""
+"""The number of proposals for a trial: settings that are valid individually may not fit together."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class SweepDriver:
         return Sweep(result, self._directory, winner)
 
     def _search(self, store: TrialStore) -> str:
-        """Trains batch after batch; why the sweep cannot go on, if it cannot."""
+        """Trains batch after batch; returns the reason why the sweep cannot continue, if any."""
         try:
             return self._search_on(store)
         except NotRecorded as problem:
@@ -122,7 +122,7 @@ class SweepDriver:
                 return "" if self._asked else reason
 
     def _begin(self, store: TrialStore, batch: TrialBatch) -> None:
-        """Sees to it that the trials of a batch are recorded and have members."""
+        """Records the trials of a batch and creates their members, unless they exist."""
         for number in batch.trials[max(0, len(store.trials()) - batch.trials[0]) :] if batch.rung == 0 else ():
             store.add(self.proposed(store, number))
         listed = members_file.read(self._directory) if members_file.holds_members(self._directory) else []
@@ -168,7 +168,7 @@ class SweepDriver:
         self._asked = self._asked or group.asked
 
     def _report(self, store: TrialStore, batch: TrialBatch) -> str:
-        """Records what the trials of a batch have reached, in order; why that cannot be, if it cannot."""
+        """Records the results of a batch's trials, in order; returns the reason if that is impossible."""
         members = members_file.read(self._directory)
         steps = self._spec.rungs[batch.rung]
         found: dict[int, MemberOutcomes] = {}
@@ -184,7 +184,7 @@ class SweepDriver:
             if trials[number].record.done(batch.rung):
                 continue  # of a sweep that was killed while it recorded them
             if each.exhausted and not trials[number].retried:
-                store.retry(number)  # the batch is not over: this trial goes on, from its newest checkpoints
+                store.retry(number)  # the batch is not over: this trial resumes from its newest checkpoints
             elif value is None:
                 why = [*each.failed, *each.exhausted, "no episode ended, or none has what trials are compared by"]
                 store.end(number, "failed", why[0])
@@ -193,7 +193,7 @@ class SweepDriver:
         return ""
 
     def _crown(self, settings: Mapping[str, Any]) -> tuple[Members | None, str]:
-        """Writes best.json, and trains the best settings on unseen seeds; why that could not be done, if so."""
+        """Writes best.json, and trains the best settings on unseen seeds; returns the reason if that is impossible."""
         made = self._maker.make(settings, [*self._spec.winner_seeds, self._spec.seeds[0]])
         config = {**made.pop().config, "steps": self._spec.rungs[-1]}
         if not run_directory.exists(self._directory, sweep_file.BEST):

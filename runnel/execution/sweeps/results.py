@@ -1,4 +1,4 @@
-"""What the trials of a sweep have reached, read from the directories of their members."""
+"""The results of a sweep's trials, read from the directories of their members."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SURROUNDINGS: Final = tuple(
     os.strerror(number).lower()
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.EROFS)
 )
-"""Reasons to fail that are not those of a trial's settings: the same trial may succeed once they are gone."""
+"""Failures that a trial's settings do not cause: the same trial may succeed later."""
 
 MEMORY: Final = (os.strerror(errno.ENOMEM).lower(), "resource_exhausted", "out of memory")
-"""Reasons that may be those of a trial's settings, or of what ran beside it: the trial is tried once more."""
+"""Failures that a trial's settings may cause, or other processes: the trial is repeated once."""
 
 
 class MemberOutcomes(NamedTuple):
-    """How the members of a trial have ended."""
+    """The outcomes of a trial's members."""
 
     scores: list[float | None]  # of those that were trained to the end
     failed: list[str]  # why others failed, for a reason of their own
@@ -36,7 +36,7 @@ class MemberOutcomes(NamedTuple):
 
 
 def member_outcomes(members: Sequence[Path], steps: int) -> MemberOutcomes:
-    """How members have ended that were to be trained for so many steps."""
+    """The outcomes of members that were to be trained for `steps` steps."""
     found = MemberOutcomes([], [], [], [])
     for directory in members:
         result = read_result(directory) or {}
@@ -56,13 +56,13 @@ def member_outcomes(members: Sequence[Path], steps: int) -> MemberOutcomes:
 
 
 def _is_evaluated(result: Mapping[str, Any]) -> bool:
-    """Whether a member's newest evaluation, if it is evaluated at all, is that of its end."""
+    """Whether a member's newest evaluation, if it has any, is the one at its end."""
     evaluated = result.get("evaluation")
     return evaluated is None or evaluated.get("env_steps") == result.get("env_steps")
 
 
 def _objective(result: Mapping[str, Any]) -> float | None:
-    """What a member reached by its evaluation's own metric, or else by its newest episodes."""
+    """The score of a member's last evaluation, otherwise the mean return of its newest episodes."""
     evaluated = result.get("evaluation")
     if evaluated is None or "score" not in evaluated:
         return final_return(result)
@@ -83,7 +83,7 @@ def sweep_result(
     directory: Path, spec: SweepSpec, trials: Sequence[Trial], best: int | None, winner: Members | None, asked: str,
     reason: str, wall_seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """result.json of a sweep: that of its members, and its trials."""
+    """The result.json of a sweep: that of its members, and its trials."""
     members = members_file.read(directory) if members_file.holds_members(directory) else []
     status = "interrupted" if asked else "failed" if reason else "finished"
     rows = [_row(spec, number, trial, [member.directory for member in members]) for number, trial in enumerate(trials)]

@@ -1,11 +1,12 @@
-"""Which trials a sweep trains next, and how far: successive halving in batches of one size, as a pure function.
+"""Selects the trials that a sweep trains next, and their steps: successive halving in batches of one size, as a pure
+function.
 
     step = next_step(schedule, recorded)
     step.batch, step.ended
 
-Rung 0 has all trials, batch by batch. The best of `eta` batches of one rung are a batch of the next, which trains on
-from where they are: so each batch fills a program of the same size, and the places of those that stop go to others.
-A batch is trained as soon as those that it is chosen from have ended.
+Rung 0 has all trials, batch by batch. The best of `eta` batches of one rung form a batch of the next, which continues
+their training: so each batch fills a program of the same size, and other trials take the places of those that stop. A
+batch is trained as soon as the batches that it is selected from have ended.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ TrialOutcome = Literal["complete", "pruned", "failed"]
 
 
 class HalvingSchedule(NamedTuple):
-    """How many trials, how many at a time, and how far. A schedule of one rung stops no trial."""
+    """The number of trials, the batch size and the rungs. A schedule of one rung stops no trial."""
 
     trials: int
     batch: int
     rungs: tuple[int, ...]  # environment steps at the end of each
-    eta: int = 3  # of so many batches, the best are one batch of the next rung
+    eta: int = 3  # the best of this many batches are one batch of the next rung
 
 
 class TrialRecord(NamedTuple):
-    """What is known of a trial that was begun."""
+    """The recorded results of a trial."""
 
     values: Mapping[int, float]  # by rung: the objective
     failed: bool = False  # at the first rung that has no value
@@ -44,14 +45,14 @@ class TrialBatch(NamedTuple):
 
 
 class NextStep(NamedTuple):
-    """What follows from what is recorded."""
+    """The next step of a sweep, given its record."""
 
     batch: TrialBatch | None  # to be trained next; None at the end
     ended: dict[int, TrialOutcome]  # trials that have nothing left to train
 
 
 def next_step(schedule: HalvingSchedule, recorded: Sequence[TrialRecord]) -> NextStep:
-    """The first batch that is not done, in an order that depends on the results alone."""
+    """The first batch that is not done, in an order that depends only on the results."""
     chosen: dict[tuple[int, int], tuple[int, ...]] = {}
     ended: dict[int, TrialOutcome] = {}
     for rung, number in order(schedule):
@@ -73,9 +74,9 @@ def next_step(schedule: HalvingSchedule, recorded: Sequence[TrialRecord]) -> Nex
 def promoted(
     schedule: HalvingSchedule, rung: int, sources: Sequence[int], recorded: Sequence[TrialRecord]
 ) -> tuple[int, ...]:  # fmt: skip
-    """The best of the trials that have ended the rung below, in the order of their numbers; of equals, the first.
+    """The best of the trials that have ended the rung below, in the order of their numbers; ties go to the first.
 
-    Of a last group, which may have fewer, the same share.
+    A last, smaller group gets the same share.
     """
     places = min(schedule.batch, math.ceil(len(sources) / schedule.eta))
     sound = [t for t in sources if rung - 1 in recorded[t].values]

@@ -1,4 +1,4 @@
-"""Sweeps: the settings of an algorithm that train best, searched for in a space.
+"""Searches a space for the settings with which an algorithm trains best.
 
     found = runnel.sweep("ppo", "gymnax:CartPole-v1", over={"learning_rate": runnel.LogUniform(1e-4, 1e-2)}, trials=64)
     found.best, found.winner.result["iqm_return"]
@@ -64,11 +64,11 @@ def sweep(
     `over`: by setting, a list of values, or `runnel.LogUniform`, `runnel.Uniform` or `runnel.IntUniform`; or text as on
     the command line. `trials`: the number of trials; `batch`: the number that is trained together. `sampler`: `tpe`,
     `random` or `grid`. `seeds`: the seeds of each trial, as for `train_members`; the objective is the mean of their
-    final evaluations. `halving`: the best of so many trials is trained further, in `rungs` steps. The best trial's
+    final evaluations. `halving`: the best of this many trials is trained further, in `rungs` steps. The best trial's
     settings are trained again on `winner_seeds` unseen seeds. Other keywords are those of `train`, for each member.
 
     It is one function because it is a list of steps before the first trial, most of them one call. Its parameters are
-    one list because each is a choice of its own, which `runnel sweep` has as a flag.
+    one list because each is a separate choice, which `runnel sweep` has as a flag.
     """
     defined_enough()
     began = time.monotonic()
@@ -94,7 +94,7 @@ def sweep(
         check_workers(built.plan)
         base = run_config.to_json(replace(maker.run, envs=built.graph.envs), described(built))
         with_signature(base, built, run_dir)
-        # As a sweep that goes on reads it from base.json.
+        # As a resumed sweep reads it from base.json.
         maker = MemberMaker(
             built.algorithm, built.made_from, built.distribution,
             replace(maker.run, envs=built.graph.envs, settings=None, env_settings=built.env_settings),

@@ -17,14 +17,14 @@ from runnel.recording.sweep_file import MOST_RUNGS, SAMPLERS, SweepSpec
 TRIALS: Final = 32
 BATCH: Final = 16
 RUNGS: Final = 3
-"""What a sweep has where nothing else is asked for."""
+"""The number of rungs by default."""
 
 
 def made_spec(
     cls: type, over: Mapping[str, Any] | Sequence[str], run: RunConfig, *, trials: int | None, sampler: str,
     batch: int | None, seeds: int | Sequence[int], halving: int | None, rungs: int | None, winner_seeds: int,
 ) -> SweepSpec:  # fmt: skip
-    """A specification with every default filled in, so that sweep.json says all of it."""
+    """A specification with every default filled in, so that sweep.json is complete."""
     space = search_space.parse(cls, over) if _is_text(over) else search_space.checked(cls, over)  # type: ignore[arg-type]
     if sampler not in SAMPLERS:
         raise UserError(f"sampler={sampler}: found '{sampler}'{nearest(str(sampler), SAMPLERS)}", keywords=("sampler",))
@@ -54,7 +54,7 @@ def made_spec(
 
 
 def _rungs(steps: int, trials: int, batch: int, eta: int, asked: int | None) -> tuple[int, ...]:
-    """Of each rung the steps. There are no more rungs than batches fill."""
+    """The steps of each rung. There are no more rungs than batches fill."""
     if asked is not None:
         _check("rungs", asked, 2, MOST_RUNGS)
     most, batches = 1, math.ceil(trials / batch)
@@ -73,8 +73,7 @@ def _rungs(steps: int, trials: int, batch: int, eta: int, asked: int | None) -> 
 
 
 def in_iterations(spec: SweepSpec, steps_per_iteration: set[int]) -> SweepSpec:
-    """The same with rungs of whole iterations, which is what is trained; with those that were asked for, where trials
-    differ in the length of an iteration."""
+    """The specification with rungs of whole iterations, or as given if trials differ in the length of an iteration."""
     if len(steps_per_iteration) != 1:
         return spec
     (per,) = steps_per_iteration

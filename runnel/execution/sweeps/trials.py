@@ -1,11 +1,11 @@
 """The trials of a sweep, in Optuna's storage and from Optuna's samplers.
 
 The storage is a journal of Optuna's, a line of JSON for every change: Optuna's dashboard reads it, nothing in it is
-executed, and a line that was cut short by a kill is dropped. A trial is one line, with all its settings, before it is
-trained; so a sweep that goes on trains the same trials.
+executed, and a line truncated by a kill is dropped. A trial is one line, with all its settings, before it is trained;
+so a resumed sweep trains the same trials.
 
-What a sampler proposes depends on the specification, the trial's number and what is recorded of earlier trials: each
-proposal has a sampler of its own, seeded by (seed, trial), and a study in memory that is made from the record.
+A sampler's proposal depends on the specification, the trial's number and the record of earlier trials: each proposal
+has its own sampler, seeded by (seed, trial), and a study in memory that is built from the record.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STUDY: Final = "sweep"
 
 
 class Trial(NamedTuple):
-    """A trial that was begun."""
+    """A trial that has begun."""
 
     settings: dict[str, Any]
     record: TrialRecord
@@ -80,7 +80,7 @@ class TrialStore:
             raise UserError(f"{self._path} is not the record of the sweep in sweep.json; was one of them edited?")
 
     def trials(self) -> list[Trial]:
-        """All that were begun, by number."""
+        """All trials that have begun, by number."""
         try:
             return [self._trial(each) for each in self._stored()]
         except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -100,7 +100,7 @@ class TrialStore:
             self._storage.set_trial_intermediate_value(self._id(trial), self._spec.rungs[rung], value)
 
     def retry(self, trial: int) -> None:
-        """Records that a trial is tried again, because it has found too little memory."""
+        """Records that a trial is repeated, because it ran out of memory."""
         with _quietly(self._optuna):
             self._storage.set_trial_user_attr(self._id(trial), "retried", True)
 
@@ -116,7 +116,7 @@ class TrialStore:
             self._storage.set_trial_state_values(self._id(trial), state, last)
 
     def propose(self, number: int, attempt: int = 0) -> dict[str, Any]:
-        """The settings of the trial that comes next. `attempt`: how many proposals for it could not be used."""
+        """The settings of trial `number`. `attempt`: the number of unusable proposals for it so far."""
         if self._spec.sampler == "grid":
             return search_space.grid(self._spec.space)[number]
         seed = int(np.random.SeedSequence([self._spec.seed, number, attempt]).generate_state(1)[0])
@@ -193,7 +193,7 @@ class TrialStore:
 
 @contextlib.contextmanager
 def _quietly(optuna: Any) -> Iterator[None]:
-    """Optuna logs every step, and warns of what it may change one day."""
+    """Silences Optuna's log lines, and its warnings about experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -205,7 +205,7 @@ def _quietly(optuna: Any) -> Iterator[None]:
 
 
 def _labels(values: search_space.Range) -> tuple[Any, Any]:
-    """How Optuna names a setting's value, and back: its choices are numbers and text alone."""
+    """Maps values of a setting to Optuna's labels, and back: its choices are numbers and text only."""
     if not isinstance(values, Choice) or not any(isinstance(value, tuple) for value in values.values):
         return (lambda value: value), (lambda label: label)
     by_label = {repr(value): value for value in values.values}

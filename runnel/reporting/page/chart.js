@@ -1,8 +1,9 @@
-import { h, isNumber, short, svg } from "./elements.js";
+import { clockTime, h, isNumber, look, sample, short, svg } from "./elements.js";
 
-// A line chart: series of {name, x, y, low?, high?, faint?}, each over its own x. It is drawn anew when its box changes.
+// A line chart: series of {name, x, y, low?, high?, faint?}, each over its own x, in seconds where `timed`. It is drawn
+// anew when its box changes.
 export function chart(series, options = {}) {
-  const { height = 240, xName = "steps", yName = "", label = yName } = options;
+  const { height = 240, timed = false, xName = timed ? "of wall time" : "steps", yName = "", label = yName } = options;
   const drawing = svg("svg", { class: "chart", height, role: "img", tabindex: "0", "aria-label": `${label} over ${xName}` });
   const tip = h("div", { class: "tip", hidden: true });
   const box = h("div", { class: "chart-box" }, drawing, tip);
@@ -12,7 +13,7 @@ export function chart(series, options = {}) {
     plot = drawn(drawing, series, width, height, options);
     if (document.activeElement === drawing && drawing.dataset.at) show(Number(drawing.dataset.at)); // it was drawn anew
   };
-  const show = (pixel) => pointAt(drawing, tip, series, plot, pixel, xName);
+  const show = (pixel) => pointAt(drawing, tip, series, plot, pixel, xName, timed ? clockTime : short);
   const hide = () => {
     tip.hidden = true;
     drawing.querySelector(".cross")?.remove();
@@ -33,7 +34,7 @@ export function chart(series, options = {}) {
   return box;
 }
 
-function drawn(drawing, series, width, height, { yName = "", xName = "steps", zero = false }) {
+function drawn(drawing, series, width, height, { yName = "", timed = false, xName = timed ? "wall time" : "steps", zero = false }) {
   const xs = extent(series.flatMap((one) => one.x));
   const ys = extent(series.flatMap((one) => [...one.y, ...(one.low ?? []), ...(one.high ?? [])]));
   drawing.replaceChildren();
@@ -64,13 +65,13 @@ function drawn(drawing, series, width, height, { yName = "", xName = "steps", ze
     if (value >= xs[0] && value <= xs[1]) {
       const anchor = px(value) > right - 20 ? "end" : "middle";
       const x = anchor === "end" ? right : px(value);
-      drawing.append(svg("text", { x, y: bottom + 16, "text-anchor": anchor, class: "axis" }, short(value)));
+      drawing.append(svg("text", { x, y: bottom + 16, "text-anchor": anchor, class: "axis" }, (timed ? clockTime : short)(value)));
     }
   }
   drawing.append(svg("text", { x: right, y: height - 4, "text-anchor": "end", class: "axis" }, xName));
   if (yName) drawing.append(svg("text", { x: 4, y: 12, class: "axis name" }, yName));
   series.forEach((one, number) => {
-    const colour = `c${(one.colour ?? number) % 8}`;
+    const colour = look(one, number);
     if (one.low && one.high) drawing.append(svg("path", { d: area(one, px, py), class: `band ${colour}` }));
     drawing.append(svg("path", { d: line(one.x, one.y, px, py), class: `line ${colour}${one.faint ? " faint" : ""}` }));
     if (one.x.length === 1) drawing.append(svg("circle", { cx: px(one.x[0]), cy: py(one.y[0]), r: 3, class: `dot ${colour}` }));
@@ -96,7 +97,7 @@ function area({ x, low, high }, px, py) {
   return there.length ? `M${there.join("L")}L${back.join("L")}Z` : "";
 }
 
-function pointAt(drawing, tip, series, plot, pixel, xName) {
+function pointAt(drawing, tip, series, plot, pixel, xName, words) {
   if (!plot || pixel < plot.left - 8) return;
   let best = null;
   const rows = [];
@@ -106,14 +107,13 @@ function pointAt(drawing, tip, series, plot, pixel, xName) {
     if (i < 0) continue;
     const distance = Math.abs(plot.px(one.x[i]) - pixel);
     if (best === null || distance < best.distance) best = { distance, x: one.x[i] };
-    const swatch = h("span", { class: `swatch c${(one.colour ?? number) % 8}` });
-    rows.push(h("div", {}, swatch, `${one.name}  `, h("b", {}, short(one.y[i]))));
+    rows.push(h("div", {}, sample(look(one, number)), `${one.name}  `, h("b", {}, short(one.y[i]))));
   }
   if (best === null) return;
   drawing.querySelector(".cross")?.remove();
   const x = plot.px(best.x);
   drawing.append(svg("line", { x1: x, x2: x, y1: plot.top, y2: plot.bottom, class: "cross" }));
-  tip.replaceChildren(h("div", { class: "dim" }, `${short(best.x)} ${xName}`), ...rows.slice(0, 14));
+  tip.replaceChildren(h("div", { class: "dim" }, `${words(best.x)} ${xName}`), ...rows.slice(0, 14));
   tip.hidden = false;
   tip.classList.toggle("left", x > drawing.clientWidth / 2);
 }
@@ -147,6 +147,25 @@ function ticks([low, high], count) {
   const first = Math.floor(low / step);
   const last = Math.ceil(high / step);
   return Array.from({ length: Math.min(50, last - first + 1) }, (_, i) => (first + i) * step);
+}
+
+// Series over seconds instead of steps, by what a clock of {steps, seconds} says; points without a time are left out.
+export function overTime(series, clock) {
+  const known = (clock?.steps ?? []).map((step, i) => [step, clock.seconds[i]]).filter(([step, at]) => isNumber(step) && isNumber(at));
+  return series.map((one) => {
+    const times = one.x.map((step) => secondsAt(known, step));
+    const kept = times.map((_, i) => i).filter((i) => isNumber(times[i]));
+    const pick = (values) => values && kept.map((i) => values[i]);
+    return { ...one, x: pick(times), y: pick(one.y), low: pick(one.low), high: pick(one.high) };
+  });
+}
+
+function secondsAt(known, step) {
+  if (!known.length || !isNumber(step)) return null;
+  const after = known.findIndex(([at]) => at >= step);
+  if (after < 0) return known.at(-1)[1];
+  const [[a, from], [b, to]] = [after ? known[after - 1] : [0, 0], known[after]];
+  return b > a ? from + ((to - from) * (step - a)) / (b - a) : to;
 }
 
 // The exponential moving average: `weight` of what came before.

@@ -2,6 +2,7 @@ import { get } from "./api.js";
 import { h } from "./elements.js";
 import { comparePage } from "./compare.js";
 import { listPage } from "./list.js";
+import { place } from "./place.js";
 import { runPage } from "./run.js";
 
 // The page in sight is chosen by what follows `#`, and asks for news from time to time.
@@ -12,17 +13,8 @@ const state = document.getElementById("state");
 let page = null;
 let timer = 0;
 
-function decoded(part) {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return ""; // what names no run
-  }
-}
-
 function chosen() {
-  const [name, ...rest] = location.hash.slice(1).split("/");
-  const ids = rest.map(decoded);
+  const { name, ids } = place();
   if (name === "run" && ids[0]) return runPage(ids.join("/"));
   if (name === "compare" && ids.some(Boolean)) return comparePage(ids.filter(Boolean));
   return listPage();

@@ -86,6 +86,26 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+// Seconds on an axis.
+export function clockTime(seconds) {
+  if (!isNumber(seconds)) return "–";
+  if (seconds < 120) return `${short(seconds)} s`;
+  if (seconds < 7200) return `${trim(seconds / 60)} min`;
+  return `${trim(seconds / 3600)} h`;
+}
+
+// The classes of a line: of 8 colours, and of 5 kinds of dashes where there are more lines.
+export function look(one, number) {
+  const place = one.colour ?? number;
+  return `c${place % 8} d${Math.floor(place / 8) % 5}`;
+}
+
+// A short piece of a line as it is drawn.
+export function sample(classes) {
+  const line = svg("line", { x1: 1, x2: 27, y1: 5, y2: 5, class: `key ${classes}` });
+  return svg("svg", { class: "sample", width: 28, height: 10, "aria-hidden": "true" }, line);
+}
+
 export function pill(status) {
   const known = ["running", "finished", "interrupted", "failed", "gone"].includes(status) ? status : "unknown";
   const words = { gone: "ended without a result", unknown: "unknown" }[known] ?? known;

@@ -1,6 +1,7 @@
 import { ask, blob, get as fetched, hasToken } from "./api.js";
 import { card, h, keepingFocus } from "./elements.js";
 import { metricPanel } from "./panel.js";
+import { place, remember } from "./place.js";
 import * as s from "./sections.js";
 
 // One run, or a directory of several. A part of the page is drawn anew where its part of the view has changed.
@@ -8,24 +9,29 @@ export function runPage(id) {
   let view = null;
   let panel = null;
   const seen = { log: "", film: "" }; // what is looked at, though more may come
+  const before = place().values;
+  const pick = { names: new Set() };
+  pick.compare = () => {
+    location.hash = `compare/${[...pick.names].map((name) => encodeURIComponent(`${id}/${name}`)).join("/")}`;
+  };
   const link = (directory) => `#run/${encodeURIComponent(`${id}/${directory}`)}`;
   const slots = [
-    slot((v) => [v.name, v.status, v.about, v.result, v.problems], s.header),
+    slot((v) => [v.name, v.status, v.about, v.result, v.problems, v.members?.length], s.header),
     slot((v) => [v.status, v.asked], (v) => controls(id, v)),
-    slot((v) => [v.now, v.result, v.status, v.usage?.bottleneck], s.summary),
-    slot((v) => v.kind, () => (panel = metricPanel(() => view))),
+    slot((v) => [v.now, v.result, v.status, v.usage?.bottleneck, v.about?.steps, v.of_member], s.summary),
+    slot((v) => v.kind, () => (panel = metricPanel(() => view, before, remember))),
     slot((v) => v.lineage, s.lineageOf),
     slot((v) => v.result.trials, s.trials),
-    slot((v) => [v.members, v.notes], (v) => s.memberTable(v, link)),
-    slot((v) => v.plan, s.plan),
-    slot((v) => v.usage, s.workers),
+    slot((v) => [v.members, v.notes, v.winner], (v) => s.memberTable(v, link, pick)),
+    slot((v) => [v.plan, v.of_member], s.plan),
+    slot((v) => [v.usage, v.of_member], s.workers),
     slot((v) => v.evaluations, s.evaluationResults),
     slot((v) => v.payoffs, s.payoffMatrices),
     slot((v) => v.videos, (v) => films(id, v.videos, seen)),
     slot((v) => v.events.length && [v.events, s.spanOf(v)], s.faults),
     slot((v) => v.logs, (v) => logs(id, v.logs, seen)),
     slot((v) => v.about, s.settingsOf),
-    slot((v) => [v.starts, v.config], s.reproduce),
+    slot((v) => [v.starts, v.config, v.command, v.again], s.reproduce),
   ];
   const parent = id.includes("/member-") || id.endsWith("/winner") ? `#run/${encodeURIComponent(id.slice(0, id.lastIndexOf("/")))}` : "#";
   return {
@@ -86,13 +92,17 @@ function logs(id, names, seen) {
   if (!names.length) return null;
   const text = h("pre", { class: "log", tabindex: "0", "aria-label": "log" });
   const which = h("select", { "aria-label": "worker's log" }, h("option", { value: "" }, "choose a log"), names.map((name) => h("option", { value: name }, name)));
+  let shown = "";
   const load = async () => {
     if (!which.value) return text.replaceChildren();
     try {
       const found = await fetched("/api/log", { id, name: which.value });
       if (text.textContent === found.text) return;
+      const atEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 4; // a reader who has scrolled up stays there
+      const top = text.scrollTop;
       text.textContent = found.text;
-      text.scrollTop = text.scrollHeight;
+      text.scrollTop = atEnd || shown !== which.value ? text.scrollHeight : top;
+      shown = which.value;
     } catch (problem) {
       text.textContent = problem.message;
     }
@@ -109,17 +119,21 @@ function logs(id, names, seen) {
     if (!text.isConnected) return clearInterval(timer);
     if (!document.hidden && which.value) load();
   }, 3000);
-  return card("Logs", which, text);
+  return card("Logs", which, text, h("p", { class: "dim" }, "The last 64 KiB of a log. It follows new lines while it is scrolled to its end."));
 }
 
 function films(id, names, seen) {
   if (!names.length) return null;
   const box = h("div", { class: "films" });
+  let source = "";
+  const release = () => URL.revokeObjectURL(source); // the browser keeps a film in memory until then
+  window.addEventListener("hashchange", release, { once: true });
   const show = async (name) => {
     seen.film = name;
     try {
       const found = await blob("/api/video", { id, name });
-      const source = URL.createObjectURL(found);
+      release();
+      source = URL.createObjectURL(found);
       const tag = found.type === "image/gif" ? h("img", { src: source, alt: name }) : h("video", { src: source, controls: true, muted: true });
       box.replaceChildren(h("figure", {}, tag, h("figcaption", {}, name)));
     } catch (problem) {
@@ -132,5 +146,5 @@ function films(id, names, seen) {
     return button;
   });
   if (names.includes(seen.film)) show(seen.film);
-  return card("Videos", h("div", { class: "chips" }, buttons), box);
+  return card("Videos", h("div", { class: "chips" }, buttons), box, h("p", { class: "dim" }, "Videos of up to 64 MiB are played here."));
 }

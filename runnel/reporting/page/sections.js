@@ -1,5 +1,5 @@
-import { card, duration, h, isNumber, percent, pill, short, table, whole } from "./elements.js";
-import { chart, smoothed } from "./chart.js";
+import { card, duration, h, isNumber, look, percent, pill, sample, short, table, whole } from "./elements.js";
+import { chart, overTime, smoothed } from "./chart.js";
 import { planPicture } from "./plan.js";
 import { timeline } from "./timeline.js";
 
@@ -7,14 +7,18 @@ import { timeline } from "./timeline.js";
 // its part of the view has changed.
 
 const FIRST = ["mean_return", "eval/return", "steps_per_second", "staleness_mean"];
-export const BANDS = "Lines: the interquartile mean of members. Bands: their quartiles.";
+export const BANDS =
+  "Lines: the interquartile mean of members. Shaded: between their quartiles, where half of the members are. " +
+  "(runnel plot shades the 95% confidence interval of the mean.)";
+const MOST_GROUPS = 12;
 const OF_TIME = new Set(["env_steps", "iterations", "wall_seconds", "eval/env_steps", "updates", "episodes"]);
 
 export function header(view) {
   const about = view.about ?? {};
-  const from = view.kind === "run" ? about : view.result;
-  const what = [from.algorithm, from.environment, from.distribution].filter(Boolean);
-  const names = { members: "several seeds", population: "population", sweep: "sweep" };
+  const from = view.kind === "run" ? {} : view.result;
+  const what = ["algorithm", "environment", "distribution"].map((name) => from[name] || about[name]).filter(Boolean);
+  const count = view.members?.length;
+  const names = { members: `${count} members`, population: `population of ${count}`, sweep: `sweep, ${count} members` };
   return h(
     "div",
     { class: "title" },
@@ -28,10 +32,12 @@ export function header(view) {
 export function summary(view) {
   const now = view.status === "running" ? { ...view.result, ...view.now } : { ...view.now, ...view.result };
   const steps = view.about?.steps;
+  if (view.kind !== "run") delete now.mean_return; // of the members' returns, other numbers are shown
   const tiles = [
-    ["environment steps", isNumber(steps) && steps > 0 ? `${short(now.env_steps)} of ${short(steps)}` : short(now.env_steps)],
-    ["mean return", short(now.iqm_return ?? now.mean_return)],
-    ["steps per second", short(now.steps_per_second)],
+    [view.kind === "run" ? "environment steps" : "steps, all members", isNumber(steps) && steps > 0 ? `${short(now.env_steps)} of ${short(steps)}` : short(now.env_steps)],
+    ["mean return", short(now.mean_return)],
+    ...(view.kind === "run" ? [] : returnsOf(view, now)),
+    [view.kind === "run" ? "steps per second" : "steps/s, all members", short(now.steps_per_second)],
     ["time", duration(now.wall_seconds)],
     ["updates", short(now.updates)],
     ["episodes", short(now.episodes)],
@@ -43,8 +49,16 @@ export function summary(view) {
   if (isNumber(steps) && isNumber(now.env_steps) && view.status === "running") {
     parts.push(h("progress", { max: steps, value: Math.min(steps, now.env_steps), "aria-label": "environment steps" }));
   }
-  if (view.usage?.bottleneck) parts.push(h("p", { class: "notice tip-line" }, h("b", {}, "Bottleneck: "), view.usage.bottleneck));
+  const whose = view.of_member ? `Bottleneck of ${view.of_member}: ` : "Bottleneck: ";
+  if (view.usage?.bottleneck) parts.push(h("p", { class: "notice tip-line" }, h("b", {}, whose), view.usage.bottleneck));
   return card("", parts);
+}
+
+function returnsOf(view, now) {
+  const [low, high] = now.iqm_interval ?? [];
+  if (view.status === "running" || !isNumber(now.iqm_return)) return [["median return", short(now.median_return)]];
+  const words = isNumber(low) && isNumber(high) ? `${short(now.iqm_return)} (${short(low)} to ${short(high)})` : short(now.iqm_return);
+  return [["interquartile mean of returns, 95% interval", words]];
 }
 
 export function metricNames(view) {
@@ -60,11 +74,16 @@ export function metricNames(view) {
 export function seriesOf(view, metric) {
   if (view.kind !== "run") {
     const bands = Object.hasOwn(view.bands, metric) ? view.bands[metric] : [];
-    return bands.map((band) => ({ ...band, name: `${band.name} (${band.members})`, x: band.steps, y: band.values }));
+    return bands.map((band) => ({ ...band, name: bandName(band), x: band.steps, y: band.values }));
   }
   const { steps, columns, returns } = view.curves;
   if (metric === "mean_return" && returns.length) return [{ name: metric, x: returns.map((p) => p[0]), y: returns.map((p) => p[1]) }];
   return [{ name: metric, x: steps, y: Object.hasOwn(columns, metric) ? columns[metric] : [] }];
+}
+
+function bandName({ name, members }) {
+  const count = `${members} member${members === 1 ? "" : "s"}`;
+  return name ? `${name} (${count})` : count;
 }
 
 export function withSmoothing(series, weight) {
@@ -76,9 +95,14 @@ export function withSmoothing(series, weight) {
   });
 }
 
-export function curves(view, chosen, weight) {
+export function clockOf(view) {
+  return view.kind === "run" ? { steps: view.curves.steps, seconds: view.curves.columns.wall_seconds ?? [] } : view.clock;
+}
+
+export function curves(view, chosen, weight, timed = false) {
+  const over = (series) => (timed ? overTime(series, clockOf(view)) : series);
   const drawn = chosen.map((metric) => [metric, seriesOf(view, metric)]);
-  const charts = drawn.map(([metric, series]) => h("figure", {}, chart(withSmoothing(series, weight), { yName: metric, height: 210 })));
+  const charts = drawn.map(([metric, series]) => h("figure", {}, chart(over(withSmoothing(series, weight)), { yName: metric, height: 210, timed })));
   const several = view.kind !== "run" && drawn.length > 0;
   return [
     h("div", { class: "charts" }, charts),
@@ -88,11 +112,12 @@ export function curves(view, chosen, weight) {
 }
 
 export function legend(series) {
-  return h("ul", { class: "legend" }, series.map((one, i) => h("li", {}, h("span", { class: `swatch c${(one.colour ?? i) % 8}` }), one.name)));
+  return h("ul", { class: "legend" }, series.map((one, i) => h("li", {}, sample(look(one, i)), one.name)));
 }
 
 export function plan(view) {
-  return view.plan && card("Plan", planPicture(view.plan));
+  const whose = view.of_member ? `Plan of each member, with what was measured of ${view.of_member}` : "Plan";
+  return view.plan && card(whose, planPicture(view.plan));
 }
 
 export function workers(view) {
@@ -107,7 +132,7 @@ export function workers(view) {
     { name: "counted", cell: counted },
     { name: "waited for, or spent", cell: (row) => waits(row) || phases(row) },
   ];
-  return card("Workers", table(columns, rows), streams(view));
+  return card(view.of_member ? `Workers of ${view.of_member}` : "Workers", table(columns, rows), streams(view));
 }
 
 function streams(view) {
@@ -133,24 +158,35 @@ export function faults(view) {
   return view.events.length > 0 && card("Faults and events", timeline(view.events, spanOf(view)));
 }
 
-// When a run began and until when it has trained, in milliseconds, as far as that is known.
+const LOOK_MS = 10_000; // the line of a run in progress grows in steps of this: it is drawn anew with each
+
+// When a run was started, and when it ended, in milliseconds, as far as that is known. Of one in progress: until now.
 export function spanOf(view) {
   const starts = view.starts.map((start) => Date.parse(start.time)).filter(Number.isFinite);
-  const seconds = view.result.wall_seconds ?? view.now?.wall_seconds;
-  return starts.length && isNumber(seconds) ? [...starts, starts[0] + 1000 * seconds] : starts;
+  if (view.status === "running") return [...starts, LOOK_MS * Math.ceil(Date.now() / LOOK_MS)];
+  return isNumber(view.until) ? [...starts, 1000 * view.until] : starts;
 }
 
 export function evaluationResults(view) {
   const found = view.evaluations ?? [];
   if (!found.length) return null;
   const x = found.map((one) => one.env_steps);
+  const groups = [...new Set(found.flatMap((one) => Object.keys(one.group_returns ?? {})))].slice(0, MOST_GROUPS);
   const series = {
-    name: "evaluation", x, y: found.map((one) => one.mean_return),
+    name: groups.length ? "all groups" : "evaluation", x, y: found.map((one) => one.mean_return),
     low: found.map((one) => one.return_interval[0]), high: found.map((one) => one.return_interval[1]), colour: 1,
   };
   const last = found.at(-1);
+  const ofGroup = (name) => found.map((one) => (Object.hasOwn(one.group_returns ?? {}, name) ? one.group_returns[name] : null));
+  const all = [series, ...groups.map((name, i) => ({ name, x, y: ofGroup(name), colour: i + 2 }))];
   const words = `Newest: ${short(last.mean_return)} over ${last.episodes} episodes, after ${whole(last.env_steps)} steps. Band: 95% interval.`;
-  return card("Evaluations", chart([series], { yName: "mean return", height: 210 }), h("p", { class: "dim" }, words));
+  const columns = [{ name: "group", cell: (row) => row.name }, { name: "mean return, newest", numeric: true, cell: (row) => short(row.y.at(-1)) }];
+  return card(
+    "Evaluations",
+    chart(all, { yName: "mean return", height: 210 }),
+    groups.length > 0 && [legend(all), table(columns, all.slice(1), { class: "groups" })],
+    h("p", { class: "dim" }, words),
+  );
 }
 
 export function payoffMatrices(view) {
@@ -158,12 +194,16 @@ export function payoffMatrices(view) {
   return found.length > 0 && card("Policies against each other", found.map(payoffTable));
 }
 
-function payoffTable({ role, players, opponents, scores, ratings, games }) {
+function payoffTable({ role, players, opponents, scores, ratings, intervals, games }) {
+  const interval = (i) => {
+    const [low, high] = intervals?.[i] ?? [];
+    return isNumber(low) && isNumber(high) && low < high ? ` (${Math.round(low)} to ${Math.round(high)})` : "";
+  };
   const cell = (score, count) =>
     h("td", { class: isNumber(score) ? `score s${Math.round(10 * Math.min(1, Math.max(0, score)))}` : "", title: `${count} games` }, isNumber(score) ? score.toFixed(2) : "");
-  const head = h("tr", {}, h("th", {}, "score of, against"), opponents.map((name) => h("th", { scope: "col" }, name)), h("th", {}, "rating"));
+  const head = h("tr", {}, h("th", {}, "score of, against"), opponents.map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "rating, 95% interval"));
   const rows = players.map((name, i) =>
-    h("tr", {}, h("th", { scope: "row" }, name), scores[i].map((score, j) => cell(score, games[i][j])), h("td", { class: "numeric" }, short(ratings[i]))),
+    h("tr", {}, h("th", { scope: "row" }, name), scores[i].map((score, j) => cell(score, games[i][j])), h("td", { class: "numeric rating" }, short(ratings[i]), h("span", { class: "dim" }, interval(i)))),
   );
   return [role && h("h3", {}, role), h("div", { class: "scroll" }, h("table", { class: "payoffs" }, h("thead", {}, head), h("tbody", {}, rows)))];
 }
@@ -206,18 +246,35 @@ function pairs(settings) {
   return Object.entries(settings ?? {}).map(([name, value]) => `${name}=${typeof value === "number" ? short(value) : value}`).join(", ");
 }
 
-export function memberTable(view, link) {
+// `pick`: {names, compare}: the directories that are selected, and what compares them; a report has neither.
+export function memberTable(view, link, pick) {
   const found = view.members ?? [];
   if (!found.length) return null;
+  const compare = pick && h("button", { type: "button", class: "button", "data-key": "compare members", onclick: () => pick.compare() });
+  const update = () => {
+    compare.textContent = pick.names.size ? `Compare ${pick.names.size}` : "Compare selected members";
+    compare.disabled = !pick.names.size;
+  };
+  const box = (row) => {
+    const element = h("input", { type: "checkbox", checked: pick.names.has(row.directory), "aria-label": `select ${row.directory}` });
+    element.addEventListener("change", () => {
+      element.checked ? pick.names.add(row.directory) : pick.names.delete(row.directory);
+      update();
+    });
+    return element;
+  };
+  if (pick) update();
   const columns = [
+    ...(pick ? [{ name: "", cell: box }] : []),
     { name: "member", cell: (row) => (link ? h("a", { href: link(row.directory) }, row.directory) : row.directory) },
     { name: "seed", numeric: true, cell: (row) => row.seed },
-    { name: "status", cell: (row) => row.status ?? "" },
+    { name: "status", cell: (row) => [row.status === "gone" ? "ended without a result" : (row.status ?? ""), row.reason && h("span", { class: "dim" }, ` ${row.reason}`)] },
     { name: "steps", numeric: true, cell: (row) => whole(row.env_steps) },
     { name: "return", numeric: true, cell: (row) => short(row.return) },
-    { name: "settings", cell: (row) => pairs(row.settings) },
+    ...(found.some((row) => Object.keys(row.settings).length) ? [{ name: "settings", cell: (row) => pairs(row.settings) }] : []),
   ];
-  return card("Members", table(columns, found), view.notes.map((words) => h("p", { class: "dim" }, words)));
+  const winner = view.winner && link && h("p", {}, h("a", { href: link("winner") }, "the best settings, trained again on unseen seeds"));
+  return card("Members", winner, compare && h("div", { class: "bar" }, compare), table(columns, found, { class: "members" }), view.notes.map((words) => h("p", { class: "dim" }, words)));
 }
 
 export function settingsOf(view) {
@@ -231,7 +288,7 @@ export function settingsOf(view) {
 export function reproduce(view) {
   const start = view.starts[0] ?? {};
   const versions = Object.entries(start.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
-  const lines = [view.command, view.again && view.again !== view.command ? `${view.again}   # every setting as recorded` : ""].filter(Boolean);
+  const lines = [view.command, view.again && view.again !== view.command ? `# every setting as recorded:\n${view.again}` : ""].filter(Boolean);
   const machine = start.machine ?? {};
   return card(
     "Train it again",

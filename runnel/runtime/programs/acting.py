@@ -99,7 +99,7 @@ class LocalPolicies:
 
 
 class Given:
-    """What acting gives for so many columns of each group: all actions, then all extras.
+    """What acting returns for a number of columns of each group: all actions, then all extras.
 
     It comes as one row of bytes, because every array that leaves a program costs microseconds.
     """

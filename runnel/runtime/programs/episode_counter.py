@@ -53,7 +53,7 @@ class EpisodeCounter:
         self.discounted[group] = (before + weighted.sum(0)).astype(self.real)
 
     def forget(self, cut: np.ndarray) -> None:
-        """Episodes [E] that were cut begin anew."""
+        """Episodes [E] that were cut begin again at 0."""
         self.length[cut] = 0
         for group, agents in self.agents.items():
             self.reward[group][cut] = 0

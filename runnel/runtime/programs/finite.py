@@ -23,9 +23,6 @@ from runnel.graph.nodes import Graph, Node
 from runnel.ops.together import branch
 from runnel.types import Array, PyTree, Trajectory
 
-CALLED = {"rollout": "trajectory", "replay": "batch", "gradient": "gradients"}
-"""What people call the output of a node of a kind."""
-
 
 @partial(jax.tree_util.register_dataclass, data_fields=["counts"], meta_fields=["names"])
 @dataclass(frozen=True)
@@ -75,8 +72,7 @@ def inputs(graph: Graph, node: Node, values: Sequence[PyTree]) -> list[Quantity]
     """
     found = []
     for ref, value in zip(node.inputs, values, strict=True):
-        source = graph.nodes[ref.node]
-        name = ".".join([CALLED.get(source.kind, source.name), *map(str, ref.path)])
+        name = ".".join([graph.nodes[ref.node].called, *map(str, ref.path)])
         if isinstance(value, Trajectory):
             value = value._replace(last_observation=())
         if ref.path[-1:] != ("last_observation",):

@@ -21,6 +21,7 @@ import numpy as np
 
 from runnel.algorithm import act_one
 from runnel.environment import JaxEnvironment
+from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph, Node
 from runnel.ops import env_metrics, random
 from runnel.ops import episodes as ops_episodes
@@ -67,8 +68,8 @@ class Loop:
         agents = self.graph.spec.groups[group].agents
         return (self._numbers()[:, None] * agents + jnp.arange(agents, dtype=jnp.int32)).reshape(-1)
 
-    def node(self, kind: str, group: str) -> Node:
-        return next(node for node in self.graph.nodes.values() if node.kind == kind and node.group == group)
+    def node(self, kind: NodeKind, group: str) -> Node:
+        return self.graph.only(kind, group)
 
     # The first carry
 
@@ -104,7 +105,8 @@ class Loop:
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (columns, *jnp.shape(x))), one)
 
     def empty_replays(self) -> dict[str, ReplayState]:
-        return {node.name: self.empty_replay(node) for node in self.graph.of_kind("replay")}
+        replays = [node for node in self.graph.nodes.values() if node.traits.draws_batches]
+        return {node.name: self.empty_replay(node) for node in replays}
 
     def empty_replay(self, node: Node) -> ReplayState:
         settings = node.sampling

@@ -1,4 +1,4 @@
-"""Replays on several devices: each holds a part of what is kept. What says where things lie is on all of them.
+"""Replays on several devices: each holds a part of the items. Counters and positions are on all of them.
 
 The same places are drawn whatever the number of devices; each device sends what it has of a batch to the others.
 """

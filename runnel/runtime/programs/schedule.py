@@ -56,7 +56,7 @@ def schedule(graph: Graph, stage: Stage) -> Schedule:
     held = {node.name for node in stage.nodes}
     whole = [c for c in stage.components if c.names <= held]
     cut = [c for c in stage.components if c.names & held and c not in whole]
-    each = [node for node in stage.nodes if not node.loops or node.kind == "replay"]
+    each = [node for node in stage.nodes if not node.replays or node.traits.draws_batches]
     segments = _segments(graph, each, held)
     if whole:
         last = segments.pop() if segments else Segment((), ())
@@ -84,7 +84,7 @@ def _segments(graph: Graph, nodes: Sequence[Node], held: Collection[str]) -> lis
     for node in nodes:
         missing = dict.fromkeys(
             ref.node for ref in node.inputs
-            if ref.node not in held and ref.node not in known and graph.nodes[ref.node].kind != "rollout"
+            if ref.node not in held and ref.node not in known and graph.nodes[ref.node].traits.trains
         )  # fmt: skip
         if missing and here:
             segments.append(Segment(tuple(receives), tuple(here)))

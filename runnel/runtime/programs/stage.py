@@ -44,15 +44,15 @@ def components(graph: Graph) -> list[Component]:
     """Replays that feed common nodes belong together."""
     groups: list[set[str]] = []
     for node in graph.after_rollout():
-        if node.loops:
-            touched = [group for group in groups if group & node.loops]
-            merged = set(node.loops).union(*touched)
+        if node.replays:
+            touched = [group for group in groups if group & node.replays]
+            merged = set(node.replays).union(*touched)
             groups = [group for group in groups if group not in touched] + [merged]
     found = []
     for group in groups:
-        members = [node for node in graph.after_rollout() if node.loops and node.loops <= group]
-        replays = tuple(node for node in members if node.kind == "replay")
-        found.append(Component(replays, tuple(node for node in members if node.kind != "replay")))
+        members = [node for node in graph.after_rollout() if node.replays and node.replays <= group]
+        replays = tuple(node for node in members if node.traits.draws_batches)
+        found.append(Component(replays, tuple(node for node in members if not node.traits.draws_batches)))
     return found
 
 
@@ -74,7 +74,7 @@ class Stage:
         values: Values = {rollouts[group]: trajectory for group, trajectory in trajectories.items()}
         carry, metrics = self.count(carry, finished)
         carry, values, metrics = self.run(
-            carry, [n for n in self.nodes if not n.loops or n.kind == "replay"], values, metrics
+            carry, [n for n in self.nodes if not n.replays or n.traits.draws_batches], values, metrics
         )
         for component in self.components:
             carry, metrics = self.replayed(carry, component, values, metrics)
@@ -91,7 +91,7 @@ class Stage:
         """Runs nodes once, in order; a replay takes in what is inserted."""
         values = dict(values)
         for node in nodes:
-            if node.kind == "replay":
+            if node.traits.draws_batches:
                 carry = self._insert(carry, node, node.inputs[0].take(values[node.inputs[0].node]))
             else:
                 carry, values[node.name], learnt = self._run(carry, node, values)

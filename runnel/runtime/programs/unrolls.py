@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from runnel.ops.episodes import Finished
 from runnel.planning.channels import group_types
-from runnel.planning.schemas import as_observation, parts, unroll_fields
+from runnel.planning.schemas import GroupTypes, as_observation, from_parts, parts, unroll_fields
 from runnel.runtime.programs import row_packing
 from runnel.runtime.programs.loop import Loop
 from runnel.types import PER_COLUMN, Array, Trajectory
@@ -73,16 +73,26 @@ def assemble_all(
     return trajectories, Finished(returns, lengths)
 
 
-def pack(trajectory: Trajectory, memory: Any, returns: Array, lengths: Array, agents: int) -> list[Any]:
+def pack(types: GroupTypes, trajectory: Trajectory, memory: Any, returns: Array, lengths: Array) -> list[Any]:
     """A compiled unroll of a worker as the arrays of a message; `memory` is that before the first step."""
+    steps, envs = lengths.shape
 
     def per_environment(flags: Array) -> Array:
-        return flags[:, ::agents]
+        return flags[:, :: types.agents.agents]
 
-    leaves = jax.tree.leaves
-    return [
-        *leaves(trajectory.observation), trajectory.action, *leaves(trajectory.extras), trajectory.reward,
-        per_environment(trajectory.terminated), per_environment(trajectory.truncated),
-        *leaves(trajectory.last_observation), per_environment(trajectory.first), *leaves(memory),
-        trajectory.discounted_sum, returns, lengths,
-    ]  # fmt: skip
+    values = {
+        "observation": trajectory.observation,
+        "action": trajectory.action,
+        "extras": trajectory.extras,
+        "reward": trajectory.reward,
+        "terminated": per_environment(trajectory.terminated),
+        "truncated": per_environment(trajectory.truncated),
+        "last_observation": trajectory.last_observation,
+        "first": per_environment(trajectory.first),
+        "memory": memory,
+        "discounted_sum": trajectory.discounted_sum,
+        "episode_return": returns,
+        "episode_length": lengths,
+    }
+    fields = unroll_fields(types, steps, envs)
+    return from_parts(fields, {name: jax.tree.leaves(value) for name, value in values.items()})

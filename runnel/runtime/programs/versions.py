@@ -1,4 +1,4 @@
-"""Which parameters made what is learnt from, and how old they are when it is learnt from. NumPy only.
+"""Parameter versions behind each sample, and their staleness at learning time. NumPy only.
 
 A version counts the updates of a group's state. An iteration counts passes of the training loop, each of which makes no
 update, one or several. Unrolls carry the version that they were begun with, and values made of unrolls carry the

@@ -1,1 +1,1 @@
-"""How a worker's state is saved, and how another worker takes over."""
+"""Saves a worker's state, and restores it in a replacement."""

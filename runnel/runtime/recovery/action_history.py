@@ -1,4 +1,4 @@
-"""The actions of the episodes in progress, kept outside the environments that take them.
+"""The actions of the episodes in progress, kept outside of the environments.
 
 Episodes are replayable: an episode's number and its actions are enough to rebuild its state.
 """
@@ -16,7 +16,7 @@ LIMIT_BYTES: Final = 256 * 2**20
 """Bounds the history of episodes that never end: beyond this the oldest actions are dropped."""
 
 RowSpec = tuple[tuple[int, ...], np.dtype]
-"""Shape and dtype of what a group does in one step: [E, (agents,) ...]."""
+"""The shape and dtype of a group's actions in one step: [E, (agents,) ...]."""
 
 
 class ActionBuffer(NamedTuple):
@@ -32,7 +32,7 @@ class ActionBuffers(Protocol):
     def buffer(self, number: int) -> ActionBuffer | None: ...
 
     def moved_to(self, number: int) -> None:
-        """The history is in this buffer from now on."""
+        """Records that the history is in this buffer from now on."""
         ...
 
 
@@ -62,7 +62,7 @@ class ActionHistory:
     """Actions as far back as the oldest episode in progress. Steps are counted from the run's start."""
 
     def __init__(self, envs: int, buffers: ActionBuffers, number: int = 0):
-        """`number`: the buffer to begin with. A replacement finds in it what the worker before it kept."""
+        """`number`: the buffer to begin with. A replacement finds the previous worker's history in it."""
         self.end = 0  # steps taken so far
         self.began = np.zeros(envs, np.int64)  # [E] the step at which each episode in progress began
         self._kept_from = 0  # the first step whose actions are here
@@ -72,7 +72,7 @@ class ActionHistory:
         self._buffer = buffer
 
     def add(self, actions: dict[str, np.ndarray], done: np.ndarray) -> None:
-        """An unroll: actions by group [T, E, ...], ends [T, E]."""
+        """Appends an unroll: actions by group [T, E, ...], ends [T, E]."""
         steps = done.shape[0]
         # Keeps what was needed before this unroll too: a replacement that repeats the unroll needs it.
         self._reserve(self.end + steps - int(self.began.min()))
@@ -84,10 +84,8 @@ class ActionHistory:
         self._kept_from = max(self._kept_from, self.end - self._buffer.steps)
 
     def episodes(self, numbers: Sequence[int]) -> tuple[list[Episode], np.ndarray]:
-        """Every environment's episode in progress, and which of them [E] could not be kept whole.
-
-        In place of those, the next episode begins.
-        """
+        """Every environment's episode in progress, and which of them [E] are incomplete. The next episode replaces
+        those."""
         cut = self.began < self._kept_from
         oldest = int(np.where(cut, self.end, self.began).min(initial=self.end))
         kept = self._read(oldest)
@@ -99,7 +97,7 @@ class ActionHistory:
         return found, cut
 
     def restore(self, episodes: Sequence[Episode], end: int) -> None:
-        """Goes on after step `end` with these episodes in progress."""
+        """Continues after step `end` with these episodes in progress."""
         lengths = np.array([_length(episode) for episode in episodes], np.int64)
         longest = int(lengths.max(initial=0))
         self.end, self.began, self._kept_from = end, end - lengths, end - longest
@@ -115,7 +113,7 @@ class ActionHistory:
             self._kept_from = max(self._kept_from, end - self._buffer.steps)
 
     def resume_at(self, end: int, began: np.ndarray, kept_from: int) -> None:
-        """Goes on after step `end` with what the buffer holds."""
+        """Continues after step `end` with the content of the buffer."""
         self.end, self.began, self._kept_from = end, began.copy(), kept_from
 
     @property
@@ -123,7 +121,7 @@ class ActionHistory:
         return self._kept_from
 
     def _reserve(self, steps: int) -> None:
-        """Moves to a larger buffer if this one is too small for so many steps."""
+        """Moves to a larger buffer if this one is too small for `steps` steps."""
         number, buffer = self._number, self._buffer
         while buffer.steps < steps:
             larger = self._buffers.buffer(number + 1)
@@ -171,7 +169,7 @@ def pack(episodes: Sequence[Episode]) -> dict[str, np.ndarray]:
 
 
 def unpack(packed: dict[str, np.ndarray]) -> list[Episode]:
-    """What `pack` packed."""
+    """The inverse of `pack`."""
     ends = np.cumsum(packed["lengths"])
     groups = {name.removeprefix("actions/"): value for name, value in packed.items() if name.startswith("actions/")}
     episodes = []

@@ -1,6 +1,6 @@
 """Saves and loads one block of host environments: in a checkpoint, and in its journal. NumPy only.
 
-What needs JAX is in `worker_checkpoint.py`: workers of host environments never import it.
+Code that needs JAX is in `worker_checkpoint.py`: workers of host environments never import it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load_counter(number: int, counter: EpisodeCounter, saved: Arrays) -> None:
 
 
 def save_host(number: int, block: BlockState) -> Arrays:
-    """Counters, and the episodes in progress as the actions that lead to them."""
+    """The counters of a block, and the actions of its episodes in progress."""
     episodes, cut = block.history.episodes(block.vector.episode_numbers().tolist())
     return save_counter(number, block.counter) | _host_arrays(number, episodes, cut)
 
@@ -49,7 +49,7 @@ def _host_arrays(number: int, episodes: Sequence[Episode], cut: np.ndarray) -> A
 
 
 def load_host(number: int, block: BlockState, saved: Arrays) -> None:
-    """Goes on from where it was saved; from the beginning if nothing was."""
+    """Continues from the saved state; from the beginning if nothing was saved."""
     if not saved:
         block.reset()
         return
@@ -64,7 +64,7 @@ def load_host(number: int, block: BlockState, saved: Arrays) -> None:
 
 
 class BlockStart(NamedTuple):
-    """What a worker starts from."""
+    """The initial state of a worker."""
 
     saved: Arrays = {}  # noqa: RUF012  (never changed) its part of a checkpoint, or nothing
     rejoins: bool = False  # it replaces a worker that died, and finds its state in that worker's journal
@@ -76,11 +76,11 @@ def report_cut_episodes(blocks: Iterable[BlockState], report: ReportEvent) -> No
     """Reports episodes that could not be replayed."""
     cut = sum(block.cut for block in blocks)
     if cut:
-        report("cut", reason=f"{cut} episodes could not be replayed", action="the next ones were begun", episodes=cut)
+        report("cut", reason=f"{cut} episodes could not be replayed", action="new episodes began", episodes=cut)
 
 
 def entry(block: BlockState) -> Arrays:
-    """A journal's entry: what a checkpoint has of a block, except the actions, which the journal keeps elsewhere."""
+    """A journal's entry: a block's part of a checkpoint, without the actions, which the journal stores separately."""
     kept: Arrays = {
         names.UNROLLS: np.asarray(block.unrolls),
         "first": block.first[-1],
@@ -96,7 +96,7 @@ def entry(block: BlockState) -> Arrays:
 
 
 def open_journal(block: BlockState, memory: BlockMemory, kept: Callable[[], Arrays], new: bool) -> Journal:
-    """Opens a block's journal, which is kept from now on. If the block is `new`, old content is dropped."""
+    """Opens a block's journal, which is updated from now on. If the block is `new`, old content is dropped."""
     state = {name: (array.shape, array.dtype) for name, array in kept().items()}
     acted = {group: (lane.actions.shape, lane.actions.dtype) for group, lane in block.served.items()}
     journal = Journal(memory, state, acted, block.rows())
@@ -109,8 +109,8 @@ def open_journal(block: BlockState, memory: BlockMemory, kept: Callable[[], Arra
 def rejoin(block: BlockState, number: int, suspect: bool, load: Callable[[Arrays], None]) -> None:
     """Replaces a worker that died: rebuilds its block from its journal. `load` restores a block from arrays.
 
-    If that worker crashed or hung (`suspect`), the journal names every environment before it is stepped, until an
-    unroll is complete. The environment that it names when a worker dies has killed it: its episode is cut.
+    If that worker crashed or hung (`suspect`), the journal records every environment before it is stepped, until an
+    unroll is complete. If a worker dies then, the recorded environment caused it: its episode is truncated.
     """
     journal, vector = block.journal, block.vector
     assert journal is not None

@@ -4,10 +4,10 @@ A worker's part of a checkpoint is a flat dict from these names to arrays. Names
 
 | name | array |
 |---|---|
-| `iteration`, `seed`, `env_steps` | how far training has come, and its random numbers |
+| `iteration`, `seed`, `env_steps` | the progress of training, and its random numbers |
 | `updates.GROUP`, `states.GROUP.LEAF` | a learner's count of updates and its state |
 | `initial.GROUP.LEAF` | the state that a learner begins with, instead of a fresh one |
-| `replays.NODE.LEAF`, `inserted.NODE`, `credit.NODE` | a replay buffer, and what its schedule counts |
+| `replays.NODE.LEAF`, `inserted.NODE`, `credit.NODE` | a replay buffer, and the counts of its schedule |
 | `part.START.NAME` | a part of an array, where learners in several processes hold parts of a replay |
 | `window.returns.GROUP`, `window.FIELD` | the newest episodes |
 | `block.NUMBER.FIELD` | one block of environments; the functions below name its fields |
@@ -23,7 +23,7 @@ ITERATION: Final = "iteration"
 SEED: Final = "seed"
 ENV_STEPS: Final = "env_steps"
 UNROLLS: Final = "unrolls"
-"""In journals only: how many unrolls the block has completed."""
+"""The number of unrolls that the block has completed; in journals only."""
 
 
 def leaf(tree: str, number: int) -> str:
@@ -69,7 +69,7 @@ def part(name: str, start: int) -> str:
 
 
 def part_of(name: str) -> tuple[str, int] | None:
-    """Of which array this is a part, and where it begins; None if it is no part."""
+    """The array that this is a part of, and the part's first index; None if it is no part."""
     if not name.startswith(_PART):
         return None
     _, start, whole = name.split(".", 2)
@@ -152,13 +152,13 @@ def journal_field(field: str) -> str:
 
 
 def in_block(name: str, number: int) -> str:
-    """A journal's name as that of block `number` in a checkpoint; names that are no block's stay."""
+    """Converts a journal's name to that of block `number` in a checkpoint; other names stay."""
     field = name.removeprefix(journal_field(""))
     return name if field == name else block(number, field)
 
 
 def block_number(name: str) -> int | None:
-    """Which block an array belongs to, if any."""
+    """The number of the block that an array belongs to; None for others."""
     return int(name.split(".", 2)[1]) if name.startswith(_BLOCK) else None
 
 
@@ -171,7 +171,7 @@ def host_name(name: str) -> str | None:
 
 
 def replay_node(name: str) -> str | None:
-    """Whose buffer an array is part of, if any."""
+    """The replay node whose buffer an array is part of; None for others."""
     kind, _, rest = name.partition(".")
     return rest.rpartition(".")[0] if kind == "replays" else None
 

@@ -25,10 +25,11 @@ Arrays = dict[str, np.ndarray]
 Shapes = Mapping[str, RowSpec]
 
 HISTORY_BYTES = 64 * 2**20
-"""How much of the episodes in progress a block's journal holds. A longer episode is cut when it must be replayed."""
+"""The bytes of the episodes in progress that a block's journal holds. A longer episode is truncated when it must be
+replayed."""
 
 SMALLEST_BYTES = 16 * 2**10
-"""Size of the first buffer for them."""
+"""The size of the first buffer for them."""
 
 _WORDS = 64
 # Which entry is the newest, 1 or 2, and 0 before the first; the buffer that holds the history; 1 + the environment that
@@ -93,7 +94,7 @@ class Journal:
             self._words[word] = 0
 
     def write(self, state: Mapping[str, np.ndarray]) -> None:
-        """An entry; the one before it is kept."""
+        """Writes an entry; the one before it is kept."""
         number = 2 if self._words[_NEWEST] == 1 else 1
         for name, to in self._entries[number - 1].items():
             to[...] = state[name]
@@ -101,9 +102,9 @@ class Journal:
         self._words[_NEWEST] = number
 
     def resume_entry(self, handed_over: Callable[[int], bool]) -> Arrays:
-        """The entry to go on from: the newest, unless the unroll that led to it was not handed over to every receiver.
+        """The entry to resume from: the newest, unless a receiver lacks the unroll before it.
 
-        That unroll is then repeated, from the entry before it. What comes after the entry is dropped.
+        Such an unroll is repeated, from the entry before it. Everything after the returned entry is dropped.
         """
         newest = self._words[_NEWEST]
         if not newest:
@@ -118,18 +119,18 @@ class Journal:
     # The unroll in progress
 
     def note(self, group: str, step: int) -> None:
-        """The actions of `step` are in `acted`."""
+        """Records that the actions of `step` are in `acted`."""
         order()
         self._words[self._groups[group]] = step + 1
 
     def known(self, group: str) -> int:
-        """How many steps' actions have arrived."""
+        """The number of steps whose actions have arrived."""
         return self._words[self._groups[group]]
 
     # Which environment is being stepped
 
     def watch(self, row: int, episode: int = -1) -> None:
-        """Environment `row` of the block is about to be stepped, in this episode; -1: none is."""
+        """Records that environment `row` of the block is about to be stepped, in this episode; -1: none is."""
         self._words[_WATCHED_EPISODE] = episode
         order()
         self._words[_WATCHED] = row + 1
@@ -140,7 +141,7 @@ class Journal:
         return (row, self._words[_WATCHED_EPISODE]) if row >= 0 else None
 
     def condemn(self, row: int, episode: int, replaying: bool) -> None:
-        """Marks an episode that brought its worker down: it must not be replayed. Of very many, the first are kept."""
+        """Marks an episode that crashed its worker: it must not be replayed. Only the first of very many are kept."""
         count = self._words[_CONDEMNED]
         if count < _MOST_CONDEMNED:
             for word, value in enumerate((row, episode, int(replaying)), _CONDEMNED_AT + 3 * count):
@@ -149,12 +150,12 @@ class Journal:
             self._words[_CONDEMNED] = count + 1
 
     def condemned(self) -> list[tuple[int, int, bool]]:
-        """Row, episode, and whether it was its replay that brought the worker down."""
+        """Row, episode, and whether the worker crashed while it replayed the episode."""
         at = [_CONDEMNED_AT + 3 * k for k in range(self._words[_CONDEMNED])]
         return [(self._words[word], self._words[word + 1], bool(self._words[word + 2])) for word in at]
 
     def trust(self) -> None:
-        """An unroll is complete: no environment is watched or condemned any more."""
+        """Records that an unroll is complete: no environment is watched or condemned any longer."""
         self._words[_CONDEMNED] = 0
         self.watch(-1)
 

@@ -1,4 +1,4 @@
-"""Rolling back to a checkpoint after a value that was not finite: how often, and with which random numbers."""
+"""Limits rollbacks to a checkpoint after values that were not finite, and changes the random numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from runnel.runtime.programs.carry import Carry
 
 MAX_ROLLBACKS = 3
-"""How often a run rolls back without getting further before it ends."""
+"""The number of rollbacks without progress after which a run ends."""
 
 
 @dataclass
 class NanRollback:
-    """Counts the rollbacks of a run since it last got further."""
+    """Counts the rollbacks of a run since its last progress."""
 
     count: int = 0
     furthest: int = -1  # the latest iteration it rolled back from
@@ -30,6 +30,6 @@ class NanRollback:
 
 
 def with_other_seed(carry: Carry, attempt: int) -> Carry:
-    """A carry that goes on with other random numbers; with `attempt` 0 the same."""
+    """A carry that continues with other random numbers; the same ones if `attempt` is 0."""
     seed: Any = np.asarray(carry.seed)
     return carry._replace(seed=((seed.astype(np.uint64) + attempt * 0x9E3779B9) % 2**32).astype(seed.dtype))

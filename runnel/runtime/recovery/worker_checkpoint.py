@@ -1,6 +1,6 @@
-"""A worker's part of a checkpoint, as arrays named by `checkpoint_names.py`; and how parts are joined and split.
+"""A worker's part of a checkpoint, as arrays named by `checkpoint_names.py`; joins and splits parts.
 
-Joined, the parts are what a program of one process saves: a checkpoint is the same under every distribution.
+Joined, the parts equal the checkpoint of a program in one process: a checkpoint is the same under every distribution.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def tree_of(prefix: str, like: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTr
 # Learning
 
 
-def save_learning(carry: Carry, foreign: Iterable[str]) -> Arrays:
-    """A learner's part; other workers learn the groups in `foreign`."""
+def save_learning(carry: Carry, remote: Iterable[str]) -> Arrays:
+    """A learner's part; other workers learn the groups in `remote`."""
     saved: Arrays = {names.ITERATION: np.asarray(carry.iteration), names.SEED: np.asarray(jax.device_get(carry.seed))}
     for group, state in carry.states.items():
-        if group not in foreign and hasattr(state, "params"):
+        if group not in remote and hasattr(state, "params"):
             saved |= leaf_arrays(names.state(group), state)
             saved[names.updates(group)] = np.asarray(carry.updates[group])
     for node, buffer in carry.replays.items():
@@ -59,7 +59,7 @@ def save_learning(carry: Carry, foreign: Iterable[str]) -> Arrays:
 
 
 def _save_replay(node: str, buffer: ReplayState) -> Arrays:
-    """Leaves that are the same for every learner, and of the others the parts that this process has."""
+    """The leaves that all learners share, and this process's parts of the others."""
     saved: Arrays = {}
     for i, leaf in enumerate(jax.tree.leaves(buffer)):
         name = names.leaf(names.replay(node), i)
@@ -71,7 +71,7 @@ def _save_replay(node: str, buffer: ReplayState) -> Arrays:
 
 
 def load_replays(like: Mapping[str, ReplayState], saved: Arrays) -> dict[str, ReplayState]:
-    """Replays as they were saved, on the host, or `like` where they were not."""
+    """The saved replays, on the host, or `like` for those that were not saved."""
     return {node: tree_of(names.replay(node), replay, saved) for node, replay in like.items()}
 
 
@@ -82,7 +82,7 @@ def _window(window: Window) -> Arrays:
 
 
 def load_learning(carry: Carry, saved: Arrays) -> Carry:
-    """What was saved of a learner's part; its replays are loaded apart (`load_replays`)."""
+    """Restores a learner's part of the carry; its replays are loaded separately (`load_replays`)."""
     if not saved:
         return carry
     window = carry.window
@@ -145,7 +145,7 @@ def _stepped_state(block: BlockState, state: Any) -> Arrays:
 
 
 def load_block(block: BlockState, place: EnvBlock, saved: Arrays) -> None:
-    """Goes on from where it was saved; from the beginning if nothing was."""
+    """Continues from the saved state; from the beginning if nothing was saved."""
     if not saved:
         block.reset()
         return
@@ -225,7 +225,8 @@ def load_server(server: InferenceServer | AsyncInferenceServer, saved: Arrays) -
 
 
 def join(arrays: Arrays, like: Carry, topology: Topology, host: bool) -> dict[str, PyTree]:
-    """Joins the parts of all workers into what a program of one process saves. `like`: the types of the whole carry."""
+    """Joins the parts of all workers into the checkpoint of a program in one process. `like`: the types of the whole
+    carry."""
     assert isinstance(like.actors, ActorStates)
     assert isinstance(like.running, Running)
     arrays = _with_whole_replays(arrays, like.replays)
@@ -293,7 +294,7 @@ def _with_whole_replays(arrays: Arrays, replays: Mapping[str, ReplayState]) -> A
 
 
 def split(saved: dict[str, PyTree], topology: Topology, agents: dict[str, int]) -> Arrays:
-    """The inverse of `join`: all arrays that the workers of this topology start from. `agents`: by group."""
+    """The inverse of `join`: the initial arrays of all workers of this topology. `agents`: by group."""
     carry: Carry = jax.device_get(saved["carry"])
     arrays = save_learning(carry, ())
     for node, buffer in carry.replays.items():

@@ -1,8 +1,8 @@
-"""Members that train in one XLA program: the same iteration of each, with seeds and settings of their own.
+"""Trains members in one XLA program: the same iteration of each, with separate seeds and settings.
 
-Everything that a member has is stacked along a first axis. What all members have in common (how many iterations and
-updates were made, how full replays are) is not: loops that depend on it stay loops, where a value of each member's own
-would turn them into selections over all that they carry.
+The state of each member is stacked along a first axis. Counters that are equal for all members (iterations, updates,
+the fill of replays) are not stacked: loops that depend on them stay loops, whereas a bound per member would turn them
+into selects over the whole carry.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MEMBERS = "members"
 """The axis that members are spread over, where there are several devices."""
 
 CHUNK = 8
-"""How many steps are compiled side by side on a GPU, at most."""
+"""The largest number of steps that are unrolled in one compiled iteration on a GPU."""
 
 
 class Called(NamedTuple):
-    """What one call did."""
+    """The results of one call."""
 
     iterations: int
     totals: Any  # by member: [M, ...]
@@ -40,12 +40,12 @@ class Called(NamedTuple):
 
 
 class CohortProgram:
-    """The compiled program of any number of members; it is compiled once for each number that is used."""
+    """The compiled program of members; it is compiled once for each number of members."""
 
     def __init__(
         self, make_loop: Callable[[Mapping[str, Array]], Loop], devices: Sequence[Any], settings: Sequence[str] = ()
     ):
-        """`make_loop` gives the loop for values of these settings, which are traced."""
+        """`make_loop` returns the loop for values of these settings, which are traced."""
         self._make_loop, self.devices, self._settings = make_loop, list(devices), tuple(settings)
         self._one = {name: setting_type() for name in settings}
         self._member = jax.eval_shape(self._first, jax.ShapeDtypeStruct((), jnp.uint32), self._one)
@@ -55,22 +55,22 @@ class CohortProgram:
         self.compiled: dict[int, Any] = {}  # by number of members
 
     def prepare(self, members: int) -> None:
-        """Compiles for so many members."""
+        """Compiles for calls of `members` members."""
         self._program(members)
 
     @functools.cached_property
     def one_each(self) -> bool:
-        """Whether each member has calls of its own, one after another: on a CPU, convolutions with stacked kernels are
-        far slower than that."""
+        """Whether each member has separate calls, one after another: on a CPU, convolutions with stacked kernels are
+        far slower."""
         kernels = any(leaf.ndim > 2 for leaf in jax.tree.leaves(self._member.states))
         if self.devices[0].platform != "cpu" or not kernels:
             return False
         return has_convolution(jax.make_jaxpr(self.once)(self._member, self._one))
 
     def call_size(self, members: int, parallel_calls: int = 1) -> int:
-        """Of how many members calls are for so many, `parallel_calls` of which may run side by side.
+        """The number of members in each call, if `members` are trained by `parallel_calls` calls side by side.
 
-        Over several devices that may be more, so that each has as many: the rows of the others are nobody's.
+        Over several devices it is rounded up so that each device has as many; the extra rows belong to no member.
         """
         if self.one_each:
             return 1
@@ -79,7 +79,7 @@ class CohortProgram:
         return each * -(-size // each)
 
     def bytes(self, members: int, parallel_calls: int = 1) -> int:
-        """What so many members need of a device's memory, by the compiler of their calls; 0 where it does not say."""
+        """The device memory that `members` members need, by the compiler's estimate; 0 if it makes none."""
         size = self.call_size(members, parallel_calls)
         found, calls = self._program(size).memory_analysis(), -(-members // size)
         if found is None:
@@ -94,7 +94,7 @@ class CohortProgram:
         return self.place(self._init(jnp.asarray(np.asarray(seeds, np.uint32)), as_settings(settings)))
 
     def types(self, members: int) -> Carry:
-        """The types of the carries of so many members, stacked."""
+        """The types of the carries of `members` members, stacked."""
         seeds = jax.ShapeDtypeStruct((members,), jnp.uint32)
         values = {name: setting_type(members) for name in self._settings}
         return jax.eval_shape(jax.vmap(self._first, out_axes=self.axes), seeds, values)
@@ -103,10 +103,10 @@ class CohortProgram:
         self, carry: Carry, settings: Mapping[str, np.ndarray], iterations: int, targets: np.ndarray,
         skips: np.ndarray | None = None,
     ) -> tuple[Carry, Called]:  # fmt: skip
-        """At most so many iterations; fewer where a member reaches its target or an update of its is refused.
+        """Runs at most `iterations` iterations; fewer if a member reaches its target or one of its updates is refused.
 
-        `targets`: [M] returns; NaN for members whose results nobody waits for any more. `skips`: [M] members that go
-        on where an update is refused.
+        `targets`: [M] returns; NaN for members that have ended. `skips`: [M] members that continue after a refused
+        update.
         """
         skips = np.zeros(len(targets), np.bool_) if skips is None else skips
         carry, total, done, reached = self._program(len(targets))(
@@ -121,7 +121,7 @@ class CohortProgram:
         return self.each(lambda x: jax.device_put(x, own), carry, lambda x: jax.device_put(x, whole))
 
     def _shardings(self, members: int) -> tuple[NamedSharding, NamedSharding]:
-        """Of what each member has, over as many devices as divide their number, and of what they share."""
+        """The shardings of members' own values, over as many devices as divide their number, and of shared values."""
         count = max(k for k in range(1, len(self.devices) + 1) if members % k == 0)
         mesh = Mesh(self.devices[:count], (MEMBERS,))
         return NamedSharding(mesh, PartitionSpec(MEMBERS)), NamedSharding(mesh, PartitionSpec())
@@ -142,7 +142,7 @@ class CohortProgram:
         return self.compiled[members]
 
     def each(self, own: Callable[..., Any], carry: Carry, common: Callable[..., Any] = lambda x, *_: x, *others: Carry):
-        """Maps over the leaves of stacked carries: `own` where members have values of their own, `common` elsewhere."""
+        """Maps over the leaves of stacked carries: `own` for values per member, `common` for shared ones."""
 
         def one(axis: int | None, *leaves: Any) -> Any:
             if leaves[0] is None:  # nothing, and no leaf
@@ -161,7 +161,7 @@ class CohortProgram:
         return Stage(loop.graph).iterate(carry, trajectories, finished)
 
     def _alone(self, carry: Carry, settings: Mapping[str, Array]) -> tuple[Carry, IterationMetrics]:
-        """The same for the one row of a stack, by the operations of a single run."""
+        """One iteration of a stack with one row, by the operations of a single run."""
         first, metrics = self.once(self.each(lambda x: x[0], carry), {n: value[0] for n, value in settings.items()})
         return self.each(lambda x: x[None], first), jax.tree.map(lambda x: x[None], metrics)
 
@@ -194,7 +194,7 @@ class CohortProgram:
 
 
 def parts(members: int, most: int) -> int:
-    """Into how many equal parts members are divided: one program is compiled for all of them."""
+    """The number of equal parts into which members are divided: one program is compiled for all of them."""
     return max(k for k in range(1, max(1, most) + 1) if members % k == 0)
 
 

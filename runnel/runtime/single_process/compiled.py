@@ -22,12 +22,12 @@ from runnel.runtime.usage import UsageReport, single_process_usage
 from runnel.types import PER_COLUMN, Array, PyTree
 
 CALL_S = 0.25
-"""How long a call should take: long enough to hide its own cost, short enough to report and to stop."""
+"""The target length of a call in seconds: long enough to hide its overhead, short enough to report and to stop."""
 
 MOST_ITERATIONS = 1 << 30
 
 CHUNK = 8
-"""How many steps are compiled side by side on a GPU, at most."""
+"""The largest number of steps that are unrolled in one compiled iteration on a GPU."""
 
 
 class CompiledProgram:
@@ -63,7 +63,8 @@ class CompiledProgram:
         return spread._replace(replays=self._replays())
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
-        """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
+        """Trains for at most `iterations` iterations, about `seconds` seconds, or until the target return is
+        reached."""
         del seconds, stop  # a call cannot be interrupted; it is short instead
         self._take_if_due()
         started = time.monotonic()
@@ -87,7 +88,7 @@ class CompiledProgram:
         self._snapshots.reached(self._env_steps, self.carry.states, self.carry.updates)  # type: ignore[arg-type]
 
     def _until_snapshot(self) -> int:
-        """Iterations to the next one: a call ends there."""
+        """The iterations until the next snapshot, at which a call ends."""
         per_iteration = self.loop.graph.steps_per_iteration
         mark = self._snapshots.schedule.next_mark(self._env_steps)
         return MOST_ITERATIONS if mark is None else -(-(mark - self._env_steps) // per_iteration)
@@ -121,7 +122,7 @@ class CompiledProgram:
         return None, 0
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
-        """Goes on from what `save` returned; nothing is lost, so 0 episodes are cut."""
+        """Continues from the result of `save`; no episode is lost, so it returns 0."""
         assert saved is not None
         self.carry = jax.device_put(saved["carry"], self._shardings)
         # Not by its iterations: under `central` these were of a part of the environments.
@@ -142,7 +143,7 @@ class CompiledProgram:
         pass
 
     def _iterate(self, carry: Carry, iterations: Array, target: Array) -> tuple[Carry, IterationMetrics, Array, Array]:
-        """`iterations` iterations, or fewer where the target return is reached, or an update is refused, before."""
+        """Runs `iterations` iterations; fewer if the target return is reached, or an update is refused."""
 
         def once(carry: Carry) -> tuple[Carry, IterationMetrics]:
             carry, trajectories, finished = self.loop.unroll(carry, self._chunk())
@@ -163,7 +164,7 @@ class CompiledProgram:
         return carry, total, done, reached
 
     def _chunk(self) -> int:
-        """Launch-bound devices gain from steps compiled side by side; CPUs lose compile time and cache."""
+        """The number of steps to unroll: launch-bound devices gain; CPUs would lose compile time and cache."""
         most = 1 if self.mesh.devices.flat[0].platform == "cpu" else CHUNK
         return max(k for k in range(1, most + 1) if self.loop.graph.unroll % k == 0)
 

@@ -1,11 +1,11 @@
 """Plays a fixed set of episodes with given parameters: the same environments, seeds and quotas each time.
 
 Taking the first N episodes to end would favour short ones, so each environment has a quota: environment e plays its
-episodes 0, 1, ... and those after its quota do not count. An episode that the environment cut by failing keeps its
-place and has no return. Nothing is shared with training: neither environments nor random numbers.
+episodes 0, 1, ... and those after its quota do not count. An episode that a failure of its environment truncates keeps
+its place and has no return. Nothing is shared with training: neither environments nor random numbers.
 
-The evaluators of host environments and of JAX environments stand in one file because they must find the same: which
-episodes count, in which order they are returned, and what becomes of those that are cut is written once, above both.
+The evaluators of host environments and of JAX environments are one file because they must agree on which episodes
+count, in which order they are returned, and how truncated ones are treated: the shared code for this is at the top.
 """
 
 from __future__ import annotations
@@ -40,37 +40,37 @@ from runnel.runtime.programs.loop import Loop
 from runnel.types import AgentSpec, Array, PyTree, zeros
 
 AT_A_TIME: Final = 64
-"""At most so many environments play side by side."""
+"""The largest number of environments that are stepped side by side."""
 
 LIMIT_STEPS: Final = 200_000
-"""An episode that goes on for longer is cut: not every environment has a time limit."""
+"""The length at which an episode is truncated: not every environment has a time limit."""
 
 CALL_STEPS: Final = 256
 """Steps of one call of a compiled evaluation: between two calls it can be stopped."""
 
 Beat = Callable[[int], None]
-"""Called with the steps that were taken so far."""
+"""Called with the number of steps so far."""
 
 
 class PlayedEpisodes(NamedTuple):
     """Episodes in a fixed order: first all environments' first ones, then their second ones, and so on."""
 
     returns: dict[str, np.ndarray]
-    """By group: [N], the mean over the group's agents; NaN where an episode was cut, or the group does not play."""
+    """By group: [N], the mean over the group's agents; NaN for truncated episodes, and if the group does not play."""
     lengths: np.ndarray  # [N]
     metrics: dict[str, np.ndarray]  # by name: [N] what the environment reported; NaN where it did not
     learner_returns: np.ndarray  # [N] sums of the rewards that learning sees; others where the environment has a score
     notes: tuple[str, ...] = ()  # for the user: episodes that were cut
 
     def problem(self) -> str:
-        """Why nothing can be said of the policy: no episode has a return. "" where one has."""
+        """The reason why the policy has no score: no episode has a return. "" if one has."""
         if not all(np.isnan(values).all() for values in self.returns.values()):
             return ""
         return f"no episode is left: {'; '.join(self.notes) or 'all returns are NaN'}"
 
 
 def quotas(episodes: int, most: int | None = None) -> list[int]:
-    """By environment: how many episodes it plays. `most`: environments that there are, where that cannot be chosen."""
+    """The number of episodes of each environment. `most`: the number of environments, if it is fixed."""
     rounds = -(-episodes // min(AT_A_TIME, most or AT_A_TIME))
     envs = -(-episodes // rounds)
     return [episodes // envs + (e < episodes % envs) for e in range(envs)]
@@ -80,7 +80,7 @@ class Evaluator(Protocol):
     """Plays the same episodes whenever it is called."""
 
     ended: int
-    """How many of the episodes in play have ended; up to date whenever `beat` is called."""
+    """The number of episodes in play that have ended; up to date whenever `beat` is called."""
 
     def play(self, params: Mapping[str, PyTree], beat: Beat = lambda steps: None) -> PlayedEpisodes: ...
 
@@ -90,7 +90,7 @@ class Evaluator(Protocol):
 def make_evaluator(
     graph: Graph, environment: Environment, seed: int, quota: Mapping[int, int], explore: bool = False
 ) -> Evaluator:
-    """`quota`: by index of environment, how many episodes it plays."""
+    """`quota`: the number of episodes by index of environment."""
     indices = sorted(quota)
     if isinstance(environment, JaxEnvironment) and is_traceable(environment):
         return CompiledEvaluator(Loop(graph, environment, indices), seed, quota, explore)
@@ -138,8 +138,8 @@ class _EpisodeCollector:
             self.metrics[row].append(own)
 
     def add_endless(self, row: int, returns: dict[str, float], length: int) -> None:
-        """An episode that does not end: it counts as it stands. Those after it, which cannot begin, keep their places
-        without a return."""
+        """Records an episode that does not end with its return so far. Later episodes of its row, which cannot begin,
+        keep their places without a return."""
         if self.wants(row):
             self.endless += 1
             self.add(row, returns, length, {})
@@ -148,7 +148,7 @@ class _EpisodeCollector:
                 self._add_nothing(row)
 
     def leave_out(self, row: int) -> None:
-        """An episode that the environment cut, or could not begin."""
+        """Records an episode that a failure truncated, or that could not begin."""
         if self.wants(row):
             self.cut += 1
             self._add_nothing(row)
@@ -176,7 +176,7 @@ class _EpisodeCollector:
 
 
 class _FailureWatch:
-    """What fails in a vector from now on, and which episodes it cuts."""
+    """Records the failures of a vector from now on, and the episodes that they truncate."""
 
     def __init__(self, vector: HostVector):
         self.vector = vector
@@ -208,7 +208,7 @@ class HostEvaluator:
         self, params: Mapping[str, PyTree], beat: Beat = lambda steps: None,
         watch: Callable[[HostVector], None] | None = None,
     ) -> PlayedEpisodes:  # fmt: skip
-        """`watch` is called before every step, with the vector as it stands."""
+        """`watch` is called with the vector before every step."""
         count = len(self.loop.envs)
         out = self._room(count)
         collector, self.ended = _EpisodeCollector(self._specs, self.quota), 0
@@ -237,7 +237,7 @@ class HostEvaluator:
                 reported = {each.row: each.values for each in ended_episodes(self.vector)}
                 before, numbers = numbers, self.vector.episode_numbers()
                 failures.look()
-                # A game may go on after what ends an episode for learning: the loss of a life.
+                # A game may continue after an episode has ended for learning, by the loss of a life.
                 for row in np.flatnonzero(numbers != before).tolist():
                     if (row, int(before[row])) in failures.cut:
                         collector.leave_out(row)
@@ -301,14 +301,15 @@ def _acts(
 
 
 class _Playing(NamedTuple):
-    """Between two steps of a compiled evaluation. Its fields are one list because a compiled loop carries one state."""
+    """The state of a compiled evaluation between two steps. Its fields are one list because a compiled loop carries one
+    state."""
 
     seed: Array  # [] which the program does not know: one compiled program serves all seeds
     environments: EnvStates
     memory: dict[str, PyTree]  # by group: [B, ...]
     rewards: dict[str, Array]  # by group: [E] of the episodes in progress
     lengths: Array  # [E]
-    ended: Array  # [E] how many episodes have ended; all of them after one that goes on for too long
+    ended: Array  # [E] how many episodes have ended; all of them after one that is too long
     counted: Array  # [E] how many of them have a return
     endless: Array  # [E] whether the last of these went on for too long
     step: Array  # []
@@ -318,7 +319,7 @@ class _Playing(NamedTuple):
 
 
 class CompiledEvaluator:
-    """Steps JAX environments and acts in one program. It draws the numbers that `Stepped` environments draw."""
+    """Steps JAX environments and acts in one program, with the random numbers of `Stepped` environments."""
 
     def __init__(self, loop: Loop, seed: int, quota: Mapping[int, int], explore: bool):
         self.loop, self.quota, self.explore, self.seed = loop, quota, explore, jnp.uint32(seed)
@@ -328,13 +329,14 @@ class CompiledEvaluator:
         self._text: tuple[str, list[bytes]] | None = None  # what they compile
 
     def with_seed(self, seed: int) -> CompiledEvaluator:
-        """The same program, for episodes of another seed."""
+        """This program, for episodes of another seed."""
         other = copy.copy(self)
         other.seed, other.ended = jnp.uint32(seed), 0
         return other
 
     def same_program(self, other: CompiledEvaluator) -> bool:
-        """Whether both compile the same, as where algorithms differ in settings that acting does not depend on."""
+        """Whether both compile to the same program, as algorithms do that differ only in settings that acting does not
+        use."""
         return self.quota == other.quota and self._traced() == other._traced()
 
     def _traced(self) -> tuple[str, list[bytes]]:
@@ -358,7 +360,7 @@ class CompiledEvaluator:
         return self.read(jax.device_get(now))
 
     def read(self, found: _Playing) -> PlayedEpisodes:
-        """What was played, once it is on the host."""
+        """The episodes that were played, once the results are on the host."""
         wanted = np.array([self.quota[index] for index in self.loop.envs])
         collector, broken = _EpisodeCollector(self._specs(), self.quota), 0
         for row, count in enumerate(np.minimum(found.counted, wanted).tolist()):
@@ -379,7 +381,7 @@ class CompiledEvaluator:
         pass
 
     def first(self, seed: Array) -> _Playing:
-        """Before the first step. Pure, as is `steps`."""
+        """The state before the first step. Pure, as is `steps`."""
         loop, envs = self.loop, len(self.loop.envs)
         environments = loop.reset(seed)
         room = jnp.zeros((envs, self.most), jnp.float32)
@@ -400,7 +402,7 @@ class CompiledEvaluator:
         )
 
     def steps(self, params: PyTree, now: _Playing) -> _Playing:
-        """So many steps as a call takes, or fewer where all episodes have ended."""
+        """One call's worth of steps, fewer if all episodes have ended."""
         wanted = jnp.asarray([self.quota[index] for index in self.loop.envs], jnp.int32)
         end = now.step + CALL_STEPS
 

@@ -102,9 +102,9 @@ class MemberProgram:
         return 0
 
     def held(self, iteration: int) -> dict[str, PyTree] | None:
-        """What `load` goes on from without anything being read, where the member stands at this iteration already.
+        """The state for `load` without reading a checkpoint, if the member is at this iteration already.
 
-        Of its carry, only what others look at is fetched.
+        Only the fields of its carry that callers use are fetched.
         """
         if self._shared.stands_at(self._member) != iteration:
             return None

@@ -1,4 +1,4 @@
-"""The program of a plan: the interface that a session drives, and the programs of plans of one process."""
+"""The interface of programs that a session drives, and the programs of plans of one process."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Program(Protocol):
 
     @property
     def carry(self) -> Carry | None:
-        """The state of training; if it is in other processes, as it was last saved."""
+        """The state of training; that of the last checkpoint if it is in other processes."""
         ...
 
     def learnt(self) -> tuple[dict[str, PyTree], dict[str, Any]] | None:
-        """Of the carry, the learners' states and how many updates they have had, by group."""
+        """The learners' states and their numbers of updates, by group."""
         ...
 
     @property
@@ -44,15 +44,16 @@ class Program(Protocol):
 
     @property
     def metric_window(self) -> MetricWindow:
-        """Metrics of the environment over the newest episodes; a checkpoint's counters have them."""
+        """Metrics of the environment over the newest episodes; checkpoints store them among their counters."""
         ...
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
-        """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
+        """Trains for at most `iterations` iterations, about `seconds` seconds, or until the target return is
+        reached."""
         ...
 
     def measure(self) -> None:
-        """Resets `report`: what came before was starting and compiling."""
+        """Resets `report`, after the start and the compilation."""
         ...
 
     def report(self, recent: bool = False) -> UsageReport:
@@ -62,20 +63,20 @@ class Program(Protocol):
     def save(self) -> dict[str, PyTree]: ...
 
     def begin_from(self, states: Mapping[str, PyTree]) -> None:
-        """Before the first `run`: the states, by group, that learning begins with instead of fresh ones."""
+        """Sets the initial states by group, before the first `run`."""
         ...
 
     def exchange(self, change: StateChange) -> tuple[ProgressDelta | None, int]:
-        """Between two iterations: the states that `change` returns take the place of the learners' own.
+        """Replaces the learners' states by those that `change` returns, between two iterations.
 
-        Returns the progress since `run`, where workers have made some, and how many episodes were cut.
+        Returns workers' progress since `run`, if any, and the number of truncated episodes.
         """
         ...
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
-        """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut.
+        """Continues from the result of `save`; returns how many episodes could not be replayed and were truncated.
 
-        None: from the beginning. Only programs that can lose their state before it was saved support that.
+        None: from the beginning. Only programs that can lose their state before the first `save` support that.
         """
         ...
 
@@ -85,19 +86,19 @@ class Program(Protocol):
         ...
 
     def ask_for_snapshot(self) -> None:
-        """Has a snapshot taken as soon as it can be; `snapshots` returns it then, with the mark `ASKED`."""
+        """Requests a snapshot as soon as possible; `snapshots` then returns it with the mark `ASKED`."""
         ...
 
     def listen(self, seconds: float) -> None:
-        """Waits for what workers send, without letting them train further than they were asked to."""
+        """Waits for messages of workers, without letting them train further than they were asked to."""
         ...
 
     def rest(self) -> ProgressDelta | None:
-        """The progress between the return of `run` and the pause that `save` made."""
+        """The progress between the return of `run` and the pause for `save`."""
         ...
 
     def hurry(self) -> None:
-        """The user waits: from here on, `save` waits for workers for at most half a minute."""
+        """Shortens the waits of `save` for workers to half a minute, because the user waits."""
         ...
 
     def close(self) -> None: ...
@@ -107,7 +108,7 @@ def make_program(
     plan: Plan, graph: Graph, environment: Environment, seed: int, report_event: ReportEvent = ignore_event,
     snapshots: SnapshotSchedule = NO_SNAPSHOTS,
 ) -> Program:  # fmt: skip
-    """The program of a plan of one worker; `report_event` gets what fails in it."""
+    """The program of a plan of one worker; `report_event` receives its failures."""
     fragment = plan.fragments[0]
     if isinstance(environment, JaxEnvironment):
         loop = Loop(graph, environment)
@@ -129,14 +130,15 @@ def carry_types(graph: Graph, environment: Environment) -> Carry:
 
 
 def unsound_states(graph: Graph, states: dict[str, PyTree], seed: int) -> str | None:
-    """Why no training left these states: values that are not finite where a fresh state's are. None if sound."""
+    """The reason why states are invalid: they have values that are not finite where a fresh state's are. None if
+    valid."""
     loop, first = Loop(graph), jax.numpy.uint32(seed)
     name = finite.entered(states, lambda: {group: loop.init_state(first, group) for group in states})
     return f"{name} of the learner's state is not finite" if name else None
 
 
 def unsound(graph: Graph, carry: Carry, seed: int) -> str | None:
-    """The same for counters and states. What environments return, and what follows from it, may be infinite."""
+    """The reason why counters and states are invalid. Values from environments may be infinite."""
     window = carry.window
     if isinstance(window, Window):
         played = {group: _of_those_played(graph, group, ring) for group, ring in window.returns.items()}

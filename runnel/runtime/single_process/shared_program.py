@@ -1,12 +1,12 @@
-"""Members of one program, each driven by a session of its own as if it trained alone.
+"""Members of one program, each driven by its own session as if it trained alone.
 
     shared = SharedProgram(program, seeds, settings, schedule)
     shared.views[3].run(...)        # in the thread of member 3's session; waits until all members have asked
 
-A call trains all members for as many iterations as each of them has asked for. A member that has ended takes part until
-half of them have; then the program is compiled for those that are left. Members stand at different iterations where one
-went back to a checkpoint, or where a run was killed while it wrote checkpoints: those that are behind train first, and
-the others wait.
+A call trains all members for the smallest number of iterations that one of them has asked for. A member that has ended
+takes part until half of them have; then the program is compiled for the remaining ones. Members are at different
+iterations if one returned to a checkpoint, or if a run was killed while it wrote checkpoints: those that are behind
+train first, and the others wait.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from runnel.runtime.single_process.member_program import MOST_ITERATIONS, Member
 from runnel.types import PyTree
 
 CALL_S: Final = 0.5
-"""How long a call should take; twice that of a single run, since every member reports after it."""
+"""The target length of a call; twice that of a single run, since every member reports after it."""
 
 LOOK_S: Final = 0.1
-"""How often a member that waits looks whether its run is to end."""
+"""The interval in seconds at which a waiting member checks whether its run is to end."""
 
 NOBODY: Final = -1
-"""In a call of a fixed number of members: a row whose results nobody waits for."""
+"""Marks a row without a member, in calls of a fixed number of members."""
 
 
 class _Asked(NamedTuple):
-    """What a member waits for."""
+    """The call that a member waits for."""
 
     iterations: int
     target: float
 
 
 class Cohort:
-    """Members that stand at the same iteration, with their carries stacked."""
+    """Members at the same iteration, with their carries stacked."""
 
     def __init__(self, members: Sequence[int], carry: Carry):
         self.members, self.carry = list(members), carry
@@ -60,7 +60,7 @@ class Cohort:
         self.carry, self.iteration, self._fetched = carry, self.iteration + iterations, {}
 
     def fetched(self, name: str) -> PyTree:
-        """A field of the carry on the host: copies, since the device's memory is written again in the next call."""
+        """A field of the carry on the host: a copy, since the next call overwrites the device's memory."""
         if name not in self._fetched:
             self._fetched[name] = jax.tree.map(np.array, jax.device_get(getattr(self.carry, name)))
         return self._fetched[name]
@@ -85,10 +85,11 @@ class SharedProgram:
         whole: int | None = None,
         skips: Sequence[bool] | None = None,
     ):
-        """`settings`: [M] of each setting that is an argument of the program. `parallel_calls`: into so many calls,
-        each in a thread of its own, members are divided on a device that one call does not fill. `whole`: every call is
-        of so many members, however few train, so that a member's numbers do not depend on who trains beside it.
-        `skips`: [M] whether a member goes on without updates that are refused; a call ends at those of others."""
+        """`settings`: [M] of each setting that is an argument of the program. `parallel_calls`: the number of calls,
+        each in its own thread, into which members are divided on a device that one call does not fill. `whole`: the
+        number of members that every call is compiled for, however few train, so that a member's numbers do not depend
+        on the others. `skips`: [M] whether a member continues without refused updates; a call ends at those of others.
+        """
         self._parallel_calls, self._threads = parallel_calls, ThreadPoolExecutor(parallel_calls, "members")
         self.name, self.steps_per_iteration = name, steps_per_iteration
         self._program, self._seeds, self._whole = program, list(seeds), whole
@@ -100,13 +101,13 @@ class SharedProgram:
         self._iterations_per_call = 1
         self._error: BaseException | None = None
         self.seconds = 0.0
-        """Spent in calls."""
+        """The seconds spent in calls."""
         self.begin(settings)
 
-    def begin(self, settings: Mapping[str, np.ndarray], anew: Sequence[int] = ()) -> None:
-        """All members train with these settings, from where they stand; those of `anew` from the beginning."""
+    def begin(self, settings: Mapping[str, np.ndarray], fresh: Sequence[int] = ()) -> None:
+        """All members train with these settings, from their present states; those of `fresh` from the beginning."""
         self._settings = dict(settings)
-        for member in anew:
+        for member in fresh:
             if self.stands_at(member) is not None:
                 self.take_out(member)
             self._unmade.add(member)
@@ -123,9 +124,9 @@ class SharedProgram:
         self._threads.shutdown(wait=False)
 
     def copy(self, parents: Sequence[int]) -> None:
-        """Each member goes on with the learner's state of its parent, which keeps its own; nothing leaves the device.
+        """Each member continues from the learner's state of its parent, which keeps its own; nothing leaves the device.
 
-        One whose parent is not here any more is not either, from then on.
+        A member whose parent has left the program leaves it too.
         """
         with self._changed:
             children = {child: parent for child, parent in enumerate(parents) if child != parent}
@@ -150,7 +151,7 @@ class SharedProgram:
     def run(
         self, member: int, iterations: int, target: float, stop: Callable[[], bool]
     ) -> tuple[ProgressDelta, EpisodeSums] | None:
-        """Trains a member with all others; None where its run is asked to end before they have all asked."""
+        """Trains a member with all others; None if its run is asked to end before all have called."""
         with self._changed:
             self._asked[member] = _Asked(iterations, target)
             self._changed.notify_all()
@@ -168,7 +169,7 @@ class SharedProgram:
             return self._given.pop(member)
 
     def leave(self, member: int) -> None:
-        """A member has ended: nobody waits for it any more."""
+        """Removes a member that has ended: calls no longer wait for it."""
         with self._changed:
             self._live.discard(member)
             self._asked.pop(member, None)
@@ -184,7 +185,7 @@ class SharedProgram:
             )
 
     def put(self, member: int, carry: Carry) -> None:
-        """Continues a member from a carry of its own."""
+        """Continues a member from its own carry."""
         stacked = self._program.each(lambda x: np.asarray(x)[None], carry, np.asarray)
         with self._changed:
             self.take_out(member)
@@ -201,12 +202,12 @@ class SharedProgram:
             return 0 if member in self._unmade else self._cohort(member).iteration
 
     def stands_at(self, member: int) -> int | None:
-        """The iteration that a member stands at; None where it has not begun or is not here any more."""
+        """The iteration of a member; None if it has not begun or has left."""
         with self._changed:
             return next((cohort.iteration for cohort in self.cohorts if member in cohort.members), None)
 
     def take_out(self, member: int) -> None:
-        """The program has nothing of this member any more."""
+        """Removes a member's state from the program."""
         with self._changed:
             if member in self._unmade:
                 self._unmade.discard(member)
@@ -221,7 +222,7 @@ class SharedProgram:
     # Cohorts
 
     def _call(self) -> None:
-        """Trains the members that are furthest behind, up to where the next ones stand."""
+        """Trains the members that are furthest behind, up to the iteration of the next ones."""
         try:
             self._gather()
             first = min(cohort.iteration for cohort in self.cohorts)
@@ -253,7 +254,7 @@ class SharedProgram:
         return called
 
     def _give(self, cohort: Cohort, called: Called) -> None:
-        """Hands out what a call has done."""
+        """Distributes the results of a call."""
         window = cohort.fetched("window")
         for member in self._live_of(cohort):
             row = cohort.members.index(member)
@@ -265,7 +266,7 @@ class SharedProgram:
         return [member for member in cohort.members if member in self._live]
 
     def _gather(self) -> None:
-        """Members that stand at the same iteration come together; those that have ended leave."""
+        """Merges cohorts at the same iteration, and drops those whose members have ended."""
         self._make()
         alike: list[list[Cohort]] = []
         for cohort in sorted(self.cohorts, key=lambda cohort: cohort.iteration):
@@ -298,7 +299,7 @@ class SharedProgram:
         return self._split(sorted(members), carry)
 
     def _size(self, members: int) -> int:
-        """How many members a call has, where so many stand at the same iteration."""
+        """The number of members in a call, if `members` are at the same iteration."""
         return self._program.call_size(members if self._whole is None else self._whole, self._parallel_calls)
 
     def _split(self, members: Sequence[int], carry: Carry) -> list[Cohort]:
@@ -318,7 +319,7 @@ class SharedProgram:
         return [Cohort(of(start), self._program.place(part(start))) for start in range(0, len(members), size)]
 
     def _alike(self, a: Cohort, b: Cohort) -> bool:
-        """Whether all that members of one program have in common is the same in both."""
+        """Whether the state shared by members of one program is equal in both."""
         found: list[bool] = []
 
         def compare(x: Any, y: Any) -> Any:

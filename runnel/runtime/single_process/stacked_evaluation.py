@@ -13,7 +13,7 @@ from runnel.runtime.single_process.evaluation import CompiledEvaluator, PlayedEp
 from runnel.types import PyTree
 
 ROWS: Final = 4096
-"""Environments that are stepped side by side, at most: so many members are played at a time."""
+"""The largest number of environments that are stepped side by side, which limits the members of one call."""
 
 
 class StackedEvaluator:
@@ -27,7 +27,7 @@ class StackedEvaluator:
     def play(
         self, params: Mapping[str, PyTree], seeds: Sequence[int], beat: Callable[[], None] = lambda: None
     ) -> list[PlayedEpisodes]:
-        """For each member, what `CompiledEvaluator.play` returns with its parameters and its seed."""
+        """For each member, the result of `CompiledEvaluator.play` with its parameters and its seed."""
         at_a_time = min(len(seeds), max(1, ROWS // len(self._evaluator.loop.envs)))
         found: list[PlayedEpisodes] = []
         for start in range(0, len(seeds), at_a_time):

@@ -1,4 +1,4 @@
-"""The whole loop in one process: environments step, `act` answers, and every other node is one compiled update."""
+"""The whole loop in one process: environments step, `act` runs, and every other node is one compiled update."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class SteppedProgram:
         return NO_STAMP, {group: state.params for group, state in self.carry.states.items()}
 
     def run(self, iterations: int, seconds: float, target: float, stop: Callable[[], bool]) -> ProgressDelta:
-        """Trains for at most so many iterations, about so many seconds, or until the target return is reached."""
+        """Trains for at most `iterations` iterations, about `seconds` seconds, or until the target return is
+        reached."""
         started, done, reached, refused = time.monotonic(), 0, False, False
         total = None
         self._take_if_due()
@@ -88,7 +89,7 @@ class SteppedProgram:
                 self.metric_window.add(self.player.episode_sums())
             if self.metric_window.scored:
                 reached = self.metric_window.reached(target)
-            # A snapshot ends the call: what is decided by its evaluation is decided before training goes on.
+            # A snapshot ends the call: what is decided by its evaluation is decided before training continues.
             if self._take_if_due() or stop() or time.monotonic() - started > seconds:
                 break
         assert total is not None
@@ -114,7 +115,7 @@ class SteppedProgram:
             self.player.environment_s, self.player.act_s = 0.0, 0.0
 
     def report(self, recent: bool = False) -> UsageReport:
-        """One process never waits; its time is divided into phases."""
+        """The usage of one process, which never waits; its time is divided into phases."""
         del recent
         if self.player is None:
             return single_process_usage(self.name, {"rollout": self._unroll_s, "learn": self._learn_s})
@@ -144,7 +145,7 @@ class SteppedProgram:
         return None, 0
 
     def load(self, saved: dict[str, PyTree] | None, env_steps: int) -> int:
-        """Goes on from what `save` returned; returns how many episodes could not be replayed and were cut."""
+        """Continues from the result of `save`; returns how many episodes could not be replayed and were truncated."""
         assert saved is not None
         self.carry = jax.device_put(saved["carry"])
         # Not by its iterations: under `central` these were of a part of the environments.
@@ -180,7 +181,7 @@ class SteppedProgram:
             self.player.blocks[0].vector.close()
 
     def _iterate(self, total: IterationMetrics | None, target: float) -> tuple[IterationMetrics, bool, bool]:
-        """One iteration; `total` with its metrics, whether the target is reached, and whether an update was refused."""
+        """One iteration: `total` with its metrics, whether the target is reached, and whether an update was refused."""
         started = time.perf_counter()
         if self.player is None:
             self.carry, *seen = self._unroll(self.carry)
@@ -202,7 +203,7 @@ class SteppedProgram:
         return summed, mean >= target, bool(refused)
 
     def _learn(self, carry: Carry, total: IterationMetrics | None, seen: Any) -> tuple[Carry, IterationMetrics, Array]:
-        """Every node after the rollout, and [2] the mean return after it and whether an update was refused."""
+        """Runs every node after the rollout; also returns [2] the mean return and whether an update was refused."""
         if isinstance(seen, dict):
             versions = {group: count[None] for group, count in carry.updates.items()}
             trajectories, finished = assemble_all(self.loop, seen, jnp.zeros(1, jnp.int32), versions)

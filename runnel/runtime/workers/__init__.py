@@ -1,1 +1,1 @@
-"""What a worker does: actors, inference servers and learners, and their ends of streams."""
+"""Workers: actors, inference servers and learners, and their ends of streams."""

@@ -11,10 +11,10 @@ from runnel.runtime.workers.assembly import Assignment, make_blocks, make_compil
 from runnel.runtime.workers.compiled_player import CompiledPlayer
 from runnel.runtime.workers.player import Player
 from runnel.runtime.workers.unroll_gate import UnrollGate
-from runnel.runtime.workers.worker_loop import listen
+from runnel.runtime.workers.worker_loop import Worker, listen
 
 
-class Actor:
+class Actor(Worker):
     """A turn is one unroll of every block. A trainer that also steps environments has an actor."""
 
     def __init__(self, a: Assignment, parameters: ParameterSource, gate: UnrollGate):
@@ -25,7 +25,6 @@ class Actor:
             compiled=partial(a.context.enter, "working"), beat=a.context.bell.beat_at,
             report_event=a.context.report_event,
         )  # fmt: skip
-        self.context.episode_sums = self.player.episode_sums
         self._steps = a.graph.unroll * sum(len(place.envs) for place in a.blocks)
 
     @property
@@ -33,15 +32,15 @@ class Actor:
         """How many unrolls all blocks have completed."""
         return min(block.unrolls for block in self.player.blocks)
 
-    def compile(self) -> None:
-        """The first turn compiles."""
-
     def boundary(self) -> None:
         listen(self.context, self.player.between_unrolls)
 
     def turn(self) -> None:
         self.player.unroll()
         self.context.counts["env_steps"] += self._steps
+
+    def episode_sums(self) -> dict[str, tuple[float, int]]:
+        return self.player.episode_sums()
 
     def save(self) -> Arrays:
         if isinstance(self.player, CompiledPlayer):

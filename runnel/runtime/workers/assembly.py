@@ -58,7 +58,7 @@ class PublishedParameters(NamedTuple):
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is to do, and what it has for it.
+    """A worker's task, and the channels, environments and state that it has for it.
 
     Its fields are one list because each worker takes from it what its nodes need.
     """
@@ -92,14 +92,14 @@ class Assignment:
 
     @cached_property
     def _pace(self) -> Pace:
-        """Of the groups that are trained here, which have the same; or of the slowest group of the run."""
+        """The pace of the groups that are trained here, which have the same; or of the slowest group of the run."""
         groups = {node.group for node in self.training_nodes} or set(self.paces)
-        return min((self.paces[group] for group in groups), key=lambda pace: pace.limit)
+        return min((self.paces[group] for group in groups), key=lambda pace: pace.limit_iterations)
 
     @property
-    def limit(self) -> int:
+    def limit_iterations(self) -> int:
         """How many iterations an unroll may be behind; with 0, actors and learner wait for each other."""
-        return self._pace.limit
+        return self._pace.limit_iterations
 
     @property
     def free(self) -> bool:
@@ -131,11 +131,11 @@ class Assignment:
     def asks_early(self) -> bool:
         """Whether a block may ask for its first actions while its neighbours still step: they are acted for on request,
         not in step with others."""
-        return not self.plan.in_step
+        return not self.plan.step_synchronous
 
     @property
     def gathered(self) -> bool:
-        """What is made here of its own unrolls is taken as it comes."""
+        """Whether the values that this worker computes from its own unrolls are taken as they arrive."""
         return self.free and bool(self.training_nodes) and gathers(self.fragment) and not self.learns
 
     @cached_property
@@ -144,7 +144,7 @@ class Assignment:
 
     @property
     def steps_envs(self) -> bool:
-        return "environment" in self.fragment.nodes
+        return self.fragment.steps_envs
 
     @property
     def serves_actions(self) -> bool:
@@ -250,7 +250,7 @@ def make_blocks(a: Assignment, parameters: ParameterSource) -> list[BlockState]:
 def make_compiled_player(
     a: Assignment, parameters: ParameterSource, gate: Callable[[Callable[[], bool], int], ParameterStamp]
 ) -> CompiledPlayer | None:
-    """Where environments and all policies can be traced and are here, unrolls are compiled whole; else None."""
+    """The player of whole compiled unrolls; None unless environments and all policies are here and can be traced."""
     groups = list(a.run_graph.spec.groups)
     if a.environment is None or a.groups("act") != groups or a.groups("rollout") != groups:
         return None
@@ -277,7 +277,7 @@ def make_servers(a: Assignment, parameters: ParameterSource) -> list[InferenceSe
                 client = InferenceClient(a.run_graph, group, place, request, reply, kept)
                 worker_checkpoint.load_client(client, a.start.saved)
                 clients.append(client)
-        if group not in a.plan.in_step:
+        if group not in a.plan.step_synchronous:
             servers.append(AsyncInferenceServer(a.context, a.run_graph, clients, parameters, a.seed))
         else:
             servers.append(InferenceServer(a.run_graph, clients, parameters, a.seed))

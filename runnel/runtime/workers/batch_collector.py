@@ -1,4 +1,4 @@
-"""Taking unrolls or gradients from many workers: all of them in order, or the oldest that have come. NumPy only."""
+"""Collects unrolls or gradients of many workers: one of each in order, or the oldest that have arrived. NumPy only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runnel.transport.stream import Message
 
 
 class Collected(NamedTuple):
-    """What one source gave: a message of each of its streams."""
+    """The messages of one source: one of each of its streams."""
 
     source: int
     iteration: int  # of the parameters that it began with
@@ -19,24 +19,24 @@ class Collected(NamedTuple):
 
 
 class BatchCollector:
-    """Sources with one or more streams each, which give their messages together.
+    """Collects from sources, each with one or more streams, whose messages belong together.
 
-    With `in_order`, one message of every source is taken in every iteration. Without, the oldest that have come are
-    taken, `take` at a time; and the collector waits for a message that would become older than `limit` iterations,
+    With `in_order`, one message of every source is taken in every iteration. Without, the oldest that have arrived
+    are taken, `take` at a time; and the collector waits for a message that would become older than `limit_iterations`,
     early enough to take all that are due. Sources have room for no more than can be taken within the limit:
     this bounds staleness, however unequal the sources are.
     """
 
     def __init__(
-        self, context: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit: int, cause: str,
+        self, context: WorkerContext, sources: Sequence[Sequence[InPort]], take: int, limit_iterations: int, cause: str,
         in_order: bool = False,
     ):  # fmt: skip
-        self.context, self.sources, self.take, self.limit, self.cause = context, sources, take, limit, cause
-        self.in_order = in_order
+        self.context, self.sources, self.take, self.cause = context, sources, take, cause
+        self.limit_iterations, self.in_order = limit_iterations, in_order
         self._waiting: deque[Collected] = deque()
 
     def collect(self, iteration: int) -> list[Collected]:
-        """What the iteration is to be made of."""
+        """The messages of an iteration; waits for them."""
         if self.in_order:
             return [self._receive(k) for k in range(len(self.sources))]
         found = self._enough(iteration)
@@ -54,7 +54,8 @@ class BatchCollector:
         """Whether an iteration may go by in which nothing is taken: all that is due can be taken in later ones."""
         begun = self._look()
         rest = sorted([taken.iteration for taken in self._waiting] + begun)
-        return all(iteration + 1 + k // self.take - made_with <= self.limit for k, made_with in enumerate(rest))
+        oldest = self.limit_iterations
+        return all(iteration + 1 + k // self.take - made_with <= oldest for k, made_with in enumerate(rest))
 
     def release(self, taken: Iterable[Collected]) -> None:
         for each in taken:
@@ -62,7 +63,7 @@ class BatchCollector:
                 port.release(message)
 
     def drain(self) -> bool:
-        """Throws away what has come, if anything has."""
+        """Discards what has arrived; returns whether anything had."""
         found = [bool(self._waiting)]
         self.release(self._waiting)
         self._waiting.clear()
@@ -74,7 +75,7 @@ class BatchCollector:
         return Collected(k, messages[0].iteration, messages)
 
     def _enough(self, iteration: int, taking: bool = True) -> list[Collected] | None:
-        """The oldest that have come, if all others can still be taken in time; None where more must come first."""
+        """The oldest that have arrived, if all others can still be taken in time; None where more must arrive first."""
         begun = self._look()
         if len(self._waiting) < self.take:
             return None
@@ -82,7 +83,7 @@ class BatchCollector:
         rest = sorted([taken.iteration for taken in oldest[self.take :]] + begun)
         # Those that are left are taken in later iterations, the oldest first, `take` at a time.
         for k, begun_with in enumerate(rest):
-            if begun and iteration + 1 + k // self.take - begun_with > self.limit:
+            if begun and iteration + 1 + k // self.take - begun_with > self.limit_iterations:
                 return None
         if not taking:
             return []
@@ -90,7 +91,7 @@ class BatchCollector:
         return sorted(oldest[: self.take], key=lambda taken: (taken.source, taken.iteration))
 
     def _look(self) -> list[int]:
-        """Takes in what has come; returns the iterations of what is begun and has not come."""
+        """Takes in what has arrived; returns the iterations of unrolls that have begun and not arrived."""
         while True:
             begun = [ports[0].reader.begun() for ports in self.sources]
             came = [k for k, ports in enumerate(self.sources) if all(port.peek() for port in ports)]

@@ -1,8 +1,8 @@
 """Reports to the supervisor when a worker compiles, wherever in its code that happens.
 
-A worker that compiles gives no sign of life, and is not to be taken for one that hangs. Nearly every call of a JAX
-function compiles the first time, and no event of JAX's says when that begins; so a thread looks where the main thread
-stands.
+A worker that compiles sends no heartbeat, and must not be taken for one that hangs. Nearly every call of a JAX
+function compiles the first time, and no event of JAX's says when that begins; so a thread looks at the main
+thread's stack.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class _CompiledBlock:
         return [out for out in ports if out.takes(unroll) and unroll > last_unroll(out.last_header)]
 
     def entry(self) -> Arrays:
-        """What the journal keeps of it between two unrolls."""
+        """The arrays that the journal keeps between two unrolls."""
         saved = {names.journal_field(field): array for field, array in _fields(self.carry).items()}
         return {names.UNROLLS: np.asarray(self.unrolls), **saved}
 
@@ -81,8 +81,8 @@ class CompiledPlayer:
         memory: BlockMemory,
         start: BlockStart,
     ):
-        self.graph, self.parameters, self.gate, self.seed = graph, parameters, gate, seed
-        self.groups = list(graph.spec.groups)
+        self.parameters, self.gate, self.seed = parameters, gate, seed
+        self.groups, self.types = list(graph.spec.groups), channels.group_types(graph)
         self.blocks = [_CompiledBlock(graph, environment, place, outs[place.number]) for place in places]
         self.beat = beat
         for block in self.blocks:
@@ -158,10 +158,8 @@ class CompiledPlayer:
                 self._note(ended)
                 continue
             for group, ports in block.outs.items():
-                agents = self.graph.spec.groups[group].agents
-                arrays = pack(
-                    trajectories[group], before.memory[group], finished.returns[group], finished.lengths, agents
-                )
+                ended_returns, lengths = finished.returns[group], finished.lengths
+                arrays = pack(self.types[group], trajectories[group], before.memory[group], ended_returns, lengths)
                 arrays = jax.device_get(arrays)
                 for out in ports:
                     if id(out) in claimed:

@@ -23,12 +23,12 @@ from runnel.runtime.workers.lanes import RemotePolicyLane, RemoteRolloutLane
 from runnel.runtime.workers.player import BlockState, Player
 from runnel.runtime.workers.ports import InPort, OutPort, WorkerContext
 from runnel.runtime.workers.unroll_gate import UnrollGate
-from runnel.runtime.workers.worker_loop import listen, run
+from runnel.runtime.workers.worker_loop import Worker, listen, run
 from runnel.transport.parameter_store import StoreReader
 
 
-class EnvWorker:
-    """Steps blocks whose actions come from elsewhere. A turn is one unroll of every block.
+class EnvWorker(Worker):
+    """Steps blocks whose actions other workers choose. A turn is one unroll of every block.
 
     Its parameters are one list because it cannot take them from a graph, as other workers do: a graph needs JAX.
     """
@@ -67,7 +67,6 @@ class EnvWorker:
             list(self.blocks.values()), gate.wait_for, gate.early_stamp, context.leave_boundary,
             asks_count=early and bool(rolled), beat=context.bell.beat_at, report_event=context.report_event,
         )  # fmt: skip
-        context.episode_sums = self.player.episode_sums
         report_cut_episodes(self.blocks.values(), context.report_event)
 
     def _block(
@@ -86,9 +85,6 @@ class EnvWorker:
                 lanes[group] = RemoteRolloutLane(own, group, self.unroll, len(envs), request, reply)
         return BlockState(open_vector(envs), envs, self.unroll, lanes, None, discounts)
 
-    def compile(self) -> None:
-        """Nothing is compiled here."""
-
     def boundary(self) -> None:
         listen(self.context, self.player.between_unrolls)
 
@@ -99,6 +95,9 @@ class EnvWorker:
     def run(self) -> None:
         """Runs until the supervisor stops it."""
         run(self.context, self, compiles=False)
+
+    def episode_sums(self) -> dict[str, tuple[float, int]]:
+        return self.player.episode_sums()
 
     def save(self) -> Arrays:
         saved: Arrays = {}

@@ -2,7 +2,7 @@
 
 Under synchronous distributions a server acts for fixed, complete sets of environments in the order of their
 indices, so that the same numbers are in the same batch every time; under asynchronous ones it acts for the requests
-that have come, in batches padded to a few sizes.
+that have arrived, in batches padded to a few sizes.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class InferenceServer:
         self.keeps = self.clients[0].kept is not None
 
     def open(self) -> None:
-        """What every block shows before the first step, where trajectories are put together here."""
+        """Receives what every block observes before the first step, where trajectories are assembled here."""
         if self.keeps:
             for client in self.clients:
                 client.receive(self.steps)
@@ -260,7 +260,7 @@ class AsyncInferenceServer:
         self._act = jax.jit(self._act_rows, donate_argnums=2)
 
     def _buffer(self, size: int) -> tuple[row_packing.PackedMessage, np.ndarray, list[np.ndarray]]:
-        """What so many blocks ask; of that, place, step and where episodes begin; and what they show."""
+        """Memory for the requests of `size` blocks: all of it; place, step and episode starts; and observations."""
         schema = (Field((size, 2 + self.envs), "<i4"), *each(self.clients[0].types.observation, size * self.rows))
         asked, *shown = arrays = empty(schema)
         return row_packing.whole(arrays, schema), asked, shown

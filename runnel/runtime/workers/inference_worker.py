@@ -8,10 +8,10 @@ from runnel.runtime.recovery.journal import Arrays
 from runnel.runtime.workers.assembly import Assignment, make_servers
 from runnel.runtime.workers.inference import AsyncInferenceServer, InferenceServer
 from runnel.runtime.workers.ports import first_of
-from runnel.runtime.workers.worker_loop import listen
+from runnel.runtime.workers.worker_loop import Worker, listen
 
 
-class InferenceWorker:
+class InferenceWorker(Worker):
     """A turn is one unroll of all environments in step or, in an asynchronous run, one batch of requests.
 
     A learner that also acts (SEED) has an inference worker.

@@ -1,12 +1,12 @@
 """How a group of agents goes through a block of environments. NumPy only.
 
-A lane knows where the group's actions come from and where what it sees goes to:
+A lane knows which worker chooses the group's actions and which receives its observations:
 
 | lane | actions | trajectory |
 |---|---|---|
 | `LocalPolicyLane` | computed here | put together here |
 | `RemotePolicyLane` | asked for elsewhere | put together here |
-| `RemoteRolloutLane` | asked for elsewhere | put together where the actions come from |
+| `RemoteRolloutLane` | asked for elsewhere | assembled where the actions are chosen |
 
 Headers of messages (`stream_headers.py`) count unrolls and steps from the run's start: a replacement of a worker reads
 from its own streams what was sent before.
@@ -41,7 +41,7 @@ from runnel.types import PyTree
 
 
 class Results(NamedTuple):
-    """Where a step of the environments writes what it gave to one group."""
+    """The arrays into which a step of the environments writes the results of one group."""
 
     observation: PyTree
     reward: np.ndarray
@@ -49,7 +49,7 @@ class Results(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """How a block stands after a step."""
+    """A block after a step: which episodes begin, and which have ended."""
 
     first: np.ndarray  # [E]
     terminated: np.ndarray  # [E]
@@ -57,7 +57,7 @@ class Flags(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """What all lanes of a block need to know of an unroll that is complete."""
+    """The results of a complete unroll that all lanes of a block share."""
 
     terminated: np.ndarray  # [T, E]
     truncated: np.ndarray  # [T, E]
@@ -156,7 +156,7 @@ class LocalPolicyLane:
         return self.slot.action[t]
 
     def results(self, t: int) -> Results:
-        """Where step `t` writes."""
+        """The arrays into which step `t` writes."""
         if t < 0:
             return Results(self.after, _NOWHERE, None)
         results = self.slot.results[t]
@@ -191,7 +191,7 @@ class LocalPolicyLane:
 
 
 class RemotePolicyLane(LocalPolicyLane):
-    """A lane whose actions come from a worker that serves them."""
+    """A lane whose actions another worker serves."""
 
     asks = True
 
@@ -294,7 +294,7 @@ Lane = LocalPolicyLane | RemotePolicyLane | RemoteRolloutLane
 
 
 def answer(reply: InPort, step: int) -> Message:
-    """The answer to the question of a step; others answer a worker that this one replaces."""
+    """The reply to a step's request. Other replies were meant for the worker that this one replaces."""
     while True:
         message = reply.receive()
         if StepHeader.unpack(message.header).step == step:

@@ -6,15 +6,17 @@ import jax
 import jax.numpy as jnp
 
 from runnel.planning.cuts import learns
+from runnel.runtime.control_messages import Go
 from runnel.runtime.recovery.journal import Arrays
 from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.parameters import ParameterPublisher
 from runnel.runtime.workers.ports import InPort
 from runnel.runtime.workers.snapshot_sender import SnapshotSender
 from runnel.runtime.workers.trainer_worker import TrainerWorker
+from runnel.runtime.workers.worker_loop import Worker
 
 
-class Learner:
+class Learner(Worker):
     """The work is a trainer's; what a learner adds is its boundary: stop, publish, release."""
 
     def __init__(self, a: Assignment):
@@ -24,11 +26,7 @@ class Learner:
         self.publisher = ParameterPublisher(a)
         self.snapshots = SnapshotSender(a, a.snapshots, self.progress.env_steps)
         self._any = jax.jit(jnp.any)
-        self.context.iteration, self.context.on_go = self.progress.iteration, self.progress.on_go
-        self.context.on_pause, self.context.on_snapshot = self._report, self._send_snapshot
         self._only = sum(each.replicas for each in a.plan.fragments if learns(each, a.run_graph)) == 1
-        if a.free and not a.pauses:
-            self.context.drain = self._drain
 
     def compile(self) -> None:
         self.worker.compile()
@@ -56,12 +54,18 @@ class Learner:
         wanted, self.context.snapshot_wanted = self.context.snapshot_wanted, False
         return wanted
 
-    def _send_snapshot(self) -> None:
+    def iteration(self) -> int | None:
+        return self.progress.iteration()
+
+    def on_go(self, command: Go) -> None:
+        self.progress.on_go(command)
+
+    def on_snapshot(self) -> None:
         self.snapshots.boundary(self.worker.trainer.carry, self.progress.env_steps, self._wanted())
         self.snapshots.flush()
 
-    def _report(self) -> None:
-        """Before a pause: the supervisor knows all that was done."""
+    def on_pause(self) -> None:
+        """Reports all that was done."""
         self.worker.work.before_pause()
         self.snapshots.flush()
         self.progress.report()
@@ -69,11 +73,13 @@ class Learner:
     def turn(self) -> None:
         self.worker.turn()
 
-    def _drain(self) -> bool:
-        """Empties its streams in a pause, so that other workers come to the end of their iteration.
+    def drain(self) -> bool:
+        """Empties its streams in a pause, so that other workers reach the end of their iteration.
 
-        One that rests at the end of training does so only for other learners, which may still need unrolls.
+        A learner that rests at the end of training does so only for other learners, which may still need unrolls.
         """
+        if self.a.pauses or not self.a.free:
+            return self.worker.drain()
         if self._only and not self.context.asked:
             return False
         self.worker.held.release()
@@ -81,6 +87,9 @@ class Learner:
         values = [p for stream, p in self.a.ends.streams.items() if isinstance(p, InPort) and stream.kind == "value"]
         found = [source.drain() for source in (*((collector,) if collector is not None else ()), *values)]
         return any(found)
+
+    def episode_sums(self) -> dict[str, tuple[float, int]]:
+        return self.worker.episode_sums()
 
     def save(self) -> Arrays:
         return self.worker.save()

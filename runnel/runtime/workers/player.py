@@ -41,7 +41,7 @@ class Acting(Protocol):
         ...
 
     def adopt(self, observation: dict[str, PyTree]) -> dict[str, PyTree]:
-        """What `act` is to be given for the observations that will lie in these arrays; made once for each."""
+        """The form in which `act` takes the observations that these arrays will hold; made once for each."""
         ...
 
     def act(self, t: int, observation: dict[str, PyTree], first: np.ndarray) -> Sequence[Any]:
@@ -91,7 +91,7 @@ class BlockState:
         self._now = Prepared([], [], [], [], [])
 
     def rows(self) -> dict[str, RowSpec]:
-        """What its history keeps of a step, by group."""
+        """By group: the shape and dtype that its history keeps of a step."""
         found: dict[str, RowSpec] = {}
         for group, lane in self.lanes.items() if self.replays else ():
             agents, action = lane.types.agents.agents, lane.types.action
@@ -100,7 +100,7 @@ class BlockState:
         return found
 
     def keep_in(self, journal: Journal, entry: Callable[[], dict[str, np.ndarray]]) -> None:
-        """Keeps what a replacement would need in a journal from now on. To be called before it stands anywhere."""
+        """Keeps what a replacement would need in a journal from now on. Called before `reset`, `restore` or `stand`."""
         self.journal, self.entry = journal, entry
         self.history = ActionHistory(len(self.envs), journal, journal.buffer_number())
         for lane in self.served.values():
@@ -111,12 +111,12 @@ class BlockState:
         self.vector.reset(self._opening())
 
     def reset(self) -> None:
-        """Stands at the beginning."""
+        """Starts at the beginning of the run."""
         self.show()
         self._opened()
 
     def restore(self, episodes: Sequence[Episode], cut: np.ndarray, unrolls: int) -> np.ndarray:
-        """Stands after so many unrolls with these episodes in progress; [E] which of them it had to begin anew."""
+        """Starts after `unrolls` unrolls with these episodes in progress. Returns [E] which had to begin again."""
         self.unrolls = unrolls
         failed = self.vector.restore(episodes, self._opening())
         self.cut += int(np.sum(failed & ~cut))
@@ -133,7 +133,7 @@ class BlockState:
         return cut
 
     def stand(self, unrolls: int, first: np.ndarray, show: Callable[[dict[str, PyTree]], None]) -> None:
-        """Stands after so many unrolls where `show` shows it; of environments that keep their own state."""
+        """Starts after `unrolls` unrolls, in environments that keep their own state: `show` writes observations."""
         self.unrolls = unrolls
         self.history.restore([Episode(0, {}) for _ in self.envs], unrolls * self.steps)
         self.first[-1] = first
@@ -210,7 +210,7 @@ class BlockState:
             self._games_ended[t] = self._lives.began
 
     def _out(self, t: int) -> HostStep:
-        """Where step `t` writes."""
+        """The arrays into which step `t` writes."""
         results = {group: lane.results(t) for group, lane in self.lanes.items()}
         return HostStep(
             observation={group: result.observation for group, result in results.items()},
@@ -278,7 +278,7 @@ def count(
     kept: dict[str, LocalPolicyLane], counter: EpisodeCounter, discounts: dict[str, float | None],
     terminated: np.ndarray, truncated: np.ndarray, first: np.ndarray,
 ) -> Unrolled:  # fmt: skip
-    """Counts an unroll; `first` [T + 1, E] has a row for what comes after it."""
+    """Counts an unroll; `first` [T + 1, E] has a row for the step after it."""
     ended = first[1:]
     rewards = {group: lane.slot.named["reward"][0] for group, lane in kept.items()}
     before = {group: total.copy() for group, total in counter.discounted.items()}
@@ -383,7 +383,7 @@ class Player:
         return ended
 
     def report_failures(self, block: BlockState) -> None:
-        """What went wrong in environments of a block since this was last asked."""
+        """Reports the failures of a block's environments since the last call."""
         failures = block.vector.failures()
         for what in dict.fromkeys(failure.what for failure in failures):
             like = [failure for failure in failures if failure.what == what]

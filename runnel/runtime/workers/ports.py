@@ -1,7 +1,7 @@
 """A worker's place in a run: its bell, its line to the supervisor, and its ends of streams. NumPy only.
 
-All waits of a worker are here. Each ends when what is waited for comes, when the supervisor says stop, or when the
-other end of the stream is gone; what they cost is kept by cause, which is how a run knows its bottleneck.
+All waits of a worker are here. Each ends when its condition holds, when the supervisor says stop, or when the other
+end of the stream is gone. The time spent is counted by cause, which is how a run finds its bottleneck.
 """
 
 from __future__ import annotations
@@ -72,8 +72,40 @@ class ControlLine(Protocol):
     def receive(self, timeout_s: float = 0) -> Any: ...
 
 
+class WorkerHooks:
+    """The methods of a worker that its context calls, for commands of the supervisor and for reports.
+
+    The defaults are those of a worker that neither trains nor keeps anything.
+    """
+
+    def save(self) -> dict[str, np.ndarray]:
+        """This worker's part of a checkpoint. Called in a pause."""
+        return {}
+
+    def iteration(self) -> int | None:
+        """The iteration that a worker which trains is at."""
+        return None
+
+    def drain(self) -> bool:
+        """In a pause: takes in messages that others must get rid of to pause too. Returns whether there were any."""
+        return False
+
+    def episode_sums(self) -> dict[str, tuple[float, int]]:
+        """Metrics of the episodes that have ended since the last call."""
+        return {}
+
+    def on_pause(self) -> None:
+        """Called before a pause is reported."""
+
+    def on_go(self, command: Go) -> None:
+        """Called when the supervisor sends `Go`."""
+
+    def on_snapshot(self) -> None:
+        """Called in a pause when the supervisor asks for a snapshot."""
+
+
 class WorkerContext:
-    """What a worker has in common with its supervisor.
+    """A worker's line to its supervisor, and its own state as the supervisor sees it.
 
     The supervisor may ask for a pause, and save the worker's part of a checkpoint during it. A worker pauses where its
     state is that between two unrolls: where it says so by `between`, also while it waits there.
@@ -87,15 +119,7 @@ class WorkerContext:
         self.pausing = False
         self.asked = False  # by the supervisor; a learner also pauses by itself, at the end of training
         self.pause_at = 0  # the iteration not to pause before
-        self.iteration: Callable[[], int | None] = lambda: None  # of a worker that trains
-        self.save: Callable[[], dict[str, np.ndarray]] = dict
-        # In a pause: takes in what others must get rid of to pause too, and says whether there was anything.
-        self.drain: Callable[[], bool] = lambda: False
-        # Metrics of the episodes that have ended since this was last called.
-        self.episode_sums: Callable[[], dict[str, tuple[float, int]]] = dict
-        self.on_pause: Callable[[], None] = lambda: None
-        self.on_go: Callable[[Go], None] = lambda message: None
-        self.on_snapshot: Callable[[], None] = lambda: None  # of learners: in a pause
+        self.worker = WorkerHooks()  # until `worker_loop.run` sets the worker
         self.snapshot_wanted = False
         self.phase: PhaseName = "starting"
         self._compiler = False  # whether the main thread compiles, as `compile_watch` sees it
@@ -140,7 +164,7 @@ class WorkerContext:
         while (message := self.line.receive()) is not None:
             self._take(parse_command(message.value))
         if self.line.closed:
-            raise Stopped  # there is nobody left to work for
+            raise Stopped  # the supervisor is gone
         now = time.monotonic()
         if now - self._reported > REPORT_S:
             self._reported = now
@@ -156,10 +180,10 @@ class WorkerContext:
                 self.pausing, self.asked, self.pause_at = True, True, at_iteration
             case Go():
                 self.pausing, self.asked, self.pause_at = False, False, 0
-                self.on_go(command)
+                self.worker.on_go(command)
             case Save():
-                self.drain()  # the last to pause may have sent something
-                self.line.send_arrays(Saved().to_json(), self.save())
+                self.worker.drain()  # the last to pause may have sent something
+                self.line.send_arrays(Saved().to_json(), self.worker.save())
             case TakeSnapshot():
                 self.snapshot_wanted = True
             case Load():
@@ -168,20 +192,20 @@ class WorkerContext:
     def pause(self) -> None:
         """Reports the pause and waits for `Go`; saves meanwhile on request."""
         self.pausing = True
-        self.on_pause()
+        self.worker.on_pause()
         self.report()
-        self.send(Paused(self.iteration()))
+        self.send(Paused(self.worker.iteration()))
         drained = 0.0
         while self.pausing and not self.too_early():
             self.bell.beat()
-            if self.drain():
+            if self.worker.drain():
                 drained = time.monotonic()
             goes_on = time.monotonic() < drained + SLICE_S  # a source that had something may have more
             message = self.line.receive(DRAIN_S if goes_on else SLICE_S)
             if message is not None:
                 self._take(parse_command(message.value))
                 if self.snapshot_wanted:
-                    self.on_snapshot()
+                    self.worker.on_snapshot()
             elif self.line.closed:
                 raise Stopped
 
@@ -191,7 +215,7 @@ class WorkerContext:
 
     def too_early(self) -> bool:
         """Whether others are ahead: they cannot finish an iteration without this worker, or it is to catch up."""
-        iteration = self.iteration()
+        iteration = self.worker.iteration()
         return iteration is not None and iteration < self.pause_at
 
     def send(self, message: JsonMessage) -> None:
@@ -202,7 +226,7 @@ class WorkerContext:
             except TimeoutError:
                 self.bell.beat()
             except BrokenPipeError:
-                raise Stopped from None  # there is nobody left to work for
+                raise Stopped from None  # the supervisor is gone
 
     def report_event(self, event: str, **details: Any) -> None:
         """Reports something that broke and was mended here."""
@@ -210,7 +234,7 @@ class WorkerContext:
 
     def report(self) -> None:
         self._count_wait()
-        sums = self.episode_sums()
+        sums = self.worker.episode_sums()
         if sums:
             self.send(EpisodesEnded(sums))
         elapsed = time.monotonic() - self.started
@@ -220,7 +244,7 @@ class WorkerContext:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """What is compiled in the midst of work; its time counts as work all the same."""
+        """Around a compilation during work; its time counts as work all the same."""
         phase, self.phase = self.phase, "compiling"
         if phase != "compiling":
             self.send(Phase("compiling"))
@@ -250,7 +274,7 @@ class WorkerContext:
             self.restart()
 
     def restart(self) -> None:
-        """Begins the sums anew, so that what came before, such as compiling, is not in them."""
+        """Restarts the sums, so that earlier phases, such as compiling, are not in them."""
         self.started = time.monotonic()
         self.waited.clear()
         self.report()
@@ -264,7 +288,7 @@ class OutPort:
         self.turn, self.turns = turn, turns
         self.slots: Sequence[list[np.ndarray]] = writer.slots
         self.last_header = writer.last_header()
-        """Of the last message of the worker that this one replaces; None where there is none."""
+        """The header of the last message of the worker that this one replaces; None where there is none."""
 
     def takes(self, iteration: int) -> bool:
         return iteration % self.turns == self.turn
@@ -316,7 +340,7 @@ class InPort:
         self.reader.release(message)
 
     def drain(self) -> bool:
-        """Throws away what has come, if anything has."""
+        """Discards what has arrived; returns whether anything had."""
         found = False
         while self.reader.pending():
             message = self.reader.receive(0.0)

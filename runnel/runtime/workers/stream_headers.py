@@ -1,7 +1,7 @@
-"""What the two integers in front of a message mean, for each kind of stream.
+"""The meaning of the two integers in front of a message, for each kind of stream.
 
 A transport carries them as they are (`transport.stream.Header`). All counts begin with the run, so that a replacement
-of a worker reads from the last header of a stream how far the worker before it came.
+of a worker reads from the last header of a stream how far the worker before it was.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from runnel.transport.stream import Header
 
 
 class UnrollHeader(NamedTuple):
-    """Of a stream of unrolls."""
+    """The header of a stream of unrolls."""
 
     unroll: int  # its number, of one block
     version: int  # the updates of the parameters that it was begun with
@@ -28,7 +28,7 @@ class UnrollHeader(NamedTuple):
 
 
 class StepHeader(NamedTuple):
-    """Of a stream of requests for actions, and of the stream of replies to them."""
+    """The header of a stream of requests for actions, and of the stream of replies to them."""
 
     step: int  # of the environments that the request shows, and that its reply acts in
 
@@ -46,7 +46,7 @@ class StepHeader(NamedTuple):
 
 
 class ValueHeader(NamedTuple):
-    """Of a stream of the values of one node."""
+    """The header of a stream of the values of one node."""
 
     batches_left: int  # of its iteration, this one included; 0: the iteration has none, and the arrays have no value
     env_steps: int  # environment steps since the message before, of workers that step environments

@@ -53,7 +53,7 @@ class TrainerSettings:
     """How a trainer synchronises with other workers, derived from the plan."""
 
     counts_episodes: bool = False  # this worker is the first to receive trajectories, and counts episodes
-    in_order: bool = True  # at a barrier: the priorities of a batch must arrive before the next is drawn
+    awaits_priorities: bool = True  # at a barrier: the priorities of a batch must arrive before the next is drawn
     pauses_in_waits: bool = False  # it may pause wherever it waits, and continues there: no message is dropped
     taken_singly: bool = False  # its values are received one message at a time, in order of arrival
     turns: int = 1  # how many workers take whole iterations in turn, this one included
@@ -61,7 +61,7 @@ class TrainerSettings:
 
 
 class ValuePort(NamedTuple):
-    """The ports by which values of one node go to, or come from, the workers of another fragment."""
+    """The ports by which values of one node are sent to, or received from, the workers of another fragment."""
 
     node: Node
     taker: Any  # PlacedFragment: the fragment that receives
@@ -93,8 +93,8 @@ class Trainer:
         self.outgoing = list(outgoing)
         self.settings, self.remote_states, self.spmd = settings, remote_states, spmd
         self.carry = carry
-        self.plan = schedule(graph, stage)
-        self.credits = [Credit(cut.component) for cut in self.plan.cut_components]
+        self.schedule = schedule(graph, stage)
+        self.credits = [Credit(cut.component) for cut in self.schedule.cut_components]
         self.iteration = int(carry.iteration)
         self.acted: dict[str, Acted] = {}  # by remote node, or rollout: versions behind this iteration's inputs
         self.metrics: list[IterationMetrics] = []  # of every program that ran since they were last read
@@ -116,13 +116,13 @@ class Trainer:
         """Runs every node once, and those of replays as often as they may."""
         self.covered += steps
         values = self._once(batch)
-        for cut, credit in zip(self.plan.cut_components, self.credits, strict=True):
+        for cut, credit in zip(self.schedule.cut_components, self.credits, strict=True):
             self._run_batches(cut, credit, values)
         self.iteration += self.settings.turns
         self.carry = self.carry._replace(iteration=np.int32(self.iteration))
 
     def repeat(self, batch: TrainerBatch) -> None:
-        """Learns once more from the unrolls of the last iteration, which stays the last. Where all nodes are here."""
+        """Learns once more from the unrolls of the last iteration, without counting another. Needs all nodes here."""
         self._once(batch)
 
     def _once(self, batch: TrainerBatch | None) -> Values:
@@ -134,7 +134,7 @@ class Trainer:
         if self.spmd is not None:
             assert batch is not None
             batch = self._spread(batch)
-        for k, segment in enumerate(self.plan.segments):
+        for k, segment in enumerate(self.schedule.segments):
             values |= self._receive(segment)
             values |= self._run(segment, values, batch if k == 0 else None, k)
             self._send(segment, values)
@@ -164,7 +164,7 @@ class Trainer:
         if real:
             mean = real[0] if len(real) == 1 else [np.mean(leaves, axis=0) for leaves in zip(*real, strict=True)]
             values = {value_port.node.name: self.unpack(value_port, mean)}
-            for k, segment in enumerate(self.plan.all_segments):
+            for k, segment in enumerate(self.schedule.all_segments):
                 values |= self._run(segment, values, None, ("gathered", k))
                 self._send(segment, values)
         self.iteration += 1
@@ -219,7 +219,7 @@ class Trainer:
             self._send(segment, values)
         if cut.awaits_priorities:
             self._late.append((cut, values))
-            if self.settings.in_order:
+            if self.settings.awaits_priorities:
                 self._prioritise(*self._late.pop(0))
             else:
                 self.take_late_priorities()
@@ -230,7 +230,7 @@ class Trainer:
             )
 
     def take_late_priorities(self) -> bool:
-        """Applies priorities that have come for earlier batches, in order; returns whether there were any."""
+        """Applies priorities that have arrived for earlier batches, in order; returns whether there were any."""
         before = len(self._late)
         while self._late_came():
             self._prioritise(*self._late.pop(0))
@@ -239,7 +239,7 @@ class Trainer:
     def await_input(self, ready: Callable[[], bool], cause: str) -> None:
         """Waits for an input; meanwhile takes priorities, which a learner must get rid of before it learns more.
 
-        The input may never come: where another group's training has ended, actors step no more.
+        The input may never arrive: where another group's training has ended, actors step no more.
         """
         while self._late and not ready():
             self.context.wait(lambda: ready() or self._late_came() or None, cause)
@@ -253,14 +253,14 @@ class Trainer:
         return self._in_place(carry), values
 
     def _in_place(self, carry: Carry) -> Carry:
-        """Of several learners, each keeps its part of the replays."""
+        """The replays, each of several learners with its own part."""
         if self.spmd is None or not carry.replays:
             return carry
         places = replay_shards.shardings(carry.replays, self.spmd.mesh)
         return carry._replace(replays=jax.lax.with_sharding_constraint(carry.replays, places))
 
     def _late_came(self) -> bool:
-        """Whether the priorities of the oldest batch that waits for them have come."""
+        """Whether the priorities of the oldest batch that waits for them have arrived."""
         if not self._late:
             return False
         cut, _ = self._late[0]
@@ -331,9 +331,9 @@ class Trainer:
     def _wanted(self, segment: Segment) -> set[str]:
         """The nodes of a segment whose values leave it."""
         own = {node.name for node in segment.nodes} | {node.name for node in self.graph.of_kind("rollout")}
-        later = [other for other in self.plan.all_segments if other is not segment]
+        later = [other for other in self.schedule.all_segments if other is not segment]
         wanted = {value_port.node.name for value_port in self.outgoing}.union(*(other.inputs for other in later))
-        for cut in self.plan.cut_components:
+        for cut in self.schedule.cut_components:
             wanted |= {r.priorities.node for r in cut.component.replays if r.priorities is not None}
         return own & wanted
 
@@ -392,7 +392,7 @@ class Trainer:
 
     def _samples(self, node: Node) -> bool:
         """Whether a node runs for batches that are drawn here."""
-        return any(cut.samples and node.name in cut.component.names for cut in self.plan.cut_components)
+        return any(cut.samples and node.name in cut.component.names for cut in self.schedule.cut_components)
 
     def unpack(self, value_port: ValuePort, arrays: Sequence[np.ndarray]) -> PyTree:
         """A node's value with the parts that were sent; copies, because the slot is released."""
@@ -408,7 +408,7 @@ class Trainer:
 
     def _send(self, segment: Segment, values: Values) -> None:
         for node in segment.nodes:
-            if node.kind != "replay":  # an iteration's segment only inserts into it
+            if not node.traits.draws_batches:  # an iteration's segment only inserts into it
                 self._out(node, values)
 
     def _out(self, node: Node, values: Values) -> None:

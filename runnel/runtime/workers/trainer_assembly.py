@@ -35,7 +35,7 @@ def make_trainer(a: Assignment, remote_states: RemoteStates | None) -> Trainer:
     incoming, outgoing = _value_ports(a)
     settings = TrainerSettings(
         counts_episodes=bool(a.counted_groups),
-        in_order=not a.free,
+        awaits_priorities=not a.free,
         pauses_in_waits=a.pauses,
         taken_singly=a.gathered,
         turns=a.fragment.replicas if _takes_turns(a) else 1,
@@ -45,7 +45,7 @@ def make_trainer(a: Assignment, remote_states: RemoteStates | None) -> Trainer:
     trainer = Trainer(
         a.context, a.graph, stage, Loop(a.graph), carry, incoming, outgoing, settings, remote_states, a.spmd
     )
-    for credit, cut in zip(trainer.credits, trainer.plan.cut_components, strict=True):
+    for credit, cut in zip(trainer.credits, trainer.schedule.cut_components, strict=True):
         if cut.samples:
             worker_checkpoint.load_credit(credit, cut.component, a.start.saved)
     return trainer
@@ -93,7 +93,7 @@ def _replays(a: Assignment, stage: Stage, loop: Loop) -> dict[str, ReplayState]:
     """The replays of the nodes here. Several learners have a part of each: no device ever needs room for the whole."""
 
     def make() -> dict[str, ReplayState]:
-        return {node.name: loop.empty_replay(node) for node in stage.nodes if node.kind == "replay"}
+        return {node.name: loop.empty_replay(node) for node in stage.nodes if node.traits.draws_batches}
 
     if a.spmd is None:
         return jax.device_put(worker_checkpoint.load_replays(jax.jit(make)(), a.start.saved))
@@ -106,7 +106,7 @@ def _replays(a: Assignment, stage: Stage, loop: Loop) -> dict[str, ReplayState]:
 
 
 def _value_ports(a: Assignment) -> tuple[list[ValuePort], list[ValuePort]]:
-    """The ports of values that come from remote nodes, and of those that go to them."""
+    """The ports of values received from remote nodes, and of those sent to them."""
     homes = {name: fragment for fragment in a.plan.fragments for name in fragment.workers()}
     incoming: dict[str, list[InPort]] = {}
     outgoing: dict[tuple[str, str], list[OutPort]] = {}
@@ -132,19 +132,20 @@ def make_unroll_collector(a: Assignment) -> tuple[BatchCollector | None, list[En
             places.append(place)
     if not sources:
         return None, []
-    return BatchCollector(a.context, sources, len(sources), a.limit, "unrolls", in_order=a.in_order), places
+    return BatchCollector(a.context, sources, len(sources), a.limit_iterations, "unrolls", in_order=a.in_order), places
 
 
 def make_gradient_collector(a: Assignment) -> tuple[BatchCollector | None, list[str]]:
     """A collector of the values of workers that each compute from their own environments, and the node of each source;
     None if there are none. The values are taken one at a time, or at a barrier all together."""
-    players = a.plan.home("environment")
+    stepping = a.plan.stepping
     found = [
         (stream.node, port) for stream, port in a.ends.streams.items()
-        if stream.kind == "value" and isinstance(port, InPort) and stream.source in players.workers()
-        and gathers(players)
+        if stream.kind == "value" and isinstance(port, InPort) and stream.source in stepping.workers()
+        and gathers(stepping)
     ]  # fmt: skip
     if not found or a.consumed_groups:
         return None, []
     ports = [[port] for _, port in found]
-    return BatchCollector(a.context, ports, 1, a.limit, "gradients", in_order=not a.free), [node for node, _ in found]
+    nodes = [node for node, _ in found]
+    return BatchCollector(a.context, ports, 1, a.limit_iterations, "gradients", in_order=not a.free), nodes

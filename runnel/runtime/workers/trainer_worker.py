@@ -20,11 +20,11 @@ from runnel.runtime.workers.trainer_assembly import copies_to_device, make_gradi
 from runnel.runtime.workers.training_progress import TrainingProgress
 from runnel.runtime.workers.unroll_batches import HeldSlots, UnrollBatches
 from runnel.runtime.workers.unroll_gate import UnrollGate
-from runnel.runtime.workers.worker_loop import listen
+from runnel.runtime.workers.worker_loop import Worker, listen
 from runnel.types import PyTree
 
 
-class TrainerWorker:
+class TrainerWorker(Worker):
     """A turn is one iteration or, of a worker that gathers gradients, one gradient of each source or of one.
 
     It may also step environments (`replicated`) or act for those of others (SEED): then it has an actor or an
@@ -45,14 +45,10 @@ class TrainerWorker:
             self.trainer.go_on(self.actor.unrolls)
         collector, nodes = make_gradient_collector(a)
         self.work = _Iterations(self) if collector is None else _Gradients(self, collector, nodes)
-        self.context.on_pause = self.progress.report
-        self.context.iteration = lambda: self.trainer.iteration
-        if a.catches_up:
-            self.context.drain = self.trainer.take_late_priorities
 
     @property
     def clock(self) -> int:
-        """What the age of unrolls is measured by: iterations, and repetitions of what they were made of."""
+        """The clock by which the age of unrolls is measured: iterations, and repetitions of their unrolls."""
         return self.trainer.iteration + self.work.repetitions
 
     def _parameters(self, unroll: int) -> tuple[ParameterStamp, dict[str, PyTree]]:
@@ -75,6 +71,18 @@ class TrainerWorker:
 
     def turn(self) -> None:
         self.work.turn()
+
+    def iteration(self) -> int | None:
+        return self.trainer.iteration
+
+    def on_pause(self) -> None:
+        self.progress.report()
+
+    def drain(self) -> bool:
+        return self.a.catches_up and self.trainer.take_late_priorities()
+
+    def episode_sums(self) -> dict[str, tuple[float, int]]:
+        return {} if self.actor is None else self.actor.episode_sums()
 
     def save(self) -> Arrays:
         saved = worker_checkpoint.save_learning(self.trainer.carry, self.a.remote_groups)

@@ -1,4 +1,4 @@
-"""How far the training of one worker has come, and its reports to the supervisor."""
+"""The progress of one worker's training, and its reports to the supervisor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TrainingProgress:
         self.env_steps, self.episodes = int(a.start.saved.get(names.ENV_STEPS, np.int64(0))), 0
         self.until, self.target, self.reached = 0, float("inf"), False
         self.staleness = Staleness()
-        self.repeated, self.dropped = 0, 0  # updates from unrolls that were learnt from before; batches let go unused
+        self.repeated, self.dropped = 0, 0  # updates from unrolls that were learnt from before; batches dropped unused
         self.learners = [node for node in trainer.stage.nodes if node.traits.learns]
         self.versions: dict[str, int] = {}  # by group: the updates of the state that the trainer has
         self._read_versions()
@@ -41,7 +41,7 @@ class TrainingProgress:
             self.env_steps = self.trainer.iteration * graph.steps_per_iteration
         else:
             self.env_steps += graph.steps_per_iteration
-        if any(node.loops for node in self.learners):
+        if any(node.replays for node in self.learners):
             self._read_versions()  # how often a replay was learnt from is known to the device alone
             return
         self._add_updates()
@@ -69,7 +69,7 @@ class TrainingProgress:
     def _measure_staleness(self) -> None:
         """How old the unrolls were: at each update from them or, of a replay, as they came into it."""
         for group in dict.fromkeys(node.group for node in self.learners):
-            updates = sum(node.group == group and not node.loops for node in self.learners)
+            updates = sum(node.group == group and not node.replays for node in self.learners)
             for k in range(max(1, updates)):
                 self.staleness.add(self.versions[group] + k, self.trainer.acted_in(group))
 
@@ -108,7 +108,7 @@ class TrainingProgress:
             self.report()
 
     def report(self) -> None:
-        """What was done since the last report, as sums that add up."""
+        """Sends the sums since the last report."""
         trainer = self.trainer
         self._reported = time.monotonic()
         summed = totals.summed(jax.device_get(trainer.metrics))

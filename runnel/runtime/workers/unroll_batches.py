@@ -49,7 +49,7 @@ class UnrollBatches:
         self.collector, self._blocks = make_unroll_collector(a)
 
     def ready(self, iteration: int) -> bool:
-        """Whether the unrolls of an iteration have all come from other workers."""
+        """Whether all unrolls of an iteration have arrived from other workers."""
         return self.collector is not None and self.collector.ready(iteration)
 
     def make(self, iteration: int, versions: Mapping[str, int]) -> TrainerBatch | None:
@@ -83,7 +83,7 @@ class UnrollBatches:
         return TrainerBatch(self._on_device(blocks), starts, versions, release, acted, begun=oldest)
 
     def _stepped_here(self, now: Mapping[str, int]) -> TrainerBatch | None:
-        """Of the environments that this worker steps or acts for."""
+        """The batch of the environments that this worker steps or acts for."""
         kept: dict[str, list[list[Any]]] = {}
         starts: list[int] = []
         if self.actor is not None and isinstance(self.actor.player, Player):

@@ -22,7 +22,7 @@ SAMPLE_S = 0.1
 """How often the fill of streams is looked at."""
 
 RECENT_S = 5.0
-"""What counts as lately."""
+"""The stretch of time that a report covers."""
 
 
 class Fillable(Protocol):
@@ -70,7 +70,7 @@ class _Sums:
         return self.since(_Sums(at), at)
 
     def since(self, before: _Sums, at: float) -> _Sums:
-        """What came after another moment."""
+        """The sums since an earlier moment."""
         return _Sums(
             at,
             _minus(self.seconds, before.seconds),
@@ -153,7 +153,7 @@ class UsageMeter:
         for i, (source, target, kind, ring, message_bytes) in enumerate(self.streams):
             key, committed = (source, target, kind), ring.committed()
             sums.fill[key] += passed * ring.pending() / ring.capacity / shares[key]
-            came = max(0, committed - self._committed[i])  # streams of a run that goes back begin anew
+            came = max(0, committed - self._committed[i])  # streams of a run that goes back start at 0
             sums.messages[key] += came
             sums.sent[key] += came * message_bytes
             self._committed[i] = committed
@@ -202,7 +202,7 @@ def _stream(key: StreamKey, stretch: _Sums) -> StreamUsage:
 
 
 def _plain(cause: str) -> str:
-    """What is waited for, whichever stream it comes by: `unrolls` of `actor-0 -> learner: unroll agent 3`."""
+    """The cause of a wait without its stream: `unrolls` of `actor-0 -> learner: unroll agent 3`."""
     room = "room in " if cause.startswith("room in ") else ""
     _, arrow, rest = cause.removeprefix(room).partition(": ")
     if not arrow:

@@ -4,7 +4,7 @@
 |---|---|
 | `Actor` | one unroll of its environments; has policies |
 | `EnvWorker` | one unroll of host environments whose policies are elsewhere; never imports JAX |
-| `InferenceWorker` | actions for one unroll of environments elsewhere, or for the requests that have come |
+| `InferenceWorker` | actions for one unroll of environments elsewhere, or for the requests that have arrived |
 | `TrainerWorker` | one iteration of the nodes after the rollout, with states that are learnt elsewhere |
 | `Learner` | one iteration of the nodes after the rollout, which change a learner's state |
 
@@ -13,37 +13,30 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
-import numpy as np
-
-from runnel.runtime.workers.ports import WorkerContext
+from runnel.runtime.workers.ports import WorkerContext, WorkerHooks
 
 
-class Worker(Protocol):
-    """What one worker does, between one answer to the supervisor and the next."""
+class Worker(WorkerHooks, ABC):
+    """One worker. `WorkerHooks` has the methods that its context calls."""
 
     def compile(self) -> None:
-        """Called once, before the first turn: prepares what others would otherwise wait for."""
-        ...
+        """Called once, before the first turn: compiles programs that other workers would otherwise wait for."""
 
+    @abstractmethod
     def boundary(self) -> None:
         """Listens to the supervisor between two turns, and pauses where that asks for it."""
-        ...
 
+    @abstractmethod
     def turn(self) -> None:
         """The work between two boundaries."""
-        ...
-
-    def save(self) -> dict[str, np.ndarray]:
-        """This worker's part of a checkpoint. Called in a pause."""
-        ...
 
 
 def run(context: WorkerContext, worker: Worker, *, compiles: bool = True) -> None:
     """Runs a worker until the supervisor stops it. With `compiles`, the first turn counts as compiling, not as work."""
-    context.save = worker.save
+    context.worker = worker
     context.enter("compiling" if compiles else "working")
     worker.compile()
     if compiles:

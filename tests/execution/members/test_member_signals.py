@@ -1,4 +1,4 @@
-"""A signal ends members at whatever moment it comes: also before any of them trains."""
+"""A signal ends members at any moment, also before any of them trains."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ STEPS = 50 * PER_ITERATION
 
 
 def interrupting(call: Callable[..., Any], after: int = 0) -> Callable[..., Any]:
-    """The same function, during whose call number `after` a signal comes."""
+    """The same function; a signal is sent during its call number `after`."""
     calls = 0
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:

@@ -102,7 +102,7 @@ def test_more_steps_continue_every_member(members: runnel.Members, tmp_path: Pat
 
 
 def test_a_member_that_goes_on_after_the_others_trains_as_with_them(tmp_path: Path) -> None:
-    """Bit for bit: calls keep their size, whoever has ended."""
+    """Bit for bit: calls keep their size, whichever members have ended."""
     asked = {"seeds": 3, "envs": 4, "run_dir": tmp_path / "all", "quiet": True}
     found = runnel.train_members(SMALL, TASK, steps=4 * PER_ITERATION, **asked)
     shutil.copytree(found.members[1], tmp_path / "early")

@@ -170,7 +170,7 @@ def test_the_run_is_evaluated_loaded_and_exported_without_the_source(
 
 @dataclass(frozen=True)
 class OtherDrift(Drift):
-    """Of another class, with the same parameters."""
+    """An algorithm of another class with the same parameters."""
 
 
 @dataclass(frozen=True)

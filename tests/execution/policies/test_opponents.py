@@ -94,7 +94,7 @@ def test_every_synchronous_distribution_plays_the_same_matches(distribution, who
 
 
 def test_every_distribution_is_named_by_its_test():
-    """What the page says of all distributions is tested of each."""
+    """Each distribution is tested for the statements of the page about all of them."""
     assert {"fused", "inline", *SYNCHRONOUS, *ASYNCHRONOUS, "central"} == set(distributions.names())
 
 
@@ -108,7 +108,8 @@ def test_central_is_refused(algorithm, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("distribution", ASYNCHRONOUS)
 def test_asynchronous_learners_play_past_policies_too(distribution, tmp_path):
-    """Actors play while the learner goes on; at a decision all of them pause, and play the same policies from then."""
+    """Actors play while the learner continues; at a decision all of them pause, and play the same policies from then
+    on."""
     run = play(tmp_path / "run", IMPALA(unroll=8), distribution=distribution, iterations=12, actors=2)
     assert run.result["status"] == "finished"
     rounds = read_matches(run.run_dir)
@@ -192,7 +193,7 @@ def test_workers_compile_nothing_new_for_more_stored_policies(distribution, tmp_
     ],
 )
 def test_stopped_and_resumed_equals_never_stopped(algorithm, game, distribution, tmp_path):
-    """Also between two decisions, and where one is made: pool, payoffs and running matches go on."""
+    """Also between two decisions, and during one: pool, payoffs and running matches are restored."""
     whole = play(tmp_path / "whole", algorithm, game, distribution, 7)
     play(tmp_path / "parts", algorithm, game, distribution, 3)
     for stop in (4, 7):
@@ -202,7 +203,7 @@ def test_stopped_and_resumed_equals_never_stopped(algorithm, game, distribution,
 
 
 def test_policies_that_left_the_pool_are_there_while_a_checkpoint_needs_them(tmp_path):
-    """A run that was killed goes on from a checkpoint, where policies play that the pool has dropped since."""
+    """A run that was killed resumes from a checkpoint whose policies the pool has dropped since."""
     small = UniformPast(every=ITERATION, pool_size=2, places=3)
     whole = play(tmp_path / "whole", opponents=small, iterations=9)
     play(tmp_path / "killed", opponents=small, iterations=4)
@@ -218,7 +219,7 @@ def test_policies_that_left_the_pool_are_there_while_a_checkpoint_needs_them(tmp
 
 
 def test_a_decision_at_the_step_of_a_checkpoint_of_before_it_is_made_again(whole_run, tmp_path, monkeypatch):
-    """Workers may come to a decision while they pause to be saved; then a run is killed."""
+    """Workers may reach a decision while they pause for a checkpoint; then a run is killed."""
     due = Opponents.due
     with monkeypatch.context() as patch:
         patch.setattr(Opponents, "due", lambda self, env_steps: env_steps < 4 * ITERATION and due(self, env_steps))

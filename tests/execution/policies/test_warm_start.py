@@ -75,7 +75,7 @@ def test_a_run_begins_with_the_parameters_of_another(
 
 
 def test_every_distribution_begins_alike(source: runnel.Run, tmp_path: Path) -> None:
-    """And a run goes on from its own checkpoint, not from the policy that it began with."""
+    """And a run resumes from its own checkpoint, not from its initial policy."""
     inline = train(tmp_path / "inline", environment="toys:Corridor", init_from=f"{source.run_dir}@best")
     train(tmp_path / "parts", environment="toys:Corridor", init_from=f"{source.run_dir}@best", steps=2 * PER_ITERATION)
     parts = runnel.resume(tmp_path / "parts", steps=6 * PER_ITERATION, quiet=True)

@@ -158,7 +158,7 @@ class Quiet:
 
 
 def decide(directory: Path) -> None:
-    """What happens between the first round and the second."""
+    """The population between the first round and the second."""
     population = rounds_of(directory, 4 * EVERY)
     if not lineage(directory):
         population.decide(Quiet())
@@ -393,7 +393,7 @@ def edit(run_dir: Path, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-def test_a_rule_that_nobody_signed_is_not_imported(
+def test_a_rule_without_a_signature_is_not_imported(
     one_round: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(one_round, tmp_path / "run")
@@ -563,7 +563,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def wait_for_change(before: dict[Path, float], process: subprocess.Popen[str]) -> None:
-    """Until it trains again, or at least half of the time: some kills come while it starts."""
+    """Waits until it trains again, or at least half of the time: some kills occur while it starts."""
     deadline = time.monotonic() + 60
     while all(path.stat().st_mtime == at for path, at in before.items()) and time.monotonic() < deadline:
         if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""What evaluations cost a run, as its clock sees it."""
+"""The cost of evaluations in the run's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs do when they are asked, from outside, for a checkpoint or to end."""
+"""Runs that are asked, from outside, for a checkpoint or to end."""
 
 import threading
 import time

@@ -241,7 +241,7 @@ def test_results_are_the_same_in_this_process_and_in_any_number_of_workers(envir
 
 
 def test_what_is_evaluated_when_a_run_goes_back_is_forgotten(tmp_path: Path) -> None:
-    """The worker still plays what nobody waits for any more when it is given the next."""
+    """The worker still plays a cancelled evaluation when it receives the next."""
     built = runnel.build(Reinforce(), "evaluated:Walk", "inline", envs=4)
     task = task_of(built, {"slow_s": 0.01}, 3, 11, explore=False)
     state = Loop(built.graph).init_state(jax.numpy.uint32(1), "agent")
@@ -447,7 +447,7 @@ def test_versions_that_evaluation_is_too_slow_for_are_skipped_and_counted(traine
 
 
 def test_the_best_is_there_however_late_its_evaluation_ends(tmp_path: Path) -> None:
-    """Checkpoints, which remove what nobody needs, come between a snapshot and its result."""
+    """Checkpoints, which prune policies, may be written between a snapshot and its result."""
     run = train(
         tmp_path / "run", eval_every=PER_ITERATION, eval_episodes=2, eval_workers=1, checkpoint_every_s=0.01,
         eval_env_settings={"slow_s": 0.02}, eval_metric="min:length",

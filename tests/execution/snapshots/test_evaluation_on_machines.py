@@ -267,7 +267,7 @@ def test_a_run_that_loses_a_machine_has_all_evaluations(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_machine_that_is_lost_in_the_last_evaluation_costs_no_training(tmp_path: Path) -> None:
-    """The last checkpoint is written: nobody goes back to it."""
+    """The last checkpoint is written: the run will not return to it."""
     launcher, run_dir = machines("ab", cpus=3), tmp_path / "run"
 
     def kill() -> None:
@@ -296,7 +296,7 @@ def test_a_machine_that_is_lost_in_the_last_evaluation_costs_no_training(tmp_pat
 
 @pytest.mark.slow
 def test_stored_policies_reach_workers_on_other_machines(tmp_path: Path) -> None:
-    """They come with the state to begin from: a machine needs no access to the store."""
+    """They arrive with the initial state: a machine needs no access to the store."""
     given: Any = {"algorithm": Drift(), "environment": "toys:Tag", "steps": 256}
     source = train(tmp_path / "source", distribution="inline", **(given | {"seed": 8}))
     policies = {"init_from": {"hunter": source.run_dir}, "frozen": {"runners": source.run_dir}}

@@ -63,7 +63,7 @@ def test_one_that_never_stops_ends_the_run_with_the_reason(tmp_path: Path, capsy
         runnel.train(
             "ppo", "deadly:always", load("coarse")(actors=2), envs=4, steps=4096, run_dir=tmp_path / "run",
         )  # fmt: skip
-    assert f"the run is in {tmp_path / 'run'}: it has no checkpoint to go on from" in capsys.readouterr().err
+    assert f"the run is in {tmp_path / 'run'}: it has no checkpoint to resume from" in capsys.readouterr().err
 
 
 SLOW = """

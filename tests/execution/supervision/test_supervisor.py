@@ -68,7 +68,7 @@ def test_a_replacement_has_a_new_record(supervised: Supervisor, group: FakeGroup
     record = supervised.records["actor-0"]
     assert group.processes["actor-0"] is not process
     assert (record.state, record.phase, record.status, record.wait) == ("running", "starting", None, None)
-    assert record.recovery is not None
+    assert record.replacement is not None
     assert types(group, "actor-0") == ["load"]
 
 
@@ -119,9 +119,9 @@ class Synchronous(CheckpointProtocol):
 
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.group = supervisor, supervisor.group
-        self.learners = self.in_step = supervisor.group.learners
+        self.learners = self.lockstep_learners = supervisor.group.learners
         self.catching_up = set()
-        self._pause_at, self._told = 0, set()
+        self._pause_at, self._notified = 0, set()
 
     def _stages(self) -> list[set[str]]:
         return [self.learners, set(self.group.specs) - self.learners]

@@ -67,12 +67,12 @@ def attached(command):
         each.close()
 
 
-def sent(workers, home):
+def sent(workers, home, nodes):
     """A message over each stream, from the worker at one end to that at the other: what was delivered."""
     outs, ins = {}, {}
     for worker in workers.values():
         for spec, port in worker.ports(worker.context):
-            (outs if isinstance(port, OutPort) else ins)[spec["name"]] = spec, port
+            (outs if isinstance(port, OutPort) else ins)[spec.name] = spec, port
     assert outs.keys() == ins.keys()
     for number, (name, (spec, out)) in enumerate(outs.items()):
         for array in out.slots[out.claim(number)]:
@@ -81,14 +81,12 @@ def sent(workers, home):
         message = ins[name][1].receive()
         assert (message.iteration, message.header) == (number, (number, 0))
         assert all((array == np.asarray(number % 2, array.dtype)).all() for array in message.arrays)
-        yield spec["kind"], home[spec["source"]], home[spec["target"]], spec["node"] or spec["group"]
+        yield spec.kind, home[spec.source], home[spec.target], nodes[name] or spec.group
 
 
 def published(workers, home, store):
     """Parameters in a store, and who has read them."""
-    ends = {
-        name: end for name, worker in workers.items() for spec, end in worker.stores if spec["group"] == store.group
-    }
+    ends = {name: end for name, worker in workers.items() for spec, end in worker.stores if spec.group == store.group}
     assert ends.keys() == {store.source, *store.targets}
     ends[store.source].writer([]).publish([np.ones(shape, dtype) for shape, dtype in store.schema], 3, 4)
     for target in store.targets:
@@ -107,10 +105,11 @@ def test_what_a_plan_shows_can_be_sent_between_its_workers(name, tmp_path):
     try:
         group.start()
         home = {spec.name: spec.fragment for spec in group.topology.workers}
+        nodes = {stream.name: stream.node for stream in group.topology.streams}
         assert [command.name for command in launcher.commands] == list(home)
         with ExitStack() as stack:
             workers = {command.name: stack.enter_context(attached(command)) for command in launcher.commands}
-            delivered = {*sent(workers, home)}
+            delivered = {*sent(workers, home, nodes)}
             for store in group.topology.stores:
                 delivered |= {*published(workers, home, store)}
         assert delivered == shown(built.plan)

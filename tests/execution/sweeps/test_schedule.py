@@ -57,7 +57,7 @@ def test_those_that_fail_are_never_trained_further() -> None:
 
 
 def test_one_that_fails_later_keeps_its_place() -> None:
-    """What was chosen stays chosen: the places of one rung do not depend on what happens at the next."""
+    """A selection is final: the places of one rung do not depend on the results at the next."""
     schedule = HalvingSchedule(4, 2, (50, 100), eta=2)
     batches, recorded = played(schedule, lambda t, rung: float(t), failing=lambda t, rung: (t, rung) == (3, 1))
     assert batches[-1] == TrialBatch(1, (2, 3))

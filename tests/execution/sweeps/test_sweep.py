@@ -39,7 +39,7 @@ ASKED: dict[str, Any] = {
 
 
 def reached(found: Path) -> dict[str, Any]:
-    """What a sweep has found, without times."""
+    """The results of a sweep, without times."""
     result = json.loads((found / "result.json").read_text())
     return {name: result[name] for name in ("status", "trials", "best", "winner", "env_steps")}
 
@@ -175,7 +175,7 @@ def test_a_sweep_that_was_stopped_ends_as_one_that_was_not(
 
 
 def interrupted(call: Any) -> Any:
-    """Ctrl-C comes in the midst of the first call."""
+    """Ctrl-C arrives during the first call."""
     numbers = [signal.SIGINT]
 
     def called(*args: Any) -> Any:
@@ -394,7 +394,7 @@ def test_a_trial_whose_last_evaluation_failed_has_failed(tmp_path: Path) -> None
 def test_a_trial_that_finds_too_little_memory_is_tried_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int
 ) -> None:
-    """Then it has failed, and the sweep goes on with the others."""
+    """Then it has failed, and the sweep continues with the others."""
     run, calls = Session.run, []
 
     def greedy(self: Session) -> Any:
@@ -422,7 +422,7 @@ def test_a_directory_that_holds_a_sweep_is_not_used_for_another(
 ) -> None:  # fmt: skip
     for words in (["sweep", "ppo", TASK, "--over", "learning_rate=1:2"], ["train", "ppo", TASK]):
         assert main([*words, "--run-dir", str(swept.run_dir), "--quiet"]) == 2
-        assert "already holds a sweep; go on with it by `runnel resume" in capsys.readouterr().err
+        assert "already holds a sweep; continue it with `runnel resume" in capsys.readouterr().err
     assert main(["resume", str(swept.run_dir), "--steps", "9999"]) == 2
     assert "which goes on as it was begun; found --steps" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"runnel\.resume_sweep"):

@@ -96,7 +96,7 @@ def make(way, algorithm, environment=None, envs=ENVS):
 
 
 def run(program, iterations):
-    """As a session runs it that skips what is refused: all that was told, in order."""
+    """A session that skips refused updates: all its reports, in order."""
     told = []
     while sum(each.iterations for each in told) < iterations:
         if isinstance(program, CompiledProgram):
@@ -140,7 +140,7 @@ def same(a, b):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_bad_update_is_refused_named_and_told_at_once(way, algorithm, name):
+def test_a_bad_update_is_refused_named_and_reported_at_once(way, algorithm, name):
     program = make(way, algorithm)
     run(program, 3)
     before = state_of(program)
@@ -221,7 +221,7 @@ def test_what_was_seen_is_no_reason_where_nothing_comes_of_it():
 
 @dataclass(frozen=True)
 class Extremes(Reinforce):
-    """Keeps the least reward it has seen of each of two kinds, the second of which never comes."""
+    """Keeps the lowest reward of each of two kinds, the second of which never occurs."""
 
     def init(self, key, spec):
         state = super().init(key, spec)

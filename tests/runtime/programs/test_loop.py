@@ -1,4 +1,4 @@
-"""What a trajectory holds."""
+"""The content of a trajectory."""
 
 import jax
 import jax.numpy as jnp

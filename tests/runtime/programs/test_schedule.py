@@ -12,7 +12,7 @@ ENVS = 8
 
 
 def replaying(**settings):
-    """32 items come in with every iteration."""
+    """32 items are inserted in every iteration."""
     return DQN(**{"unroll": 4, "batch": 16, "min_size": 64, "capacity": 512, "hidden": (8,), **settings})
 
 

@@ -1,4 +1,4 @@
-"""What the nodes after the rollout are given when they run."""
+"""The inputs of the nodes after the rollout."""
 
 import jax
 import numpy as np

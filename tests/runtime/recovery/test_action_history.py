@@ -1,4 +1,4 @@
-"""Episodes in progress can be told from their actions, whatever the order of ends."""
+"""Episodes in progress can be rebuilt from their actions, whatever the order of ends."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A journal tells whoever takes over exactly where to go on, whenever its writer was killed."""
+"""A journal records exactly where a replacement continues, whenever its writer was killed."""
 
 import os
 

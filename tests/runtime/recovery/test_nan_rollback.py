@@ -132,7 +132,7 @@ def test_a_run_that_goes_back_in_vain_stops(tmp_path):
     assert len(events(tmp_path / "run", "rollback")) == MAX_ROLLBACKS
 
 
-def test_going_back_counts_anew_once_the_place_is_passed():
+def test_rollbacks_are_counted_from_zero_after_the_place_is_passed():
     setbacks = NanRollback()
     assert [setbacks.allow(10, 5) for _ in range(MAX_ROLLBACKS + 1)] == [True] * MAX_ROLLBACKS + [False]
     assert setbacks.allow(9, 8) is False  # nearer, not beyond

@@ -88,7 +88,7 @@ def alone(algorithm: Any, seed: int, iterations: int) -> Any:
 
 
 def together(shared: SharedProgram, iterations: list[int]) -> list[Any]:
-    """Every member's carry after so many iterations, each in a thread of its own."""
+    """Every member's carry after `iterations` iterations, each in its own thread."""
 
     def train(member: int) -> Any:
         view, done = shared.views[member], shared.iteration(member)
@@ -232,7 +232,7 @@ def test_a_setting_that_decides_how_often_members_learn_is_fixed() -> None:
 
 @pytest.mark.slow
 def test_members_are_spread_over_all_devices(tmp_path: Path) -> None:
-    """Seven members on four devices: a row that is nobody's fills the last. In float64, each as it trains alone."""
+    """Seven members on four devices: an extra row fills the last. In float64, each equals the member trained alone."""
     done = subprocess.run(
         [sys.executable, str(SUPPORT / "spread_members.py"), str(tmp_path)], capture_output=True, text=True,
         env={**os.environ, "JAX_PLATFORMS": "cpu"}, timeout=280, check=False,

@@ -52,7 +52,7 @@ def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each(
 
     line.works = works
     works()
-    context.drain = port.drain
+    context.worker.drain = port.drain  # type: ignore[method-assign]
     context.pause()
     assert left == [0]
     assert line.timeouts[:149] == [DRAIN_S] * 149

@@ -19,11 +19,11 @@ from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.workers.assembly import Assignment, StreamEnds
 from runnel.runtime.workers.ports import Stopped, WorkerContext
 from runnel.runtime.workers.worker import worker_class
-from runnel.runtime.workers.worker_loop import listen, run
+from runnel.runtime.workers.worker_loop import Worker, listen, run
 from runnel.transport import in_process
 
 
-class Recorder:
+class Recorder(Worker):
     """A worker that records what it is asked to do, and is stopped after a number of turns."""
 
     def __init__(self, context, turns):
@@ -41,9 +41,6 @@ class Recorder:
         self.left -= 1
         self.calls.append(("turn", self.context.phase))
 
-    def save(self):
-        return {}
-
 
 @pytest.fixture
 def context():
@@ -59,7 +56,7 @@ def test_the_first_turn_of_a_worker_that_compiles_counts_as_compiling(context):
         ("compile", "compiling"), ("boundary", "compiling"), ("turn", "compiling"),
         ("boundary", "working"), ("turn", "working"),
     ]  # fmt: skip
-    assert context.save == worker.save
+    assert context.worker is worker
 
 
 def test_a_worker_that_compiles_nothing_works_from_the_first_turn(context):
