@@ -26,7 +26,9 @@ from pathlib import Path
 import numpy as np
 import runnel
 from runnel.cli.main import main
+from runnel.recording import named_sinks
 
+assert {"mlflow", "trackio"} <= {*named_sinks.names()}, "the wheel registers no sinks"
 assert Path(runnel.__file__).is_relative_to(sys.prefix), runnel.__file__
 for text in (
     "list",

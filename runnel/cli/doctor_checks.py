@@ -35,7 +35,7 @@ Verdict = Literal["ok", "note", "wrong"]
 """`note`: something is missing that many runs do without."""
 
 OLDEST: Final = (3, 11)
-NEWEST: Final = (3, 13)
+NEWEST: Final = (3, 14)
 """The newest Python that Runnel was tried with; its classifiers in `pyproject.toml` have the same."""
 
 LITTLE_MEMORY: Final = 1 << 30

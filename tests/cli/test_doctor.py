@@ -113,8 +113,8 @@ def test_a_python_that_was_not_tried_is_noted() -> None:
     assert project["requires-python"] == f">={doctor_checks.OLDEST[0]}.{doctor_checks.OLDEST[1]}"
     assert doctor_checks.python((*doctor_checks.NEWEST, 2)).status == "ok"
     newer = doctor_checks.python((3, 99, 0))
-    assert (newer.status, newer.found) == ("note", "3.99.0, newer than 3.13, the newest that was tried")
-    assert newer.fix == "if something fails, use Python 3.11 to 3.13"
+    assert (newer.status, newer.found) == ("note", "3.99.0, newer than 3.14, the newest that was tried")
+    assert newer.fix == "if something fails, use Python 3.11 to 3.14"
 
 
 def test_packages_older_than_the_lower_bounds_are_named_with_them() -> None:

@@ -1,7 +1,10 @@
 """What is published trains where there is no checkout."""
 
+import configparser
 import subprocess
 import sys
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,3 +29,10 @@ def test_the_wheel_trains_without_the_checkout(tmp_path: Path) -> None:
 def test_the_source_distribution_has_what_its_tests_need_and_the_wheel_the_package(tmp_path: Path) -> None:
     source, wheel = try_wheel.build(tmp_path)
     assert try_wheel.missing(source, wheel) == []
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (each for each in packed.namelist() if each.endswith(".dist-info/entry_points.txt"))
+        registered = configparser.ConfigParser()
+        registered.read_string(packed.read(name).decode())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert dict(registered["console_scripts"]) == project["scripts"]
+    assert dict(registered["runnel.sinks"]) == project["entry-points"]["runnel.sinks"]
