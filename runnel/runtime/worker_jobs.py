@@ -49,6 +49,14 @@ class RunJob(JsonMessage):
 
 
 @dataclass(frozen=True)
+class Turn:
+    """The iterations i in which one of several replicas takes part: those with `i % turns == turn`."""
+
+    turn: int
+    turns: int
+
+
+@dataclass(frozen=True)
 class StreamJob:
     """A stream that this worker writes or reads.
 
@@ -63,12 +71,8 @@ class StreamJob:
     """The worker at the reading end."""
     group: str
     block: int
-    turn: int
-    """The target takes part in iterations i with `i % turns == turn`."""
-    turns: int
-    source_turn: int
-    """The source likewise."""
-    source_turns: int
+    source_turn: Turn
+    target_turn: Turn
     slots: int
     schema: Schema
 

@@ -29,6 +29,7 @@ from runnel.runtime.worker_jobs import (
     RunJob,
     StoreJob,
     StreamJob,
+    Turn,
     WorkerJob,
 )
 from runnel.transport import bell
@@ -247,8 +248,8 @@ class WorkerGroup:
 
 def _stream_job(stream: StreamSpec) -> StreamJob:
     return StreamJob(
-        stream.name, stream.kind, stream.source, stream.target, stream.group, stream.block, stream.turn, stream.turns,
-        stream.source_turn, stream.source_turns, stream.slots, stream.schema,
+        stream.name, stream.kind, stream.source, stream.target, stream.group, stream.block,
+        Turn(stream.source_turn, stream.source_turns), Turn(stream.turn, stream.turns), stream.slots, stream.schema,
     )  # fmt: skip
 
 
