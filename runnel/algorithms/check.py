@@ -55,6 +55,6 @@ def _refuse_unless(settings: Any, name: str, right: bool, wanted: str) -> None:
 
 
 def _page(cls: type) -> str:
-    """Where the settings of an algorithm are described: those of a user's own are in its source."""
+    """The documentation page with an algorithm's settings; a user's own algorithm has them in its source."""
     module, _, name = cls.__module__.rpartition(".")
     return f"reference-algorithms#{name}" if module == __package__ else "command-line#settings"

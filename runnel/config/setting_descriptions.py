@@ -82,7 +82,7 @@ ENVIRONMENTS: Final[Mapping[str, str]] = {
     "shaping": "weight of JaxMARL's rewards on the way to the goal, where an environment has such; 0: none",
     "state": "observations have a part `state` with the state of the whole environment, as MAPPO and QMIX need it",
 }
-"""Of Runnel's adapters, and of libraries that do not describe theirs."""
+"""Settings of Runnel's adapters, and of libraries that do not describe theirs."""
 
 
 def defaults_of(module: str) -> Mapping[str, str]:

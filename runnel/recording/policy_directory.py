@@ -75,7 +75,8 @@ def read_config(root: Path, name: str = "") -> PolicyConfig:
 
 
 def names_in(directory: Path) -> list[str]:
-    """Where the policies lie that were saved in a directory, `""` for a single one; nothing for that of a run."""
+    """The subdirectories of the policies that were saved in a directory, `""` for a single one; none for that of a
+    run."""
     if _is_policy(directory, ""):
         return [""]
     try:

@@ -140,7 +140,7 @@ class WorkerJob(JsonMessage):
     name: str
     run: RunJob
     spin_s: float
-    """How long the worker spins before it sleeps."""
+    """The seconds that the worker spins before it sleeps."""
     transport: str
     """The import path of the transport that attaches to streams and stores."""
     bells: tuple[str, ...]
@@ -149,7 +149,7 @@ class WorkerJob(JsonMessage):
     stores: tuple[StoreJob, ...]
     peers: PeersJob | None = None
     env: EnvJob | None = None
-    """Of environment workers."""
+    """The environments of an environment worker; None for other workers."""
 
 
 def parse_run_job(value: Mapping[str, Any]) -> RunJob:
