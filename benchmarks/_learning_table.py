@@ -30,7 +30,7 @@ def filled(page: str, runs: Sequence[Run]) -> str:
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(f"the page has no place for the tables; wanted the lines {BEGIN} and {END}")
+        raise SystemExit(f"the page has no place for the tables; expected the lines {BEGIN} and {END}")
     return f"{before}{BEGIN}\n{tables(runs)}{END}{after}"
 
 

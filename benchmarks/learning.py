@@ -211,7 +211,7 @@ def _line(task: Task, record: Record) -> str:
     returns = [record["mean_return"], (record["evaluation"] or {}).get("mean_return")]
     trained, played = ("none" if value is None else f"{value:.2f}" for value in returns)
     return (
-        f"{trained} in training, {played} greedily, wanted {task.wanted}: {held}; {record['status']} after "
+        f"{trained} in training, {played} greedily, expected {task.wanted}: {held}; {record['status']} after "
         f"{record['env_steps']:,} steps, {record['wall_seconds']:.0f} s"
     )
 

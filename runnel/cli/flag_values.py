@@ -23,7 +23,7 @@ def machines(text: str) -> list[Machine]:
         match = re.fullmatch(r"([\w.-]+)=(\d{1,6})(?:\+(\d{1,4}))?", part.strip())
         if match is None or not int(match[2]):
             wanted = "a machine as in a=8 (8 CPUs) or b=16+2 (16 CPUs and 2 GPUs)"
-            raise argparse.ArgumentTypeError(f"found '{part}', wanted {wanted}")
+            raise argparse.ArgumentTypeError(f"found '{part}', expected {wanted}")
         devices = tuple(f"cuda:{i}" for i in range(int(match[3] or 0))) or ("cpu:0",)
         found.append(Machine(int(match[2]), devices, match[1]))
     return found
@@ -44,11 +44,11 @@ def whole(least: int, most: int = MOST_STEPS) -> Callable[[str], int]:
         try:
             value = settings.convert("", text, int)
         except UserError:
-            raise argparse.ArgumentTypeError(f"found '{shown}', wanted {wanted}") from None
+            raise argparse.ArgumentTypeError(f"found '{shown}', expected {wanted}") from None
         if value < least:
-            raise argparse.ArgumentTypeError(f"found {shown}, wanted {wanted}")
+            raise argparse.ArgumentTypeError(f"found {shown}, expected {wanted}")
         if value > most:
-            raise argparse.ArgumentTypeError(f"found {shown}, wanted at most {most}")
+            raise argparse.ArgumentTypeError(f"found {shown}, expected at most {most}")
         return value
 
     return read
@@ -58,13 +58,13 @@ def number(text: str) -> float:
     try:
         return settings.convert("", text, float)
     except UserError:
-        raise argparse.ArgumentTypeError(f"found '{text}', wanted a finite number") from None
+        raise argparse.ArgumentTypeError(f"found '{text}', expected a finite number") from None
 
 
 def seconds(text: str) -> float:
     value = number(text)
     if value <= 0:
-        raise argparse.ArgumentTypeError(f"found {text}, wanted more than 0 seconds")
+        raise argparse.ArgumentTypeError(f"found {text}, expected more than 0 seconds")
     return value
 
 

@@ -22,7 +22,7 @@ def plan_command(args: argparse.Namespace) -> int:
     machines = args.machines
     if machines is not None and args.launcher == "ray":
         raise UserError(
-            "found --machines and --launcher ray, wanted one: machines that you name, or those of a cluster"
+            "found --machines and --launcher ray, expected one: machines that you name, or those of a cluster"
         )
     if args.launcher not in ("local", "ray"):
         raise UserError(f"found --launcher {args.launcher}, whose machines are known once it starts; use --machines")

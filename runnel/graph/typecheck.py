@@ -71,13 +71,13 @@ def describe(tree: PyTree) -> str:
 def same_types(wanted: PyTree, found: PyTree, what: str) -> None:
     """Refuses values of another structure, shape or dtype, such as a state that changes from step to step."""
     if jax.tree.structure(wanted) != jax.tree.structure(found):
-        raise UserError(f"{what} of another structure: found {describe(found)}, wanted {describe(wanted)}")
+        raise UserError(f"{what} of another structure: found {describe(found)}, expected {describe(wanted)}")
     leaves = zip(jax.tree.leaves_with_path(wanted), jax.tree.leaves(found), strict=True)
     for (path, want), have in leaves:
         if (want.shape, want.dtype) != (have.shape, have.dtype):
             where = jax.tree_util.keystr(path)
             of = f" whose {where}" if where else " that"
-            raise UserError(f"{what}{of} is {describe(have)}; wanted {describe(want)}")
+            raise UserError(f"{what}{of} is {describe(have)}; expected {describe(want)}")
 
 
 class _Word(str):

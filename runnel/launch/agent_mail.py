@@ -110,7 +110,7 @@ def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
 
 def _message(body: bytes, text_bytes: int) -> Received:
     if text_bytes > len(body):
-        raise MalformedMessage(f"found {len(body)} bytes, wanted {text_bytes} of JSON")
+        raise MalformedMessage(f"found {len(body)} bytes, expected {text_bytes} of JSON")
     head = parse(body[:text_bytes])
     value, entries = head.get("value"), head.get("arrays")
     if not isinstance(value, dict) or not isinstance(entries, list):

@@ -144,12 +144,12 @@ class Control:
                 self.closed = True
                 return None
             if len(data) < _HEADER.size or flags & socket.MSG_TRUNC:
-                raise MalformedMessage(f"found a packet of {len(data)} bytes, wanted one with a header")
+                raise MalformedMessage(f"found a packet of {len(data)} bytes, expected one with a header")
             magic, kind, count, length = _HEADER.unpack_from(data)
             if magic != _MAGIC or kind not in (b"F", b"J", b"M", b"A"):
                 raise MalformedMessage(f"found a packet that begins with {data[:8]!r}")
             if count != len(fds):
-                raise MalformedMessage(f"found {len(fds)} descriptors, wanted the {count} that the message names")
+                raise MalformedMessage(f"found {len(fds)} descriptors, expected the {count} that the message names")
             return kind, length, data[_HEADER.size :]
         return None
 

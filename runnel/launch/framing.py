@@ -36,7 +36,7 @@ class Received(NamedTuple):
 def encode(value: Mapping[str, Any]) -> bytes:
     """A JSON object."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"found a {type(value).__name__}, wanted a JSON object (a dict)")
+        raise TypeError(f"found a {type(value).__name__}, expected a JSON object (a dict)")
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -58,7 +58,7 @@ def decode(kind: bytes, length: int, body: bytes, fds: list[int]) -> Received:
     """The message that a last packet completes; closes the memfd, if there is one, and gives the rest away."""
     if kind == b"J":
         if length != len(body):
-            raise MalformedMessage(f"found {len(body)} bytes of JSON, wanted {length}")
+            raise MalformedMessage(f"found {len(body)} bytes of JSON, expected {length}")
         return Received(parse(body), tuple(fds))
     if not fds:
         raise MalformedMessage("found a message in a memfd, without the memfd")
@@ -66,7 +66,7 @@ def decode(kind: bytes, length: int, body: bytes, fds: list[int]) -> Received:
     try:
         size = os.fstat(body_fd).st_size
         if length > min(size, _MAX_JSON_BYTES) or (kind == b"M" and length != size):
-            raise MalformedMessage(f"found {size} bytes in a memfd, wanted {length} of JSON")
+            raise MalformedMessage(f"found {size} bytes in a memfd, expected {length} of JSON")
         text = bytearray(length)
         _read(body_fd, memoryview(text), 0)
         value = parse(bytes(text))
@@ -88,9 +88,9 @@ def parse(text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise MalformedMessage(f"found {text[:40]!r}, wanted JSON: {error}") from None
+        raise MalformedMessage(f"found {text[:40]!r}, expected JSON: {error}") from None
     if not isinstance(value, dict):
-        raise MalformedMessage(f"found a JSON {type(value).__name__}, wanted an object")
+        raise MalformedMessage(f"found a JSON {type(value).__name__}, expected an object")
     return value
 
 
@@ -114,7 +114,7 @@ def describe(arrays: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], li
             dtype = _dtype_name(whole.dtype)
         except TypeError as error:
             raise TypeError(
-                f"array '{name}' cannot be sent: {error}; wanted numbers (of a JAX key, its jax.random.key_data)"
+                f"array '{name}' cannot be sent: {error}; expected numbers (of a JAX key, its jax.random.key_data)"
             ) from error
         entries.append({"name": name, "dtype": dtype, "shape": list(whole.shape)})
         # Bytes, because a buffer of bfloat16 has no format that memoryview knows.
@@ -135,7 +135,7 @@ def _dtype(name: Any) -> np.dtype:
     import numpy as np
 
     if not isinstance(name, str) or not name.isascii():
-        raise MalformedMessage(f"found {name!r}, wanted the name of a dtype")
+        raise MalformedMessage(f"found {name!r}, expected the name of a dtype")
     if _PLAIN_DTYPE.fullmatch(name):
         try:
             return np.dtype(name)
@@ -143,7 +143,7 @@ def _dtype(name: Any) -> np.dtype:
             raise MalformedMessage(f"found dtype '{name}', which NumPy does not know") from None
     dtype = getattr(importlib.import_module("ml_dtypes"), name, None)
     if not isinstance(dtype, type) or not issubclass(dtype, np.generic):
-        raise MalformedMessage(f"found dtype '{name}', wanted one of NumPy's or ml_dtypes'")
+        raise MalformedMessage(f"found dtype '{name}', expected one of NumPy's or ml_dtypes'")
     return np.dtype(dtype)
 
 
@@ -166,13 +166,13 @@ def _arrays(
     for entry in entries:
         name, shape = (entry.get("name"), entry.get("shape")) if isinstance(entry, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(shape, list):
-            raise MalformedMessage(f"found {str(entry)[:60]}, wanted an array's name, dtype and shape")
+            raise MalformedMessage(f"found {str(entry)[:60]}, expected an array's name, dtype and shape")
         if len(shape) > 32 or any(type(n) is not int or n < 0 for n in shape):
             raise MalformedMessage(f"found shape {str(shape)[:60]} of array '{name}'")
         dtype = _dtype(entry.get("dtype"))
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes > size - offset:  # before any memory is asked for
-            raise MalformedMessage(f"found {size - offset} bytes for array '{name}', wanted {nbytes}")
+            raise MalformedMessage(f"found {size - offset} bytes for array '{name}', expected {nbytes}")
         raw = np.empty(nbytes, np.uint8)
         read(raw.data, offset)
         try:

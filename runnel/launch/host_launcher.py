@@ -285,7 +285,7 @@ def differs(there: Mapping[str, Any]) -> str:
         if what == "python":  # patch releases are compatible
             found, wanted = (".".join(version.split(".")[:2]) for version in (found, wanted))
         if found != wanted:
-            return f"found {what.capitalize()} {found}, wanted {wanted} as here; install the same on all machines"
+            return f"found {what.capitalize()} {found}, expected {wanted} as here; install the same on all machines"
     return ""
 
 
@@ -295,7 +295,7 @@ def _checked(name: str, greeting: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"{name}: {wrong}")
     public, cpus, devices = (greeting.get(key) for key in ("public", "cpus", "devices"))
     if not isinstance(public, str) or type(cpus) is not int or not isinstance(devices, list):
-        raise UserError(f"{name}: found the greeting {str(greeting)[:200]}, wanted one of an agent")
+        raise UserError(f"{name}: found the greeting {str(greeting)[:200]}, expected one of an agent")
     return greeting
 
 

@@ -235,7 +235,7 @@ def check_version(found: str) -> None:
     if numbers < LEAST:
         least = ".".join(map(str, LEAST))
         raise UserError(
-            f"found Ray {found}, wanted {least} or later, which keeps clients without a token out of a cluster; run: "
+            f"found Ray {found}, expected {least} or later, which keeps clients without a token out of a cluster; run: "
             "pip install -c constraints.txt 'runnel[ray]', on every machine"
         )
 

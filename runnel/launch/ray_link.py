@@ -272,7 +272,7 @@ def connect(wanted: RayRequest) -> tuple[RayLink, str | None]:
     folder = None
     if address is not None and "://" in address:
         raise UserError(
-            f"found {address}, wanted HOST:PORT of the cluster's head; run this command on a machine of the cluster"
+            f"found {address}, expected HOST:PORT of the cluster's head; run this command on a machine of the cluster"
         )
     if address not in (None, "auto", "local"):
         probe(address)
@@ -280,7 +280,7 @@ def connect(wanted: RayRequest) -> tuple[RayLink, str | None]:
     elif address != "local" and (found := _found()) is not None and (address == "auto" or answers(found)):
         join("auto", found)
     elif address == "auto":
-        raise UserError("found no Ray on this machine, wanted a cluster; run `ray start --address=HEAD:6379` here")
+        raise UserError("found no Ray on this machine, expected a cluster; run `ray start --address=HEAD:6379` here")
     else:
         folder = _begin()
     return RayLink(wanted, folder is not None, ray.get_runtime_context().get_node_id()), folder

@@ -20,7 +20,7 @@ def probe(address: str) -> None:
     """Raises `UserError` if nothing answers, or if what answers is not Ray."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise UserError(f"found the address '{address}', wanted HOST:PORT of the cluster's head, such as 10.0.0.1:6379")
+        raise UserError(f"found the address '{address}', expected HOST:PORT of a cluster's head, as in 10.0.0.1:6379")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), PROBE_S) as connection:
             connection.sendall(_HELLO)

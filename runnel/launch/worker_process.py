@@ -146,7 +146,7 @@ def _truth(variable: str, value: str) -> bool:
         return True
     if value.lower() in ("0", "false", "no", "off", "f", "n", ""):
         return False
-    raise UserError(f"found {variable}={value}, wanted true or false")
+    raise UserError(f"found {variable}={value}, expected true or false")
 
 
 def main() -> None:

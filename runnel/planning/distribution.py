@@ -44,12 +44,12 @@ class Fragment:
 
     def __post_init__(self) -> None:
         if not isinstance(self.nodes, tuple | list) or not all(isinstance(node, str) for node in self.nodes):
-            raise UserError(f"fragment {self.name}: found nodes={self.nodes!r}, wanted a tuple of names: ('act',)")
+            raise UserError(f"fragment {self.name}: found nodes={self.nodes!r}, expected a tuple of names: ('act',)")
         if not isinstance(self.replicas, int):
-            raise UserError(f"fragment {self.name}: found replicas={self.replicas!r}, wanted a whole number")
+            raise UserError(f"fragment {self.name}: found replicas={self.replicas!r}, expected a whole number")
         if self.devices not in get_args(Devices):
             wanted = ", ".join(map(repr, get_args(Devices)))
-            raise UserError(f"fragment {self.name}: found devices={self.devices!r}, wanted one of {wanted}")
+            raise UserError(f"fragment {self.name}: found devices={self.devices!r}, expected one of {wanted}")
         if not is_whole(self.env_splits, 1):
             raise UserError(
                 f"fragment {self.name}: found env_splits={self.env_splits!r}, expected a whole number, 1 or more"

@@ -66,7 +66,7 @@ def in_order(machines: Machine | Sequence[Machine]) -> tuple[Machine, ...]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice or not given:
         found = f"several called {', '.join(twice)}" if twice else "none"
-        raise UserError(f"machines: found {found}, wanted one or more, each with a name of its own")
+        raise UserError(f"machines: found {found}, expected one or more, each with a name of its own")
     return (given[0], *sorted(given[1:], key=lambda machine: machine.name))
 
 

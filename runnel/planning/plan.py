@@ -290,7 +290,7 @@ def _layout(name: str, distribution: Distribution, graph: Graph) -> Layout:
             page="write-a-distribution",
         ) from error
     if not isinstance(layout, Layout):
-        raise UserError(f"the layout of distribution {name}: found a {type(layout).__name__}, wanted a runnel.Layout")
+        raise UserError(f"the layout of distribution {name}: found a {type(layout).__name__}, expected a runnel.Layout")
     names = [fragment.name for fragment in layout.fragments]
     for twice in {each for each in names if names.count(each) > 1}:
         raise UserError(

@@ -35,7 +35,7 @@ def test_flags_describe_a_rule() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--population 1", "argument --population: found 1, wanted a whole number of 2 or more"),
+        ("--population 1", "argument --population: found 1, expected a whole number of 2 or more"),
         ("--pbt-every 10", "found --pbt-every without --population, expected how many members there are"),
         ("--population 4 --seeds 3", "found --population and --seeds, expected one of them"),
         ("--population 4 --dry-run", "found --population and --dry-run, expected one of them"),

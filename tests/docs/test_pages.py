@@ -46,7 +46,7 @@ def test_plans_and_errors_are_as_shown(page, reader):
 @pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: page.name)
 def test_every_block_has_a_language_and_every_exception_a_reason(page):
     for block in blocks(page):
-        assert block.language in LANGUAGES, f"{block}: found '{block.language}', wanted one of {', '.join(LANGUAGES)}"
+        assert block.language in LANGUAGES, f"{block}: found '{block.language}', expected one of {', '.join(LANGUAGES)}"
         assert len(block.said.get("not run", "a reason")) > 5, f"{block}: say why it is not run"
         if block.language == "python":
             compile(block.text, str(block), "exec", dont_inherit=True)

@@ -97,8 +97,8 @@ def test_metrics_of_a_jax_environment_that_are_numbers(metrics):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ("FloatClock", r"step returns a state whose \[1\] is float32\[\]; wanted int32\[\]"),
-        ("WideObservation", r"reset returns an observation that is float32\[3\]; wanted float32\[2\]"),
+        ("FloatClock", r"step returns a state whose \[1\] is float32\[\]; expected int32\[\]"),
+        ("WideObservation", r"reset returns an observation that is float32\[3\]; expected float32\[2\]"),
         ("ManyRewards", r"step returns rewards float\d+\[2\], expected"),
         ("ComplexReward", r"step returns rewards complex\d+\[\], expected real numbers"),
         ("NumberedEnd", r"step returns terminated as int32\[\], expected a single bool"),

@@ -163,7 +163,7 @@ def test_none_takes_back_what_a_file_says(here, capsys):
     status, out, _ = run_command(capsys, "train", "--config", "a.json", "--stop-at-return", "None", "--dry-run")
     assert {name: json.loads(out).get(name) for name in optional} == {**optional, "stop_at_return": None}
     status, _, err = run_command(capsys, "train", "--config", "a.json", "--steps", "none", "--dry-run")
-    assert (status, "found 'none', wanted a whole number" in err) == (2, True)
+    assert (status, "found 'none', expected a whole number" in err) == (2, True)
 
 
 def test_numbers_change_the_distribution_of_a_file(here, capsys):

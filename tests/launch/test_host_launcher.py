@@ -105,7 +105,7 @@ time.sleep(60)
     ("flag", "said"),
     [
         ("--fail", r"agent of a ended before its greeting; status 1, its output: this agent was told to fail"),
-        ("--other", r"a: found Runnel 99.0, wanted .* as here; install the same on all machines"),
+        ("--other", r"a: found Runnel 99.0, expected .* as here; install the same on all machines"),
     ],
 )
 def test_an_agent_that_does_not_start_is_told_of_with_its_own_words(local, flag, said):
@@ -130,5 +130,5 @@ def test_patches_of_python_go_together_and_nothing_else():
     assert host_launcher.differs({}) == ""
     assert (
         host_launcher.differs({"python": "3.9.1"})
-        == f"found Python 3.9, wanted {minor} as here; install the same on all machines"
+        == f"found Python 3.9, expected {minor} as here; install the same on all machines"
     )

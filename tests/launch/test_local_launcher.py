@@ -131,11 +131,11 @@ class TestControl:
         "value", [np.array([object()]), np.zeros(2, [("a", "i4")]), jax.random.key(0)], ids=["object", "record", "key"]
     )
     def test_what_is_no_array_of_numbers_is_refused(self, ends, value):
-        with pytest.raises(TypeError, match=r"array 'x' cannot be sent: .*; wanted numbers"):
+        with pytest.raises(TypeError, match=r"array 'x' cannot be sent: .*; expected numbers"):
             ends[0].send_arrays({}, {"x": value})
 
     def test_what_is_no_object_is_refused(self, ends):
-        with pytest.raises(TypeError, match="found a list, wanted a JSON object"):
+        with pytest.raises(TypeError, match="found a list, expected a JSON object"):
             ends[0].send([1])  # pyright: ignore[reportArgumentType]
 
     def test_an_end_that_closes(self, ends):
@@ -336,7 +336,7 @@ class TestEnds:
     def test_a_users_mistake_is_told_apart(self, launcher, make):
         failed = hear(launcher.start(make("fail", job={"user": True})))
         assert failed["user"]
-        assert failed["message"] == "found this, wanted that; do so"
+        assert failed["message"] == "found this, expected that; do so"
 
     def test_an_entry_that_does_not_exist(self, launcher, make):
         failed = hear(launcher.start(make("reprot")))

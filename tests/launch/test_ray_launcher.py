@@ -138,7 +138,7 @@ def test_what_others_hold_is_not_taken(cluster):  # noqa: F811
     ("agent", "said"),
     [
         ((STUB, "--fail"), "ended before its greeting; status 1, its output: this agent was told to fail"),
-        ((STUB, "--other"), "found Runnel 99.0, wanted "),
+        ((STUB, "--other"), "found Runnel 99.0, expected "),
     ],
 )
 def test_an_agent_that_does_not_start(cluster, agent, said):  # noqa: F811
@@ -181,8 +181,8 @@ def test_a_killed_machine_is_noticed_and_a_new_one_joins(cluster):  # noqa: F811
     ("address", "said"),
     [
         ("{head}:1", "no Ray head answers at {head}:1 (Connection refused); start one with"),
-        ("somewhere", "found the address 'somewhere', wanted HOST:PORT of the cluster's head"),
-        ("ray://{head}:10001", "found ray://{head}:10001, wanted HOST:PORT"),
+        ("somewhere", "found the address 'somewhere', expected HOST:PORT of the cluster's head"),
+        ("ray://{head}:10001", "found ray://{head}:10001, expected HOST:PORT"),
     ],
 )
 def test_an_address_that_is_none(cluster, address, said):  # noqa: F811

@@ -97,7 +97,7 @@ def test_a_private_cluster_is_closed_to_others_and_leaves_nothing_when_its_link_
 @pytest.mark.parametrize("found", ["2.40.0", "2.53.0", "2.58.1", "1.99"])
 def test_a_ray_that_does_not_enforce_tokens_is_refused(found: str) -> None:
     with pytest.raises(
-        UserError, match=f"found Ray {found}, wanted 2.59 or later, which keeps clients without a token"
+        UserError, match=f"found Ray {found}, expected 2.59 or later, which keeps clients without a token"
     ):
         runnel_ray.check_version(found)
 

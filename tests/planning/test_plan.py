@@ -110,9 +110,9 @@ def test_a_layout_that_cannot_be_is_refused(fragments, message):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"nodes": "act"}, r"found nodes='act', wanted a tuple of names"),
-        ({"replicas": 2.5}, r"found replicas=2.5, wanted a whole number"),
-        ({"devices": "gpu"}, r"found devices='gpu', wanted one of 'cpu', 'one', 'all'"),
+        ({"nodes": "act"}, r"found nodes='act', expected a tuple of names"),
+        ({"replicas": 2.5}, r"found replicas=2.5, expected a whole number"),
+        ({"devices": "gpu"}, r"found devices='gpu', expected one of 'cpu', 'one', 'all'"),
         ({"env_splits": 0}, r"found env_splits=0, expected a whole number, 1 or more"),
     ],
 )
@@ -127,7 +127,7 @@ def test_what_is_no_layout_is_refused():
         def layout(self, graph):
             return (Fragment("a", (REST,)),)
 
-    with pytest.raises(UserError, match=r"distribution bare: found a tuple, wanted a runnel\.Layout"):
+    with pytest.raises(UserError, match=r"distribution bare: found a tuple, expected a runnel\.Layout"):
         plan(Bare())
 
 
@@ -263,7 +263,7 @@ def test_a_plan_shows_the_machines_of_evaluation_workers():
 
 
 def test_machines_need_names_of_their_own():
-    with pytest.raises(UserError, match="found several called a, wanted one or more, each with a name of its own"):
+    with pytest.raises(UserError, match="found several called a, expected one or more, each with a name of its own"):
         plan(distributions.load("coarse")(), machine=[replace(MACHINE, name="a"), replace(MACHINE, name="a")])
     with pytest.raises(UserError, match="found none"):
         plan(distributions.load("coarse")(), machine=[])

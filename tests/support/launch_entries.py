@@ -74,7 +74,7 @@ def fail(job, control, fds):
     if job.get("user"):
         from runnel.errors import UserError
 
-        raise UserError("found this, wanted that; do so")
+        raise UserError("found this, expected that; do so")
     raise ValueError("no such luck" + "!" * job.get("length", 0))
 
 
