@@ -1,9 +1,11 @@
 """Shared by all tests: their helpers on the Python path, and a place for compiled programs."""
 
+import ctypes
 import gc
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,13 +48,29 @@ def _own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
-gc.set_threshold(50_000, 20, 50)  # tracing makes millions of objects that live on; a test process has the memory
+gc.set_threshold(50_000, 20, 50)  # tracing makes millions of objects that live on, and searching them takes seconds
+MOST_MEMORY_BYTES = 1_500_000_000  # several test processes share the machine
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _old_objects_are_not_searched_for_garbage() -> None:
-    """What earlier modules have traced and compiled stays: millions of objects, which take seconds to go through."""
+def _compiled_programs_fit_into_memory() -> Iterator[None]:
+    """What is traced and compiled is not searched for garbage, and is dropped all at once where it is too much."""
     gc.freeze()
+    yield
+    if resident_bytes() > MOST_MEMORY_BYTES and "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        return_free_memory()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def return_free_memory() -> None:
+    """To the operating system; the C library keeps it."""
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ def test_a_mistake_is_said_in_a_line(played_run: Path, command: Callable[..., En
         ([played_run, played_run, "--openings", "4"], "--opening-moves 2: every game"),
         ([played_run, played_run, "--set", "rounds=2"], "expected env.key=value"),
         ([played_run, "nowhere"], "there is no directory nowhere"),
-        ([played_run, played_run, "--episodes", "0"], "wanted a whole number of 1 or more"),
+        ([played_run, played_run, "--episodes", "0"], "expected a whole number of 1 or more"),
     ):
         ended = command("versus", *words)
         assert (ended.status, ended.out) == (2, ""), words

@@ -181,7 +181,7 @@ def test_a_killed_machine_is_noticed_and_a_new_one_joins(cluster):  # noqa: F811
     ("address", "said"),
     [
         ("{head}:1", "no Ray head answers at {head}:1 (Connection refused); start one with"),
-        ("somewhere", "found the address 'somewhere', expected HOST:PORT of the cluster's head"),
+        ("somewhere", "found the address 'somewhere', expected HOST:PORT of a cluster's head"),
         ("ray://{head}:10001", "found ray://{head}:10001, expected HOST:PORT"),
     ],
 )

@@ -62,7 +62,11 @@ class Proxy:
     def _pass(self, one: socket.socket) -> None:
         if one is self._listener:
             near, _ = one.accept()
-            far = socket.create_connection(self._target)
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # the target has gone, as it may before those that reconnect to it
+                near.close()
+                return
             self._pairs |= {near: far, far: near}
             self.connections += 1
             return
