@@ -166,9 +166,10 @@ def test_a_terminal_shows_what_training_waits_for(monkeypatch: pytest.MonkeyPatc
             assert "50,000" in shown
             assert "evaluating at 50,000 steps" in shown
         view.update(RECORD)
-        view._view._live.refresh()  # type: ignore[attr-defined]
-    assert "2 min 30 s left" in stream.getvalue()[len(shown) :]
-    assert "evaluating" not in stream.getvalue()[len(shown) :]
+        stream.seek(0)
+        stream.truncate()
+        shows(stream, "2 min 30 s left")
+    assert "evaluating" not in stream.getvalue()
 
 
 def test_the_last_event_stays_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
