@@ -32,7 +32,7 @@ class Fragment:
     ask others for their actions holds them in `env_splits` blocks: while one block waits, another steps.
 
     Replicas that step environments share them; replicas that learn are one program over all their devices; other
-    replicas take whole iterations in turn.
+    replicas take whole iterations in rotation.
     """
 
     name: str

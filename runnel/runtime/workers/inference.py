@@ -145,7 +145,7 @@ class InferenceServer:
         for blocks in self.sets:
             blocks.begin(unroll)
 
-    def turn(self, t: int, split: int) -> None:
+    def act_split(self, t: int, split: int) -> None:
         """Acts for one set at step `t`."""
         self.sets[split].act(t)
 
