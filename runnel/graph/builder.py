@@ -46,8 +46,8 @@ class Builder:
             if not isinstance(agents.action, own.actions):
                 kinds = " or ".join(kind.__name__ for kind in own.actions)
                 raise UserError(
-                    f"{algorithm_name(own)} acts in {kinds} spaces; '{spec.name}' wants {type(agents.action).__name__} "
-                    f"actions{self._of(group)}; choose another algorithm (`runnel list`)",
+                    f"{algorithm_name(own)}: found {type(agents.action).__name__} actions of '{spec.name}'"
+                    f"{self._of(group)}, expected {kinds}; choose another algorithm (`runnel list`)",
                     page="algorithms",
                 )
         self.states = {group: self._state(group) for group in spec.groups}
@@ -176,7 +176,7 @@ class Builder:
     def priorities(self, replay: str, priorities: Ref) -> None:
         wanted = (self.nodes[replay].sampling.batch,)
         if not hasattr(priorities.type, "shape") or priorities.type.shape != wanted:
-            raise UserError(f"replay.update wants priorities {list(wanted)}, found {describe(priorities.type)}")
+            raise UserError(f"replay.update: found priorities {describe(priorities.type)}, expected {list(wanted)}")
         self.nodes[replay] = replace(self.nodes[replay], priorities=priorities)
         times = self._times(self.nodes[priorities.node])
         self._edge(priorities.node, replay, "priorities", {"priorities": priorities.type}, times, feedback=True)
@@ -242,16 +242,12 @@ class Builder:
             params, space_type(agents.observation), memory, self.key, index, what=_called(act),
         )  # fmt: skip
         if not isinstance(given, Act):
-            raise UserError(
-                f"{_called(act)} returns a {type(given).__name__}; it must return an Act(action, memory, extras)"
-            )
+            raise UserError(f"{_called(act)} returns a {type(given).__name__}, expected an Act(action, memory, extras)")
         wanted = space_type(agents.action)
         real = isinstance(agents.action, Box)
         kind = jnp.floating if real and jnp.issubdtype(agents.action.dtype, jnp.floating) else jnp.integer
         if given.action.shape != wanted.shape or not jnp.issubdtype(given.action.dtype, kind):
-            raise UserError(
-                f"{_called(act)} returns actions {describe(given.action)}; '{self.spec.name}' wants {describe(wanted)}"
-            )
+            raise UserError(f"{_called(act)} returns actions {describe(given.action)}, expected {describe(wanted)}")
         same_types(memory, given.memory, f"{_called(act)} returns a memory")
         return given, memory
 
@@ -340,5 +336,5 @@ def _called(function: Callable[..., Any]) -> str:
 
 def _two(result: Any, what: str, wanted: str) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2 or hasattr(result, "_fields"):
-        raise UserError(f"{what} must return two values, `{wanted}`; found {type(result).__name__}")
+        raise UserError(f"{what} returns a {type(result).__name__}, expected two values: return `{wanted}`")
     return result

@@ -41,7 +41,7 @@ class Go(JsonMessage):
     """Asks to train."""
 
     until_env_steps: int
-    """The iteration at which learners pause."""
+    """The environment steps, over all environments, at which learners pause."""
     target_return: float | None
     """The mean return at which learners pause."""
 
