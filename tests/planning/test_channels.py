@@ -196,7 +196,7 @@ def test_only_workers_of_host_environments_need_no_jax(environment, light):
 
 
 @pytest.mark.parametrize("name", ["decoupled, many of each", "store, ranked, on JAX", "split on a host"])
-def test_whoever_derives_the_channels_finds_the_same(name):
+def test_every_process_derives_the_same_channels(name):
     """A worker derives them from the run's configuration, and takes the descriptors that it gets in their order."""
     (_, one), (_, other) = opened(*PLANS[name]), opened(*PLANS[name])
     assert one == other

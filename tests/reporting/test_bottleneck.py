@@ -174,7 +174,7 @@ def test_the_sentence_says_who_is_busy_and_who_waits_for_what() -> None:
     )
 
 
-def test_restarts_are_named_where_nobody_works() -> None:
+def test_restarts_are_named_where_no_worker_is_busy() -> None:
     of = sync()
     restarts = {"actor-0 sent no heartbeat, in step (env.py, line 7)": 3, "actor-1 was killed": 1}
     assert bottleneck(report(of, actor=0.04, learner=0.01), of, restarts) == (
@@ -188,7 +188,7 @@ def test_restarts_are_named_where_nobody_works() -> None:
     assert bottleneck(long, of, restarts) == bottleneck(long, of)  # four in two hours are not what it waits for
 
 
-def test_nothing_is_said_of_workers_that_have_told_nothing() -> None:
+def test_nothing_is_said_of_workers_that_have_reported_nothing() -> None:
     assert (
         bottleneck(UsageReport((WorkerUsage("actor-0", "actor"), WorkerUsage("learner", "learner", 0.5))), setting())
         is None

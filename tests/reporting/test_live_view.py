@@ -285,7 +285,7 @@ def test_the_summary_names_the_report_and_the_command_that_shows_the_run(tmp_pat
         assert f"  watch by    runnel dash '{run_dir}'" in lines
 
 
-def test_workers_that_have_not_told_yet_are_not_called_idle() -> None:
+def test_workers_that_have_not_reported_yet_are_not_called_idle() -> None:
     workers = [{"name": name, "fragment": name, "busy": None} for name in ("actor", "learner")]
     assert "busy" not in summary({**RESULT, "workers": workers})
     workers[1]["busy"] = 0.25
