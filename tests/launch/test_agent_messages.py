@@ -60,7 +60,7 @@ def test_all_news_survive_their_way(kind: type) -> None:
 
 def test_malformed_messages_are_refused_in_words() -> None:
     with pytest.raises(MalformedMessage, match="found a message of type 'explode', expected one of clear_channels, "):
-        parse_request({"type": "request", "command": {"type": "explode"}, "id": None})
+        parse_request({"type": "agent_request", "command": {"type": "explode"}, "id": None})
     with pytest.raises(MalformedMessage, match="message 'start_workers', field 'orders': found 3, expected"):
         parse_request({**AgentRequest(StartWorkers([])).to_json(), "command": {"type": "start_workers", "orders": 3}})
     with pytest.raises(MalformedMessage, match="message 'pulse', field 'beats': found 'x', expected int"):
