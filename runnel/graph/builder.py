@@ -1,6 +1,6 @@
 """Builds the dataflow graph while a loop is traced: nodes, edges, and the types of what flows along them.
 
-`jax.eval_shape` gives every edge its type, so a wrong shape or a missing field is an error here, before
+`jax.eval_shape` finds the type of every edge, so a wrong shape or a missing field is an error here, before
 anything runs.
 """
 

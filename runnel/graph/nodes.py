@@ -1,4 +1,4 @@
-"""The dataflow graph: what tracing an algorithm's loop gives. Data only.
+"""The dataflow graph: the result of tracing an algorithm's loop. Data only.
 
 Nodes are functions; edges are typed by pytrees of `jax.ShapeDtypeStruct` and know how many bytes they carry
 in one iteration of the loop.
@@ -30,7 +30,7 @@ def tree_bytes(tree: PyTree) -> int:
 class Ref:
     """A value on its way through the graph: the output of a node, or a part of it.
 
-    `ref.field` and `ref["field"]` are parts; they are refused at once where the node gives no such thing.
+    `ref.field` and `ref["field"]` are parts; they are refused at once where the node has no such output.
     """
 
     node: str

@@ -235,7 +235,7 @@ class Cluster:
         return self.until(lambda: bool(self.new), seconds)
 
     def join(self) -> tuple[list[str], dict[str, str]]:
-        """Takes in the machines that could join; gives their names, and why the others could not."""
+        """Takes in the machines that could join; returns their names, and why the others could not."""
         names, self.new = sorted(self.new - set(self.agents)), set()
         failed: dict[str, str] = {}
         for name in names:

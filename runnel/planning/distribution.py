@@ -79,7 +79,7 @@ class Layout:
 
 
 class Distribution(abc.ABC):
-    """Base of all distributions: a frozen dataclass of numbers that gives a layout."""
+    """Base of all distributions: a frozen dataclass of numbers that returns a layout."""
 
     needs: ClassVar[tuple[str, ...]] = ()
     """Kinds of node without which it makes no sense."""

@@ -32,7 +32,7 @@ def plot(
     run_dirs: Sequence[Path | str], out: Path | str, metric: str = RETURN,
     note: Callable[[str], None] = lambda text: None,
 ) -> Path:  # fmt: skip
-    """Draws the runs into one picture and gives its path; the ending of `out` says what kind of picture.
+    """Draws the runs into one picture and returns its path; the ending of `out` says what kind of picture.
 
     A directory of members is drawn as a band, or as one for each of their settings; a population alone, as its members
     with their settings and copies. `metric` is a name in

@@ -150,7 +150,7 @@ class InferenceServer:
         self.sets[split].act(t)
 
     def end(self) -> None:
-        """Takes what the last step gave, and completes the unroll."""
+        """Takes the results of the last step, and completes the unroll."""
         for client in self.clients:
             if self.keeps:
                 client.receive(self.steps)

@@ -153,7 +153,7 @@ class WorkerContext:
         return found
 
     def _count_wait(self) -> None:
-        """Counts the part of a wait that has passed: else a worker that waits for ever would seem busy."""
+        """Counts the part of a wait that has passed: else a worker whose wait does not end would seem busy."""
         if self._waits_for is not None:
             now = time.monotonic()
             self.waited[self._waits_for] += now - self._waits_since
