@@ -19,7 +19,7 @@ ODD_IN_MESSAGES = re.compile(rf"{ODD.pattern}|\b(wants|must return|takes other a
 """Also: expected."""
 
 ODD_IN_DOCSTRINGS = re.compile(
-    rf"{ODD.pattern}|\b((are|was|were|is) told|told apart|wanted|wants to know|gives|gave|gives? (back|out))\b"
+    rf"{ODD.pattern}|\b((are|was|were) told|told apart|wanted|wants to know|gives|gives? (back|out))\b"
 )
 """Also: receive, distinguish, expected, returns or yields."""
 
