@@ -20,7 +20,7 @@ from runnel.graph.attributes import check_attributes
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
 from runnel.graph.played_columns import columns_played
 from runnel.graph.typecheck import Type, batched, check_takes, describe, same_types, space_type, traced, typed
-from runnel.ops.blocks import Blocks
+from runnel.ops.column_blocks import ColumnBlocks
 from runnel.ops.minibatches import cuts_of
 from runnel.replay import MOST_ITEMS
 from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
@@ -130,7 +130,7 @@ class Builder:
         program, result = traced(lambda s, xs, k: learn(s, *xs, k), state, types, self.key, what=_called(learn))
         new_state, out = _two(result, _called(learn), "state, out")
         same_types(state, new_state, f"{_called(learn)} returns a state")
-        return Ref(self._add("learn", group, inputs, out, learn, blocks=cuts_of(program)), out)
+        return Ref(self._add("learn", group, inputs, out, learn, cuts=cuts_of(program)), out)
 
     def _gradient_and_apply(self, group: str, inputs: tuple[Ref, ...]) -> Ref:
         algorithm = self.algorithm.for_group(group)
@@ -150,7 +150,7 @@ class Builder:
         new_state = typed(algorithm.apply, state, grads, what=_called(algorithm.apply))
         same_types(state, new_state, f"{_called(algorithm.apply)} returns a state")
         value, cuts = {"grads": grads, "out": out}, cuts_of(program)
-        gradient = self._add("gradient", group, inputs, value, algorithm.gradient, blocks=cuts)
+        gradient = self._add("gradient", group, inputs, value, algorithm.gradient, cuts=cuts)
         grads_ref = Ref(gradient, {"grads": grads, "out": out})["grads"]
         self._add("apply", group, (grads_ref,), new_state, algorithm.apply)
         return Ref(gradient, {"grads": grads, "out": out})["out"]
@@ -257,14 +257,16 @@ class Builder:
         return {name: type_ for name, type_ in given.items() if asks_for(function, name)}
 
     def _add(self, kind: Any, group: str, inputs: tuple[Ref, ...], output: PyTree, function: Any = None,
-             settings: Any = None, blocks: tuple[Blocks, ...] = (), keeps: PyTree = None) -> str:  # fmt: skip
+             settings: Any = None, cuts: tuple[ColumnBlocks, ...] = (), keeps: PyTree = None) -> str:  # fmt: skip
         name = kind if len(self.spec.groups) == 1 else f"{group}/{kind}"
         taken = sum(1 for node in self.nodes if node.rstrip("0123456789") == name)
         name = f"{name}{taken + 1}" if taken else name
         replays = frozenset[str]().union(*(self.nodes[ref.node].replays for ref in inputs))
         replays = replays | {name} if kind == "replay" else replays
-        cut = () if replays else blocks
-        self.nodes[name] = Node(name, kind, group, inputs, output, function, settings, replays, blocks=cut, keeps=keeps)
+        cuts = () if replays else cuts
+        self.nodes[name] = Node(
+            name, kind, group, inputs, output, function, settings, replays, column_blocks=cuts, keeps=keeps
+        )
         for ref in inputs:
             what = "items" if kind == "replay" else self.nodes[ref.node].traits.output
             times = self._times(self.nodes[ref.node])

@@ -24,7 +24,7 @@ def setting(**given: Any) -> RunSetting:
     """Four actors and a learner that run free on sixteen CPUs, unless something else is said."""
     fragments = given.pop("fragments", {"actor": (4, ACTOR), "learner": (1, LEARNER)})
     made = tuple(FragmentSetting(name, replicas, frozenset(kinds)) for name, (replicas, kinds) in fragments.items())
-    plain = {"flags": {"actors": 4, "learners": 1}, "envs": 16, "blocks": 16, "cpus": 16, "free": True}
+    plain = {"flags": {"actors": 4, "learners": 1}, "envs": 16, "column_blocks": 16, "cpus": 16, "free": True}
     plain |= {"max_staleness": 20}
     return RunSetting(fragments=made, **{**plain, **given})
 
@@ -76,7 +76,7 @@ def fine(**given: Any) -> RunSetting:
         # Asynchronous: the worker that is always busy sets the pace.
         (setting(), dict(actor=0.39, learner=0.97), "use --learners 2"),
         (setting(cpus=5), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
-        (setting(blocks=15), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
+        (setting(column_blocks=15), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
         (setting(gpus=1), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
         (setting(cpus=5), dict(actor=0.80, learner=0.97), "use a GPU"),
         (setting(gpus=1), dict(actor=0.80, learner=0.97), "use --envs 32, which makes every call larger"),
