@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from runnel.errors import UserError, printable
+from runnel.ops.episode_window import WINDOW
 from runnel.recording.files import write_atomically
 from runnel.recording.members_file import holds_members
 from runnel.recording.population_file import is_population
@@ -70,7 +71,7 @@ def _figure(run_dirs: Sequence[Path | str], metric: str, note: Callable[[str], N
 
 
 def _label(metric: str) -> str:
-    return "mean return of the last 100 episodes" if metric == RETURN else printable(metric)
+    return f"mean return of the last {WINDOW} episodes" if metric == RETURN else printable(metric)
 
 
 def plain(text: str) -> str:

@@ -107,7 +107,7 @@ class EpisodeWindow:
     """Sums over the newest episodes that a worker has seen end."""
 
     filled: int
-    """The number of episodes; at most `ops.episodes.WINDOW`."""
+    """The number of episodes; at most `ops.episode_window.WINDOW`."""
     length: float
     returns: dict[str, float]
     """Sums of returns by group."""
