@@ -90,7 +90,7 @@ def test_every_variant_can_be_traced(kind):
     ids=["discrete", "multi-discrete", "unbounded", "enormous", "whole numbers"],
 )
 def test_other_actions_are_refused(kind, action, message):
-    with pytest.raises(UserError, match=f"{kind.__name__} acts in.*{message.removeprefix('acts in ')}"):
+    with pytest.raises(UserError, match=f"{kind.__name__}: {message}"):
         trace(kind(**SMALL), EnvSpec.single("toy", SEEN, action), 4)
 
 
