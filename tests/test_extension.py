@@ -153,7 +153,7 @@ def test_a_synchronisation_from_outside_bounds_the_staleness(tmp_path: Path) -> 
     assert run.result["status"] == "finished"
     assert 0 < int(run.states["agent"].oldest) == run.result["staleness_max"] <= 2
     plan = runnel.build(algorithm, "toys:Corridor", Lagging(updates=2), envs=4).plan
-    assert "trajectory of agent  gather, lag of 2" in plan.text()
+    assert [cut.synchronisation for cut in plan.cuts if cut.node == "rollout"] == ["lag of 2"]
 
 
 def test_a_transport_is_named_by_its_import_path() -> None:
