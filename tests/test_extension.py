@@ -1,4 +1,4 @@
-"""Runnel is extended from outside: the sink, the launcher and the transport of docs/extend.md train, and are used."""
+"""Runnel is extended from outside: the sink, launcher and transport of docs/extend.md, and `lagging.Lag`, train."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aging import Ages
 from kill_runs import assert_same, final_state
+from lagging import Lagging
 from paths import EXAMPLES, ROOT, TESTS
 
 import runnel
@@ -140,6 +142,18 @@ def test_the_conformance_tests_run_against_a_transport_from_outside() -> None:
     passed = "::test_a_writer_is_killed_and_replaced[file_transport:TRANSPORT-half-written]"
     assert any(line.startswith("PASSED") and line.endswith(passed) for line in ran.stdout.splitlines())
     assert "[shared memory" not in ran.stdout
+
+
+def test_a_synchronisation_from_outside_bounds_the_staleness(tmp_path: Path) -> None:
+    """To what it says, which is less than the algorithm tolerates."""
+    algorithm = Ages(bound=8, work=50_000)
+    run = runnel.train(
+        algorithm, "toys:Corridor", Lagging(updates=2), envs=4, steps=60 * 2 * 4, run_dir=tmp_path, quiet=True
+    )
+    assert run.result["status"] == "finished"
+    assert 0 < int(run.states["agent"].oldest) == run.result["staleness_max"] <= 2
+    plan = runnel.build(algorithm, "toys:Corridor", Lagging(updates=2), envs=4).plan
+    assert [cut.synchronisation for cut in plan.cuts if cut.node == "rollout"] == ["lag of 2"]
 
 
 def test_a_transport_is_named_by_its_import_path() -> None:

@@ -36,7 +36,7 @@ CONFIGURED = ("train", "sweep")
 
 
 def _take_names(args: argparse.Namespace, unknown: list[str]) -> list[str]:
-    """argparse gives up on names that may be left out where a flag stands between them: `ppo --seed 1 CartPole-v1`.
+    """argparse refuses names that may be left out where a flag stands between them: `ppo --seed 1 CartPole-v1`.
 
     Takes the names from what it did not understand; the rest.
     """

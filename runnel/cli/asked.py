@@ -170,7 +170,7 @@ def distribution_asked(
 ) -> Distribution | None:
     """The distribution that the flags ask for; None where they ask for nothing.
 
-    `recorded` gives that of a run or a file: flags change it, unless they name another one.
+    `recorded` returns that of a run or a file: flags change it, unless they name another one.
     """
     numbers = flags_given(args, *FLAGS)
     before: Any = None

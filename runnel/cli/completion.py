@@ -21,7 +21,7 @@ BREAKS: Final = ":=@"
 """At these bash begins a new word, and replaces only what follows."""
 
 MOST: Final = 2000
-"""More candidates nobody reads."""
+"""The most candidates that are useful to a reader."""
 
 SEVERAL: Final = ("set", "over", "pbt_perturb", "pbt_resample")
 """Flags that take one value after another."""

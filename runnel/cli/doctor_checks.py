@@ -367,7 +367,7 @@ def descriptor_limits() -> tuple[int, int]:
 
 
 def cache(directory: str | None = None) -> Check:
-    """The directory of compiled programs, without which every start compiles anew."""
+    """The directory of compiled programs, without which every start compiles again."""
     place = Path(directory or cache_directory())
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ OF_ALL: Final = {
         (frame_stack.SETTING, "int", "1"), (seats.SETTING, "int", "all"), (lineups.SETTING, "tuple", "none"),
     )
 }  # fmt: skip
-"""Settings that Runnel itself gives to every environment that has no such setting."""
+"""Settings that Runnel itself adds to every environment that has no such setting."""
 
 
 SLOW_TO_NAME: Final = ("envpool",)

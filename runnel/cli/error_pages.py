@@ -96,7 +96,7 @@ AREAS: Final[Mapping[str, str]] = {
     "runnel.matchmaking": "self-play#your-own-matchmaker",
     "runnel.nn": "use-a-network",
     "runnel.ops": "league#results",
-    "runnel.ops.blocks": "troubleshooting#numbers-that-must-divide",
+    "runnel.ops.column_blocks": "troubleshooting#numbers-that-must-divide",
     "runnel.payoffs": "league#results",
     "runnel.planning": "write-a-distribution",
     "runnel.planning.machine": "command-line#plan",

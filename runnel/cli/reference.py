@@ -85,18 +85,18 @@ def environments() -> str:
     of_all = _settings(environment_names.OF_ALL.values(), "env.")
     gymnasium = [
         "## Gymnasium", "a Gymnasium id: CartPole-v1, HalfCheetah-v5", "Every keyword of the environment is a setting.",
-        _names(environment_names.GYMNASIUM, "gymnasium"),
+        family_names(environment_names.GYMNASIUM, "gymnasium"),
     ]  # fmt: skip
     sections = [f"## Settings of all environments\n\n{of_all}", "\n\n".join(gymnasium)]
     for family in FAMILIES:
         brings = f"Extra: `{family.extra}`." if family.extra else "Comes with Runnel."
-        named = _names(family, family.prefix)
-        parts = [f"## {family.prefix}NAME", family.summary, brings, _adapter_settings(family.adapter), named]
+        named = family_names(family, family.prefix)
+        parts = [f"## {family.prefix}NAME", family.summary, brings, adapter_settings(family.adapter), named]
         sections.append("\n\n".join(filter(None, parts)))
     return "\n\n".join(sections)
 
 
-def _names(family: Family, listed_by: str) -> str:
+def family_names(family: Family, listed_by: str) -> str:
     """The environments of a family, as far as they can be read here, and how to list all of them."""
     command = f"`runnel list {listed_by}`"
     if not family.installed:
@@ -217,7 +217,7 @@ def _settings(rows: Iterable[Setting], prefix: str = "") -> str:
     return "\n".join(["| setting | type | default | |", "|---|---|---|---|", *lines]) if lines else "No settings."
 
 
-def _adapter_settings(adapter: str) -> str:
+def adapter_settings(adapter: str) -> str:
     """The settings that an adapter names itself. It is read and not imported, as its library may not be installed."""
     module, _, name = adapter.partition(":")
     text = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text(encoding="utf-8")

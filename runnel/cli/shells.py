@@ -1,6 +1,6 @@
-"""What each shell is told so that it asks `runnel` for completions. Printed by `runnel completion SHELL`.
+"""The script with which each shell asks `runnel` for completions. Printed by `runnel completion SHELL`.
 
-bash gives the line so far, because it splits words at colons; the others give the words.
+bash passes the line so far, because it splits words at colons; the others pass the words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lowers convolutions on CPUs to the one layout that XLA has a fast kernel for.
 
 XLA's CPU compiler rewrites convolutions into that layout (`NHWC`, `HWIO`) only in a program's entry computation. Inside
-a loop the gradients of a convolution keep the layouts that JAX gives them, and run in a naive loop nest, about ten
+a loop the gradients of a convolution keep the layouts that JAX chose for them, and run in a naive loop nest, about ten
 times slower. Here every convolution is lowered in the fast layout, with transpositions around it, so a training step
 runs equally fast in a `lax.scan`, in a `lax.while_loop` or alone. This holds for all networks, users' own included,
 because it replaces how JAX lowers the primitive on CPUs. The numbers are the same.

@@ -1,6 +1,6 @@
 """Tuned settings by algorithm and environment, the defaults of `runnel train`.
 
-Each entry was verified by runs of seeds 1, 2 and 3, except where a comment gives others;
+Each entry was verified by runs of seeds 1, 2 and 3, except where a comment names others;
 `tests/algorithms/test_learning.py` and `benchmarks/learning.py` run them again.
 """
 

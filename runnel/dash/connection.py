@@ -1,4 +1,4 @@
-"""A connection to the live page that nobody holds for nothing."""
+"""A connection to the live page, which is closed when it is idle."""
 
 from __future__ import annotations
 

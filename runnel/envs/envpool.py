@@ -92,7 +92,7 @@ class EnvPoolEnvironment:
             _ = pool.observation_space, pool.action_space  # made when first asked for, with warnings
         if pool.config["max_num_players"] > 1:
             players = pool.config["max_num_players"]
-            raise UserError(f"{self._name} has {players} players; Runnel's EnvPool adapter wants environments of one")
+            raise UserError(f"{self._name}: found {players} players, expected one; use an environment of one player")
         return pool
 
 

@@ -256,7 +256,7 @@ def _observation_space(space: spaces.Space, name: str) -> Space:
             return Box(space.shape, np.dtype(np.int8), np.int8(0), np.int8(1))
         case spaces.Dict():
             if odd := [key for key in space.spaces if not isinstance(key, str)]:
-                raise UserError(f"{name}: its observation has a key {odd[0]!r}; Runnel wants strings as keys")
+                raise UserError(f"{name}: found a key {odd[0]!r} in its observation, expected strings; rename it")
             return {key: _observation_space(space.spaces[key], name) for key in sorted(space.spaces)}
         case spaces.Tuple():
             return tuple(_observation_space(part, name) for part in space.spaces)

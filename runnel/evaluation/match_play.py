@@ -134,7 +134,7 @@ def _bytes_in_order(observation: Mapping[str, PyTree], order: Mapping[str, np.nd
 # In JAX
 
 
-class _Playing(NamedTuple):
+class _GamesInProgress(NamedTuple):
     """The state of the games between two steps."""
 
     state: PyTree  # [E, ...] the environments'
@@ -177,24 +177,24 @@ class JaxTable:
         recorded = {group: np.stack([actions[group] for actions in made], 1) for group in self.spec.groups}
         return Drawn(recorded, over, _bytes_in_order(observation, order))
 
-    def _first(self, games: Any) -> _Playing:
+    def _first(self, games: Any) -> _GamesInProgress:
         base = random.base_key(self.seed, random.ENVIRONMENT)
         state, shown = jax.vmap(self.environment.reset)(random.reset_keys(base, games.deal))
         observation, count = self._by_group(shown), len(games.deal)
         order, alone = self.seating.order(observation, games.seat)
         totals = {group: jnp.zeros((count, spec.agents), jnp.float32) for group, spec in self.spec.groups.items()}
-        return _Playing(
+        return _GamesInProgress(
             state, observation, order, alone, self.seating.first_memory(count), totals, jnp.zeros(count, jnp.bool),
             jnp.zeros(count, jnp.uint32), jnp.int32(0),
         )  # fmt: skip
 
-    def _steps(self, params: PyTree, games: Any, now: _Playing) -> _Playing:
+    def _steps(self, params: PyTree, games: Any, now: _GamesInProgress) -> _GamesInProgress:
         end = jnp.minimum(now.step + CALL_STEPS, LIMIT_STEPS)
         return jax.lax.while_loop(
             lambda now: (now.step < end) & ~now.over.all(), lambda now: self._step(params, games, now)[0], now
         )
 
-    def _step(self, params: PyTree, games: Any, now: _Playing) -> tuple[_Playing, dict[str, Array]]:
+    def _step(self, params: PyTree, games: Any, now: _GamesInProgress) -> tuple[_GamesInProgress, dict[str, Array]]:
         keys = act_keys(self.seed, games, now.step)
         actions, memory = self.seating.act(params, now.observation, now.order, now.memory, keys)
         actions = _forced(games.opening, actions, now.step)
@@ -209,7 +209,7 @@ class JaxTable:
             group: total + jnp.where(playing, reward[group].astype(total.dtype), 0)
             for group, total in now.totals.items()
         }
-        return _Playing(
+        return _GamesInProgress(
             state, self._by_group(timestep.observation), now.order, now.alone, memory, totals,
             now.over | timestep.terminated | timestep.truncated, jnp.where(now.over, now.trace, trace), now.step + 1,
         ), actions  # fmt: skip

@@ -116,7 +116,7 @@ def _settled(algorithm: Algorithm, staleness: Mapping[str, int]) -> Algorithm:
     found = algorithm.for_staleness(max(staleness.values(), default=0))  # groups that share it: that of the stalest
     if type(found) is not type(algorithm):
         raise UserError(
-            f"{algorithm_name(algorithm)}.for_staleness returns a {type(found).__name__}; it must return itself, or "
+            f"{algorithm_name(algorithm)}.for_staleness returns a {type(found).__name__}, expected itself, or "
             "the same class with other settings"
         )
     return found

@@ -1,6 +1,6 @@
 """Builds the dataflow graph while a loop is traced: nodes, edges, and the types of what flows along them.
 
-`jax.eval_shape` gives every edge its type, so a wrong shape or a missing field is an error here, before
+`jax.eval_shape` finds the type of every edge, so a wrong shape or a missing field is an error here, before
 anything runs.
 """
 
@@ -20,7 +20,7 @@ from runnel.graph.attributes import check_attributes
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
 from runnel.graph.played_columns import columns_played
 from runnel.graph.typecheck import Type, batched, check_takes, describe, same_types, space_type, traced, typed
-from runnel.ops.blocks import Blocks
+from runnel.ops.column_blocks import ColumnBlocks
 from runnel.ops.minibatches import cuts_of
 from runnel.replay import MOST_ITEMS
 from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
@@ -46,8 +46,8 @@ class Builder:
             if not isinstance(agents.action, own.actions):
                 kinds = " or ".join(kind.__name__ for kind in own.actions)
                 raise UserError(
-                    f"{algorithm_name(own)} acts in {kinds} spaces; '{spec.name}' wants {type(agents.action).__name__} "
-                    f"actions{self._of(group)}; choose another algorithm (`runnel list`)",
+                    f"{algorithm_name(own)}: found {type(agents.action).__name__} actions of '{spec.name}'"
+                    f"{self._of(group)}, expected {kinds}; choose another algorithm (`runnel list`)",
                     page="algorithms",
                 )
         self.states = {group: self._state(group) for group in spec.groups}
@@ -130,7 +130,7 @@ class Builder:
         program, result = traced(lambda s, xs, k: learn(s, *xs, k), state, types, self.key, what=_called(learn))
         new_state, out = _two(result, _called(learn), "state, out")
         same_types(state, new_state, f"{_called(learn)} returns a state")
-        return Ref(self._add("learn", group, inputs, out, learn, blocks=cuts_of(program)), out)
+        return Ref(self._add("learn", group, inputs, out, learn, cuts=cuts_of(program)), out)
 
     def _gradient_and_apply(self, group: str, inputs: tuple[Ref, ...]) -> Ref:
         algorithm = self.algorithm.for_group(group)
@@ -150,7 +150,7 @@ class Builder:
         new_state = typed(algorithm.apply, state, grads, what=_called(algorithm.apply))
         same_types(state, new_state, f"{_called(algorithm.apply)} returns a state")
         value, cuts = {"grads": grads, "out": out}, cuts_of(program)
-        gradient = self._add("gradient", group, inputs, value, algorithm.gradient, blocks=cuts)
+        gradient = self._add("gradient", group, inputs, value, algorithm.gradient, cuts=cuts)
         grads_ref = Ref(gradient, {"grads": grads, "out": out})["grads"]
         self._add("apply", group, (grads_ref,), new_state, algorithm.apply)
         return Ref(gradient, {"grads": grads, "out": out})["out"]
@@ -176,7 +176,7 @@ class Builder:
     def priorities(self, replay: str, priorities: Ref) -> None:
         wanted = (self.nodes[replay].sampling.batch,)
         if not hasattr(priorities.type, "shape") or priorities.type.shape != wanted:
-            raise UserError(f"replay.update wants priorities {list(wanted)}, found {describe(priorities.type)}")
+            raise UserError(f"replay.update: found priorities {describe(priorities.type)}, expected {list(wanted)}")
         self.nodes[replay] = replace(self.nodes[replay], priorities=priorities)
         times = self._times(self.nodes[priorities.node])
         self._edge(priorities.node, replay, "priorities", {"priorities": priorities.type}, times, feedback=True)
@@ -242,16 +242,12 @@ class Builder:
             params, space_type(agents.observation), memory, self.key, index, what=_called(act),
         )  # fmt: skip
         if not isinstance(given, Act):
-            raise UserError(
-                f"{_called(act)} returns a {type(given).__name__}; it must return an Act(action, memory, extras)"
-            )
+            raise UserError(f"{_called(act)} returns a {type(given).__name__}, expected an Act(action, memory, extras)")
         wanted = space_type(agents.action)
         real = isinstance(agents.action, Box)
         kind = jnp.floating if real and jnp.issubdtype(agents.action.dtype, jnp.floating) else jnp.integer
         if given.action.shape != wanted.shape or not jnp.issubdtype(given.action.dtype, kind):
-            raise UserError(
-                f"{_called(act)} returns actions {describe(given.action)}; '{self.spec.name}' wants {describe(wanted)}"
-            )
+            raise UserError(f"{_called(act)} returns actions {describe(given.action)}, expected {describe(wanted)}")
         same_types(memory, given.memory, f"{_called(act)} returns a memory")
         return given, memory
 
@@ -261,14 +257,16 @@ class Builder:
         return {name: type_ for name, type_ in given.items() if asks_for(function, name)}
 
     def _add(self, kind: Any, group: str, inputs: tuple[Ref, ...], output: PyTree, function: Any = None,
-             settings: Any = None, blocks: tuple[Blocks, ...] = (), keeps: PyTree = None) -> str:  # fmt: skip
+             settings: Any = None, cuts: tuple[ColumnBlocks, ...] = (), keeps: PyTree = None) -> str:  # fmt: skip
         name = kind if len(self.spec.groups) == 1 else f"{group}/{kind}"
         taken = sum(1 for node in self.nodes if node.rstrip("0123456789") == name)
         name = f"{name}{taken + 1}" if taken else name
         replays = frozenset[str]().union(*(self.nodes[ref.node].replays for ref in inputs))
         replays = replays | {name} if kind == "replay" else replays
-        cut = () if replays else blocks
-        self.nodes[name] = Node(name, kind, group, inputs, output, function, settings, replays, blocks=cut, keeps=keeps)
+        cuts = () if replays else cuts
+        self.nodes[name] = Node(
+            name, kind, group, inputs, output, function, settings, replays, column_blocks=cuts, keeps=keeps
+        )
         for ref in inputs:
             what = "items" if kind == "replay" else self.nodes[ref.node].traits.output
             times = self._times(self.nodes[ref.node])
@@ -340,5 +338,5 @@ def _called(function: Callable[..., Any]) -> str:
 
 def _two(result: Any, what: str, wanted: str) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2 or hasattr(result, "_fields"):
-        raise UserError(f"{what} must return two values, `{wanted}`; found {type(result).__name__}")
+        raise UserError(f"{what} returns a {type(result).__name__}, expected two values: return `{wanted}`")
     return result

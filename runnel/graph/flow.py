@@ -15,7 +15,7 @@ from runnel.types import Act, AgentSpec, EnvSpec, PyTree
 
 
 class Value:
-    """What a call on `flow` gives back, to be passed to the next: one `Ref` for each group."""
+    """What a call on `flow` returns, to be passed to the next: one `Ref` for each group."""
 
     def __init__(self, refs: dict[str, Ref]):
         self._refs = refs
@@ -86,7 +86,7 @@ class Flow:
         return self._each(lambda group: self._builder.map(group, function, _refs(inputs, group)))
 
     def learn(self, learn: Callable[..., tuple[Any, PyTree]], *batch: Value) -> Value:
-        """One update; gives `out`. With `gradient` and `apply` instead of `learn` it becomes two nodes."""
+        """One update; returns `out`. With `gradient` and `apply` instead of `learn` it becomes two nodes."""
         return self._each(lambda group: self._builder.learn(group, learn, _refs(batch, group)))
 
     def replay(self, replay: Replay) -> ReplayFlow:

@@ -1,4 +1,4 @@
-"""The dataflow graph: what tracing an algorithm's loop gives. Data only.
+"""The dataflow graph: the result of tracing an algorithm's loop. Data only.
 
 Nodes are functions; edges are typed by pytrees of `jax.ShapeDtypeStruct` and know how many bytes they carry
 in one iteration of the loop.
@@ -15,8 +15,8 @@ import jax
 
 from runnel.algorithm import Algorithm, asks_for
 from runnel.graph.kinds import KINDS, VALUE, KindTraits, LearnerValue, NodeKind
-from runnel.ops import blocks
-from runnel.ops.blocks import Blocks
+from runnel.ops import column_blocks
+from runnel.ops.column_blocks import ColumnBlocks
 from runnel.replay import Replay
 from runnel.types import EnvSpec, PyTree
 
@@ -30,7 +30,7 @@ def tree_bytes(tree: PyTree) -> int:
 class Ref:
     """A value on its way through the graph: the output of a node, or a part of it.
 
-    `ref.field` and `ref["field"]` are parts; they are refused at once where the node gives no such thing.
+    `ref.field` and `ref["field"]` are parts; they are refused at once where the node has no such output.
     """
 
     node: str
@@ -105,7 +105,7 @@ class Node:
     settings: Rollout | Sampling | None = None
     replays: frozenset[str] = frozenset()
     priorities: Ref | None = None  # of a prioritised replay: where its new priorities come from
-    blocks: tuple[Blocks, ...] = ()  # how it cuts what environments made into minibatches
+    column_blocks: tuple[ColumnBlocks, ...] = ()  # how it cuts what environments made into minibatches
     keeps: PyTree = None  # from one iteration to the next: all that is in a replay
 
     @property
@@ -199,16 +199,16 @@ class Graph:
         """B: how many columns the group's rollouts have."""
         return self.envs * self.spec.groups[group].agents
 
-    def blocks(self, nodes: Iterable[str] | None = None) -> int:
-        """How many blocks the environments form, for nodes that learn: learners take as many as each other."""
-        return blocks.block_count(self.envs, self._cut_by(nodes))
+    def column_blocks(self, nodes: Iterable[str] | None = None) -> int:
+        """How many column blocks the environments form, for nodes that learn: learners take as many as each other."""
+        return column_blocks.column_block_count(self.envs, self._cut_by(nodes))
 
     def envs_for(self, learners: int, nodes: Iterable[str] | None = None) -> int:
         """This number of learners can share any multiple of the returned number of environments."""
-        return blocks.envs_for(learners, self.envs, self._cut_by(nodes))
+        return column_blocks.envs_for(learners, self.envs, self._cut_by(nodes))
 
-    def _cut_by(self, nodes: Iterable[str] | None) -> list[Blocks]:
-        return [cut for name in (self.nodes if nodes is None else nodes) for cut in self.nodes[name].blocks]
+    def _cut_by(self, nodes: Iterable[str] | None) -> list[ColumnBlocks]:
+        return [cut for name in (self.nodes if nodes is None else nodes) for cut in self.nodes[name].column_blocks]
 
     @property
     def steps_per_iteration(self) -> int:

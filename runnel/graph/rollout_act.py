@@ -16,7 +16,7 @@ from runnel.types import Act, AgentSpec
 
 
 def rollout_act(algorithm: Algorithm, group: str, spec: AgentSpec) -> Callable[..., Act]:
-    """What `algorithm.loop` gives to `flow.rollout` for a group; `algorithm.act` where that cannot be found out."""
+    """What `algorithm.loop` passes to `flow.rollout` for a group; `algorithm.act` where that cannot be found out."""
     try:
         algorithm.loop(_SearchingFlow(_Search(group, spec), (group,)))
     except _Found as found:
@@ -34,7 +34,7 @@ class _Found(BaseException):
 
 
 class _AnyValue(Value):
-    """What a call gives: a value of every group, with every part."""
+    """What a call returns: a value of every group, with every part."""
 
     node = ""
 

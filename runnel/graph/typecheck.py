@@ -49,8 +49,7 @@ def check_takes(function: Callable[..., Any], what: str, *names: str) -> None:
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
         wanted, name = ", ".join(names), what.rpartition(".")[2]
         raise UserError(
-            f"{what}{where}: found {name}{signature}, which takes other arguments than {name}({wanted}); write "
-            f"`def {name}(self, {wanted})`"
+            f"{what}{where}: found {name}{signature}, expected {name}({wanted}); write `def {name}(self, {wanted})`"
         ) from problem
 
 

@@ -32,6 +32,7 @@ from runnel.errors import OutOfDescriptors, UserError
 from runnel.launch.agent_mail import AgentMail
 from runnel.launch.agent_messages import (
     AgentCommand,
+    AgentRequest,
     ClearChannels,
     CloseStandalone,
     CloseWorkers,
@@ -51,7 +52,6 @@ from runnel.launch.agent_messages import (
     Pulse,
     ReapWorker,
     Reply,
-    Request,
     Result,
     SendToWorker,
     Started,
@@ -165,7 +165,7 @@ class HostAgent:
             if message is not None and request is not None:
                 self._answer(request, message.arrays)
 
-    def _answer(self, request: Request, arrays: Mapping[str, np.ndarray]) -> None:
+    def _answer(self, request: AgentRequest, arrays: Mapping[str, np.ndarray]) -> None:
         result: Result
         try:
             result = self._do(request.command, arrays)

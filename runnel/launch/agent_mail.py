@@ -26,7 +26,7 @@ AGAIN_S, BYTES_PER_S = 2.0, 20e6
 """When what was not acknowledged is sent again: after so long, and as long as its bytes take on a slow network."""
 
 
-class _Sent(NamedTuple):
+class _SentMail(NamedTuple):
     number: int
     text_bytes: int
     frames: list[bytes]
@@ -37,7 +37,7 @@ class AgentMail:
 
     def __init__(self, transmit: Callable[[Sequence[bytes]], bool], clock: Callable[[], float] = time.monotonic):
         self._transmit, self._clock = transmit, clock
-        self._kept: deque[_Sent] = deque()  # not yet acknowledged
+        self._kept: deque[_SentMail] = deque()  # not yet acknowledged
         self._sent = 0  # the number of the last message made
         self._out = 0  # and of the last that went out
         self._received = 0
@@ -52,7 +52,7 @@ class AgentMail:
         text = encode({"value": value, "arrays": entries})
         if not self._kept:
             self._moved = self._clock()
-        self._kept.append(_Sent(self._sent, len(text), list(_pieces([text, *parts]))))
+        self._kept.append(_SentMail(self._sent, len(text), list(_pieces([text, *parts]))))
         self._push()
 
     @property

@@ -1,7 +1,7 @@
 """The protocol between the driver of a run and the host agents: what each sends, as types.
 
-The driver sends a `Request` with a command. One with an id is answered by a `Reply` with the same id; others are not
-answered. An agent also sends, unprompted, its workers' messages and their state. Messages travel over
+The driver sends an `AgentRequest` with a command. One with an id is answered by a `Reply` with the same id; others are
+not answered. An agent also sends, unprompted, its workers' messages and their state. Messages travel over
 `AgentMail`, once and in order; those of workers (`control_messages`) travel inside `SendToWorker` and `FromWorker`.
 """
 
@@ -141,7 +141,7 @@ AgentCommand = (
 
 
 @dataclass(frozen=True)
-class Request(JsonMessage):
+class AgentRequest(JsonMessage):
     """A command; with an id where a reply is expected."""
 
     command: AgentCommand
@@ -201,7 +201,7 @@ Result = Done | Started | FreePort | Tracebacks | Traffic | CommandFailed
 
 @dataclass(frozen=True)
 class Reply(JsonMessage):
-    """The answer to the `Request` of this id."""
+    """The answer to the `AgentRequest` of this id."""
 
     id: int
     result: Result
@@ -263,9 +263,9 @@ class WorkerLog(JsonMessage):
 News = Reply | Hello | Pulse | FromWorker | WorkerEnded | WorkerLog
 
 
-def parse_request(value: Mapping[str, Any]) -> Request:
+def parse_request(value: Mapping[str, Any]) -> AgentRequest:
     """The request that an agent received; raises `MalformedMessage`."""
-    return json_messages.parse(value, Request)
+    return json_messages.parse(value, AgentRequest)
 
 
 def parse_news(value: Mapping[str, Any]) -> News:

@@ -28,6 +28,7 @@ from runnel.errors import HostLost, OutOfDescriptors, UserError, WorkerFailed
 from runnel.launch.agent_mail import AgentMail
 from runnel.launch.agent_messages import (
     AgentCommand,
+    AgentRequest,
     ClearChannels,
     CloseStandalone,
     CloseWorkers,
@@ -47,7 +48,6 @@ from runnel.launch.agent_messages import (
     Pulse,
     ReapWorker,
     Reply,
-    Request,
     Result,
     SendToWorker,
     Started,
@@ -235,7 +235,7 @@ class Cluster:
         return self.until(lambda: bool(self.new), seconds)
 
     def join(self) -> tuple[list[str], dict[str, str]]:
-        """Takes in the machines that could join; gives their names, and why the others could not."""
+        """Takes in the machines that could join; returns their names, and why the others could not."""
         names, self.new = sorted(self.new - set(self.agents)), set()
         failed: dict[str, str] = {}
         for name in names:
@@ -256,7 +256,7 @@ class Cluster:
         self, host: str, command: AgentCommand, arrays: Mapping[str, np.ndarray] | None = None, id: int | None = None
     ) -> None:
         if host in self.agents:  # otherwise it is lost, which `poll` reports
-            self.agents[host].mail.send(Request(command, id).to_json(), arrays)
+            self.agents[host].mail.send(AgentRequest(command, id).to_json(), arrays)
 
     def ask(self, host: str, command: AgentCommand, expected: type[R], seconds: float = REPLY_S) -> R:
         return self.ask_all({host: command}, expected, seconds)[host]

@@ -55,7 +55,7 @@ def memfd(parts: Sequence[bytes | memoryview]) -> Iterator[int]:
 
 
 def decode(kind: bytes, length: int, body: bytes, fds: list[int]) -> Received:
-    """The message that a last packet completes; closes the memfd, if there is one, and gives the rest away."""
+    """The message that a last packet completes; closes the memfd, if there is one, and hands over the rest."""
     if kind == b"J":
         if length != len(body):
             raise MalformedMessage(f"found {len(body)} bytes of JSON, expected {length}")

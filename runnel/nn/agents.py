@@ -59,7 +59,7 @@ def check_mask(spec: AgentSpec) -> None:
         raise UserError("observations have an `action_mask`, but actions are a Box; only numbered actions have masks")
     wanted = action.n if isinstance(action, Discrete) else sum(action.sizes)
     if mask.shape != (wanted,):
-        raise UserError(f"observations have an `action_mask` of shape {mask.shape}; these actions need ({wanted},)")
+        raise UserError(f"found an `action_mask` of shape {mask.shape}, expected ({wanted},): a bool for each action")
 
 
 def _towers(spec: AgentSpec) -> bool:

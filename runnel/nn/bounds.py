@@ -52,7 +52,7 @@ def bounds_of(space: Box, algorithm: str) -> Bounds:
     if not (np.issubdtype(space.dtype, np.floating) and space.bounded and np.all(high - low < ENORMOUS)):
         least, most = (f"{x:g}" for x in (low.min(initial=np.inf), high.max(initial=-np.inf)))
         raise UserError(
-            f"{algorithm} acts in real numbers within bounds; the environment wants {np.dtype(space.dtype)} actions "
-            f"from {least} to {most}; give its action space finite bounds, or choose another algorithm, such as ppo"
+            f"{algorithm}: found {np.dtype(space.dtype)} actions from {least} to {most}, expected real numbers "
+            f"within bounds; give its action space finite bounds, or choose another algorithm, such as ppo"
         )
     return Bounds(tuple(space.shape), tuple(low.tolist()), tuple(high.tolist()))

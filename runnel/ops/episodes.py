@@ -4,15 +4,13 @@ They are computed from an unroll's rewards and ends, all steps at once: a runnin
 before. So the steps of the unroll cost nothing extra.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from runnel.ops.episode_window import WINDOW
 from runnel.types import Array
-
-WINDOW: Final = 100
-"""`mean_return` is over this many of the newest episodes."""
 
 
 class Running(NamedTuple):

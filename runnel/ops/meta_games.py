@@ -156,7 +156,7 @@ SOLVERS: Final[dict[str, Callable[..., MetaStrategies]]] = {
     "prd": replicator_dynamics,
     "uniform": uniform,
 }
-"""Solvers by the name that a matchmaker's settings give."""
+"""Solvers by the name that a matchmaker's settings name."""
 
 
 def check_solver(solver: str) -> None:

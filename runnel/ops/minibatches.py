@@ -1,6 +1,6 @@
 """Cuts a batch of T steps in B columns into minibatches that are equal on one device and on several.
 
-The columns form fixed blocks. A minibatch takes an equal share of every block, and rows are permuted inside their block
+The columns form fixed column blocks. A minibatch takes an equal share of each, and rows are permuted inside their own
 only: with the columns spread over devices, only gradients cross between them, and the result does not depend on the
 number of devices (permuting freely makes XLA gather the whole batch everywhere).
 
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from runnel.ops.blocks import Blocks, block_layout
+from runnel.ops.column_blocks import ColumnBlocks, column_block_layout
 from runnel.ops.primitives import equations
 from runnel.types import Array, PyTree
 
@@ -39,7 +39,7 @@ def cut(batch: PyTree, count: int, sequences: bool) -> Cut:
     """
     leaves, structure = jax.tree.flatten(batch)
     steps, columns = (max(sizes) for sizes in zip(*(x.shape[:2] for x in leaves), strict=True))
-    blocks, by_column = block_layout(steps, columns, count, sequences)
+    blocks, by_column = column_block_layout(steps, columns, count, sequences)
     rows = columns // blocks * (1 if by_column else steps)
 
     def by_row(x: Array) -> Array:  # [T, B, ...] -> [blocks, rows, T or 1, ...]
@@ -83,10 +83,10 @@ class Cut:
         return jax.tree.unflatten(self.structure, [leaves[i] for i in range(len(leaves))])
 
 
-def cuts_of(jaxpr: Any) -> tuple[Blocks, ...]:
+def cuts_of(jaxpr: Any) -> tuple[ColumnBlocks, ...]:
     """The divisions of batches in a traced function, each once."""
     names = [str(each.params["name"]) for each in equations(jaxpr) if each.primitive.name == "name"]
-    found = [Blocks(*map(int, name.split()[1:])) for name in names if name.startswith(f"{MARK} ")]
+    found = [ColumnBlocks(*map(int, name.split()[1:])) for name in names if name.startswith(f"{MARK} ")]
     return tuple(dict.fromkeys(found))
 
 

@@ -20,6 +20,7 @@ from runnel.graph.nodes import Graph, Node, Ref
 from runnel.planning.cuts import CutEdge, PlacedFragment, learns
 from runnel.planning.placement import served_by
 from runnel.planning.plan import Plan
+from runnel.planning.rotation import EVERY, Rotation
 from runnel.planning.schemas import ACTED, GroupTypes, reply_fields, request_fields, schema, unroll_fields
 from runnel.transport.stream import Field, Schema, schema_of
 
@@ -71,10 +72,8 @@ class StreamSpec:
     group: str = ""
     block: int = -1  # of unroll, request and reply
     node: str = ""  # of value: whose
-    turn: int = 0  # a target that takes turns takes part in iterations i with i % turns == turn
-    turns: int = 1
-    source_turn: int = 0  # and a source likewise
-    source_turns: int = 1
+    source_rotation: Rotation = EVERY  # the iterations that the source takes
+    target_rotation: Rotation = EVERY
 
     @property
     def name(self) -> str:
@@ -212,10 +211,11 @@ class _Opening:
                 to = workers[served_by(block.number, len(self.blocks), taker.replicas)]
                 yield StreamSpec("unroll", source, to, message, slots, cut.group, block.number)
                 continue
-            for turn, to in enumerate(workers):
+            for place, to in enumerate(workers):
                 yield StreamSpec(
-                    "unroll", source, to, message, slots, cut.group, block.number, turn=turn, turns=len(workers)
-                )
+                    "unroll", source, to, message, slots, cut.group, block.number,
+                    target_rotation=Rotation(place, len(workers)),
+                )  # fmt: skip
 
     def _values(self, cut: CutEdge) -> Iterator[StreamSpec]:
         """Values of other nodes, for nodes of other fragments."""
@@ -226,10 +226,10 @@ class _Opening:
         for i, source in enumerate(gives.workers()):
             for j, target in enumerate(taker.workers()):
                 # Workers that step environments each have their own values, and begin the next once the last is taken.
-                turns, room = (1, 1) if gives.environments else (gives.replicas, slots)
+                taken, room = (EVERY, 1) if gives.environments else (Rotation(i, gives.replicas), slots)
                 yield StreamSpec(
-                    "value", source, target, message, room, node=cut.node, turn=j, turns=taker.replicas,
-                    source_turn=i % turns, source_turns=turns,
+                    "value", source, target, message, room, node=cut.node, source_rotation=taken,
+                    target_rotation=Rotation(j, taker.replicas),
                 )  # fmt: skip
 
     def stores(self, cuts: Sequence[CutEdge]) -> Iterator[ParameterChannel]:

@@ -32,7 +32,7 @@ class Fragment:
     ask others for their actions holds them in `env_splits` blocks: while one block waits, another steps.
 
     Replicas that step environments share them; replicas that learn are one program over all their devices; other
-    replicas take whole iterations in turn.
+    replicas take whole iterations in rotation.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Layout:
 
 
 class Distribution(abc.ABC):
-    """Base of all distributions: a frozen dataclass of numbers that gives a layout."""
+    """Base of all distributions: a frozen dataclass of numbers that returns a layout."""
 
     needs: ClassVar[tuple[str, ...]] = ()
     """Kinds of node without which it makes no sense."""

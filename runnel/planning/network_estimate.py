@@ -119,11 +119,11 @@ def _flows(plan: Plan, graph: Graph, topology: Topology) -> Iterator[tuple[FlowK
 
 
 def _messages(plan: Plan, graph: Graph, stream: StreamSpec) -> float:
-    """Messages an iteration. Replicas that take turns each handle a share of the iterations."""
+    """Messages an iteration. Replicas in rotation each handle a share of the iterations."""
     if stream.kind in ("request", "reply"):
         return graph.unroll
-    period = math.lcm(stream.turns, stream.source_turns)
-    due = sum(i % stream.turns == stream.turn and i % stream.source_turns == stream.source_turn for i in range(period))
+    period = math.lcm(stream.source_rotation.size, stream.target_rotation.size)
+    due = sum(stream.source_rotation.takes(i) and stream.target_rotation.takes(i) for i in range(period))
     times = _times_sent(plan, graph, stream) if stream.kind == "value" else 1.0
     return times * due / period
 

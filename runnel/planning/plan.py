@@ -18,7 +18,7 @@ from runnel.environment import Environment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph
-from runnel.ops.blocks import learners_in_words
+from runnel.ops.column_blocks import learners_in_words
 from runnel.planning.advisories import notes
 from runnel.planning.cuts import cut_edges, learns
 from runnel.planning.distribution import (

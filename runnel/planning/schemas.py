@@ -102,7 +102,7 @@ def parts(fields: Fields, arrays: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def from_parts(fields: Fields, named: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """The arrays of a message, of which `parts` gives those by name."""
+    """The arrays of a message, which `parts` returns by name."""
     assert named.keys() == fields.keys()
     return [array for name in fields for array in named[name]]
 

@@ -64,7 +64,7 @@ def slacks(name: str, layout: Layout, homes: Mapping[str, str], graph: Graph) ->
         found |= _first_unnamed(group, cut, found, _whole_slack(name, layout.synchronisation), graph)
         sums[group] = min(_longest(group, cut, found, graph), graph.algorithm.for_group(group).max_staleness)
     for group in graph.spec.groups:
-        if not graph.learners(group):  # nobody learns from it: it never waits
+        if not graph.learners(group):  # no learner: it never waits
             sums[group] = max(sums.values())
     limits = limits_in_iterations(sums, homes, graph)
     for k in cut:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from runnel.algorithm import algorithm_name
 from runnel.errors import UserError
 from runnel.graph.nodes import Graph, tree_bytes
-from runnel.ops.blocks import divisors, learners_in_words
+from runnel.ops.column_blocks import divisors, learners_in_words
 from runnel.planning.cuts import PlacedFragment, learns
 from runnel.planning.placed import human_bytes, plural, stepping_fragment
 from runnel.planning.slacks import Slacks
@@ -134,13 +134,13 @@ def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Ma
 
 
 def _check_blocks(fragment: PlacedFragment, graph: Graph) -> None:
-    """Refuses a number of learners, or of their devices, that cannot take equally many blocks."""
-    found, blocks = sum(map(len, fragment.devices)), graph.blocks(fragment.nodes)
+    """Refuses a number of learners, or of their devices, that cannot take equally many column blocks."""
+    found, blocks = sum(map(len, fragment.devices)), graph.column_blocks(fragment.nodes)
     if blocks % found:
         those = "devices" if fragment.replicas == 1 else f"{fragment.name}s"
         raise UserError(
-            f"{found} {those}: every minibatch takes an equal share of {blocks} blocks of "
-            f"{plural(graph.envs // blocks, 'environment')}, and {those} take equally many blocks; "
+            f"{found} {those}: every minibatch takes an equal share of {blocks} column blocks of "
+            f"{plural(graph.envs // blocks, 'environment')}, and {those} take equally many; "
             f"use {learners_in_words(divisors(blocks), found)} {those}, "
             f"or envs= a multiple of {graph.envs_for(found, fragment.nodes)}",
             keywords=("envs",),
@@ -174,7 +174,7 @@ def learner_counts(fragments: Sequence[PlacedFragment], graph: Graph) -> dict[st
         if learns(fragment, graph) and takes_samples and not _fed_by(fragment, home, graph):
             shares = fragment.compiled or stepping is fragment
             most = graph.envs if shares else stepping.replicas * stepping.env_splits
-            found[fragment.name] = tuple(divisors(math.gcd(graph.blocks(fragment.nodes), most)))
+            found[fragment.name] = tuple(divisors(math.gcd(graph.column_blocks(fragment.nodes), most)))
     return found
 
 

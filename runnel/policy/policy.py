@@ -50,7 +50,7 @@ class Policy:
         `where`: the name of the policy's file in errors.
         """
         self.algorithm, self.config, self.spec, self.arrays = algorithm, config, config.spec, dict(arrays)
-        self.acts_with = rollout_act(algorithm, config.group, config.spec)  # what the loop gives to a rollout
+        self.acts_with = rollout_act(algorithm, config.group, config.spec)  # what the loop passes to a rollout
         self.device = find_device(device)
         state = jax.eval_shape(lambda key: algorithm.init(key, config.spec), jax.eval_shape(lambda: jax.random.key(0)))
         self.params: PyTree = jax.device_put(params_of(state, self.arrays, where), self.device)

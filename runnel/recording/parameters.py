@@ -29,7 +29,7 @@ _CODES: Final = {
 
 
 class DamagedParameters(Exception):
-    """A file of parameters is not as runs write it; the message gives the reason."""
+    """A file of parameters is not as runs write it; the message says the reason."""
 
 
 def parameter_leaves(state: PyTree) -> dict[str, Any]:

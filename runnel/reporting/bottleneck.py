@@ -68,7 +68,7 @@ class RunSetting:
     flags: Mapping[str, int]  # those its distribution has: actors, inference, learners, env_splits
     fragments: tuple[FragmentSetting, ...]
     envs: int
-    blocks: int  # that the environments form: learners take equally many
+    column_blocks: int  # that the environments form: learners take equally many
     cpus: int
     gpus: int = 0
     free: bool = False  # workers run ahead of each other
@@ -108,7 +108,7 @@ class RunSetting:
             min(now.values(), default=1) >= 1
             and self.envs % actors == 0
             and ("env_splits" not in flags or self.envs // actors % splits == 0)
-            and self.blocks % learners == 0
+            and self.column_blocks % learners == 0
             and (learners == 1 or "actors" not in now or actors * splits % learners == 0)
             and (learners == 1 or not outside)
             and (learners <= self.gpus or not self.gpus)

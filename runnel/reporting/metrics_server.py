@@ -4,7 +4,7 @@
         ...
         metrics_server.report(record, usage)  # deep inside, whenever there are new numbers
 
-As with `startup`, whoever enters first serves, and code below reports without knowing whether anybody listens. Nothing
+As with `startup`, the first caller that enters serves, and code below reports whether or not a server runs. Nothing
 of it is in a run's configuration: a port is opened only where this command, or this call, asks for it.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 DASHBOARD: Final = Path(__file__).with_name("grafana.json")
-"""Shows every run that a Prometheus scrapes. It is served beside the metrics, so that nobody needs to look for it."""
+"""Shows every run that a Prometheus scrapes. It is served beside the metrics, where a user finds it."""
 
 LOOPBACK: Final = "127.0.0.1"
 MOST_REQUESTS: Final = 16

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from runnel.errors import UserError, printable
+from runnel.ops.episode_window import WINDOW
 from runnel.recording.files import write_atomically
 from runnel.recording.members_file import holds_members
 from runnel.recording.population_file import is_population
@@ -32,7 +33,7 @@ def plot(
     run_dirs: Sequence[Path | str], out: Path | str, metric: str = RETURN,
     note: Callable[[str], None] = lambda text: None,
 ) -> Path:  # fmt: skip
-    """Draws the runs into one picture and gives its path; the ending of `out` says what kind of picture.
+    """Draws the runs into one picture and returns its path; the ending of `out` says what kind of picture.
 
     A directory of members is drawn as a band, or as one for each of their settings; a population alone, as its members
     with their settings and copies. `metric` is a name in
@@ -70,7 +71,7 @@ def _figure(run_dirs: Sequence[Path | str], metric: str, note: Callable[[str], N
 
 
 def _label(metric: str) -> str:
-    return "mean return of the last 100 episodes" if metric == RETURN else printable(metric)
+    return f"mean return of the last {WINDOW} episodes" if metric == RETURN else printable(metric)
 
 
 def plain(text: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from runnel.ops.episode_window import WINDOW
 from runnel.runtime.usage import UsageReport
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _of_record(record: Mapping[str, Any]) -> Iterator[Metric]:
         elif not name.startswith(FROM_REPORT):
             rest.append(({"metric": name}, value))
     if returns:
-        yield _gauge("mean_return", "Mean return of the newest 100 episodes; of all groups, and of each", returns)
+        yield _gauge("mean_return", f"Mean return of the newest {WINDOW} episodes; of all groups, and of each", returns)
     for prefix, samples in named.items():
         if samples:
             yield _gauge(prefix, NAMED[prefix], samples)
@@ -140,7 +141,7 @@ def _of_members(members: Mapping[str, tuple[int, float | None]]) -> Iterator[Met
     yield steps
     returns = [({"member": member}, found) for member, (_, found) in members.items() if found is not None]
     if returns:
-        yield _gauge("member_mean_return", "Mean return of a member's newest 100 episodes", returns)
+        yield _gauge("member_mean_return", f"Mean return of a member's newest {WINDOW} episodes", returns)
 
 
 def _gauge(name: str, about: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> Metric:

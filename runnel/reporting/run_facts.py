@@ -42,7 +42,7 @@ def status(run_dir: Path, result: Mapping[str, Any], ended: bool = False) -> str
 
 
 def _surely_ended(run_dir: Path) -> bool:
-    """Whether nobody has taken the directory since its result was written: then its lock is left alone."""
+    """Whether no process has taken the directory since its result was written: then its lock is left alone."""
     with contextlib.suppress(OSError), run_directory.directory(run_dir) as here:
         written, taken = (os.stat(name, dir_fd=here, follow_symlinks=False) for name in ("result.json", run_lock.FILE))
         return written.st_mtime_ns > taken.st_mtime_ns and written.st_mtime + 60 < time.time()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import printable
-from runnel.ops.episodes import WINDOW
+from runnel.ops.episode_window import WINDOW
 from runnel.planning.placed import plural
 from runnel.reporting import report
 from runnel.reporting.bottleneck import label

@@ -13,7 +13,7 @@ from runnel.reporting.statistics import flat
 from runnel.runtime.usage import UsageReport
 
 LOSSES: Final = 4
-"""How many of the numbers that learning gives out are shown."""
+"""How many of the outputs of learning that are shown."""
 
 ENV_METRICS: Final = 3
 """How many metrics of the environment are shown."""

@@ -41,7 +41,7 @@ class Go(JsonMessage):
     """Asks to train."""
 
     until_env_steps: int
-    """The iteration at which learners pause."""
+    """The environment steps, over all environments, at which learners pause."""
     target_return: float | None
     """The mean return at which learners pause."""
 
@@ -107,7 +107,7 @@ class EpisodeWindow:
     """Sums over the newest episodes that a worker has seen end."""
 
     filled: int
-    """The number of episodes; at most `ops.episodes.WINDOW`."""
+    """The number of episodes; at most `ops.episode_window.WINDOW`."""
     length: float
     returns: dict[str, float]
     """Sums of returns by group."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 from runnel.config import json_messages
 from runnel.config.json_messages import JsonMessage
 from runnel.errors import MalformedMessage
+from runnel.planning.rotation import Rotation
 from runnel.transport.stream import Field, Schema
 
 
@@ -49,14 +50,6 @@ class RunJob(JsonMessage):
 
 
 @dataclass(frozen=True)
-class Turn:
-    """The iterations i in which one of several replicas takes part: those with `i % turns == turn`."""
-
-    turn: int
-    turns: int
-
-
-@dataclass(frozen=True)
 class StreamJob:
     """A stream that this worker writes or reads.
 
@@ -71,8 +64,8 @@ class StreamJob:
     """The worker at the reading end."""
     group: str
     block: int
-    source_turn: Turn
-    target_turn: Turn
+    source_rotation: Rotation
+    target_rotation: Rotation
     slots: int
     schema: Schema
 

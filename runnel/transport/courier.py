@@ -208,12 +208,12 @@ class Courier:
     def _work(self) -> None:
         try:
             while not self._stopping:
-                self.bell.wait(self.turn, 1.0)
+                self.bell.wait(self.serve, 1.0)
         except Exception:
             self.failed = traceback.format_exc()
 
-    def turn(self) -> bool | None:
-        """One turn of the thread: processes received messages, then sends everything that is ready."""
+    def serve(self) -> bool | None:
+        """What the thread does each time it wakes: processes received messages, then sends everything that is ready."""
         with self._lock:
             now = monotonic()
             for _ in range(AT_ONCE):

@@ -37,7 +37,7 @@ Make = Callable[[int], "wire.Parcel | None"]
 """Creates an entry when it is sent, in the batch of a number; None if it is no longer needed."""
 
 
-class _Sent(NamedTuple):
+class _SentMessage(NamedTuple):
     number: int
     at: float
     size: int
@@ -71,7 +71,7 @@ class PeerLink:
         """Drops the outbox; entries that were not acknowledged must be put again."""
         self._outbox: deque[Make] = deque()
         self._ready: tuple[list[wire.Payload], int, bool] | None = None  # a batch that could not be sent yet
-        self._unheard: deque[_Sent] = deque()
+        self._unheard: deque[_SentMessage] = deque()
         self._fresh = True
 
     def put(self, make: Make) -> None:
@@ -99,7 +99,7 @@ class PeerLink:
             self._answer_by = min(self._answer_by, now + (0.0 if size >= RATE_BYTES else ANSWER_S))
         # A fresh batch of a peer that has heard nothing: it was not ready for this epoch when something was sent.
         forgot = head.fresh and head.heard == 0 and self.number > 0
-        heard: list[_Sent] = []
+        heard: list[_SentMessage] = []
         while self._unheard and self._unheard[0].number <= head.heard:
             heard.append(self._unheard.popleft())
         if heard:
@@ -108,7 +108,7 @@ class PeerLink:
         self.heard = max(self.heard, head.heard)
         return forgot or head.asks
 
-    def _rate(self, heard: list[_Sent], now: float) -> None:
+    def _rate(self, heard: list[_SentMessage], now: float) -> None:
         """Measures rate and latency by batches that were acknowledged together: the last of them was answered at once
         if it was long."""
         took_s = now - max(heard[0].at, self._answered_at)
@@ -144,7 +144,7 @@ class PeerLink:
             size = wire.wire_bytes(frames)
             batches, total = batches + 1, total + size
             self.number += 1
-            self._unheard.append(_Sent(self.number, now, size, entries))
+            self._unheard.append(_SentMessage(self.number, now, size, entries))
             self._ready, self._fresh = None, self._fresh and not fresh
             self._asks, self._answer_by, self._sent_at = False, inf, now
         return batches, total

@@ -21,7 +21,7 @@ KEY_BYTES: Final = 32
 
 
 class NoKey(Exception):
-    """There is no usable key; the message gives the reason and the fix."""
+    """There is no usable key; the message says the reason and the fix."""
 
 
 def key_file() -> Path:

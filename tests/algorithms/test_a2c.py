@@ -6,7 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from actor_critics import ACTIONS, OBSERVATIONS, SEEN, assert_same, drawn, init, kind, play, rearranged, two_episodes
+from actor_critics import (
+    ACTIONS,
+    OBSERVATIONS,
+    SEEN,
+    assert_same,
+    check_act,
+    drawn,
+    init,
+    kind,
+    play,
+    rearranged,
+    two_episodes,
+)
 from cycle import DISCOUNT, VALUES, Cycle
 from unrolls import unroll
 
@@ -38,7 +50,8 @@ def test_every_variant_can_be_traced(memory, action, x64):
 
 @pytest.mark.parametrize("observation", OBSERVATIONS, ids=["image", "discrete", "tree"])
 def test_every_kind_of_observation(observation):
-    trace(A2C(), EnvSpec.single("toy", observation, Discrete(2)), 8)
+    graph = trace(A2C(**SMALL, memory="gru"), EnvSpec.single("toy", observation, Discrete(2)), 8)
+    check_act(graph, observation, memory_size=5)
 
 
 def test_a_users_network_is_used():

@@ -78,16 +78,19 @@ def test_every_variant_can_be_traced(kind):
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (Discrete(3), "acts in Box spaces; 'toy' wants Discrete actions"),
-        (MultiDiscrete((2, 3)), "acts in Box spaces; 'toy' wants MultiDiscrete actions"),
-        (Box((2,)), "within bounds; the environment wants float32 actions from -inf to inf; give its action space"),
-        (Box((2,), np.dtype(np.float32), (0.0, 0.0), (1.0, 3e38)), r"wants float32 actions from 0 to 3e\+38"),
-        (Box((1,), np.dtype(np.int32), 0, 9), "real numbers within bounds; the environment wants int32 actions"),
+        (Discrete(3), "found Discrete actions of 'toy', expected Box"),
+        (MultiDiscrete((2, 3)), "found MultiDiscrete actions of 'toy', expected Box"),
+        (
+            Box((2,)),
+            "found float32 actions from -inf to inf, expected real numbers within bounds; give its action space",
+        ),
+        (Box((2,), np.dtype(np.float32), (0.0, 0.0), (1.0, 3e38)), r"found float32 actions from 0 to 3e\+38"),
+        (Box((1,), np.dtype(np.int32), 0, 9), "found int32 actions from 0 to 9, expected real numbers within bounds"),
     ],
     ids=["discrete", "multi-discrete", "unbounded", "enormous", "whole numbers"],
 )
 def test_other_actions_are_refused(kind, action, message):
-    with pytest.raises(UserError, match=f"{kind.__name__} acts in.*{message.removeprefix('acts in ')}"):
+    with pytest.raises(UserError, match=f"{kind.__name__}: {message}"):
         trace(kind(**SMALL), EnvSpec.single("toy", SEEN, action), 4)
 
 

@@ -33,7 +33,7 @@ def test_every_variant_can_be_traced(settings, x64):
 
 
 def test_only_discrete_actions():
-    with pytest.raises(UserError, match="DQN acts in Discrete spaces; 'toy' wants Box actions"):
+    with pytest.raises(UserError, match="DQN: found Box actions of 'toy', expected Discrete"):
         trace(DQN(), EnvSpec.single("toy", Box((2,)), Box((1,))), 4)
 
 

@@ -7,7 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from actor_critics import ACTIONS, OBSERVATIONS, SEEN, assert_same, drawn, init, kind, play, rearranged, two_episodes
+from actor_critics import (
+    ACTIONS,
+    OBSERVATIONS,
+    SEEN,
+    assert_same,
+    check_act,
+    drawn,
+    init,
+    kind,
+    play,
+    rearranged,
+    two_episodes,
+)
 from cycle import DISCOUNT, VALUES, Cycle
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +56,8 @@ def test_every_variant_can_be_traced(memory, action, x64):
 
 @pytest.mark.parametrize("observation", OBSERVATIONS, ids=["image", "discrete", "tree"])
 def test_every_kind_of_observation(observation):
-    trace(IMPALA(), EnvSpec.single("toy", observation, Discrete(2)), 8)
+    graph = trace(IMPALA(**SMALL, memory="gru"), EnvSpec.single("toy", observation, Discrete(2)), 8)
+    check_act(graph, observation, memory_size=5)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_a_mask_that_does_not_fit_is_refused():
     def traced(mask_size, action):
         trace(A2C(), EnvSpec.single("toy", parted(SEEN, action_mask=flags(mask_size)), action), 8)
 
-    with pytest.raises(UserError, match=r"shape \(2,\); these actions need \(3,\)"):
+    with pytest.raises(UserError, match=r"shape \(2,\), expected \(3,\): a bool"):
         traced(2, Discrete(3))
     with pytest.raises(UserError, match="actions are a Box"):
         traced(2, Box((2,)))

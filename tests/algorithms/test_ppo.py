@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from actor_critics import check_act
 from unrolls import unroll
 
 from runnel.algorithms.ppo import PPO
@@ -55,7 +56,8 @@ def test_every_variant_can_be_traced(algorithm, action, x64):
     ids=["image", "discrete", "tree"],
 )
 def test_every_kind_of_observation(observation):
-    trace(PPO(unroll=4, normalise_observations=True), EnvSpec.single("toy", observation, Discrete(2)), 8)
+    algorithm = PPO(unroll=4, normalise_observations=True, memory="gru", memory_size=5, hidden=(8,))
+    check_act(trace(algorithm, EnvSpec.single("toy", observation, Discrete(2)), 8), observation, memory_size=5)
 
 
 def test_a_users_network_is_used():

@@ -45,7 +45,7 @@ def test_every_group_has_a_replay_of_its_teams(kind, x64):
 
 
 def test_only_discrete_actions():
-    with pytest.raises(UserError, match="VDN acts in Discrete spaces; 'toy' wants Box actions"):
+    with pytest.raises(UserError, match="VDN: found Box actions of 'toy', expected Discrete"):
         trace(VDN(), EnvSpec.single("toy", Box((2,)), Box((1,))), 4)
 
 

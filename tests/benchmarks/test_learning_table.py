@@ -68,7 +68,7 @@ def test_a_row_is_a_command(task: Task, tmp_path: Path) -> None:
         (exactly(8), "8 exactly", [8.0], [7.0, 8.1]),
     ],
 )
-def test_what_is_wanted(wanted: Wanted, words: str, good: list[float], bad: list[float | None]) -> None:
+def test_what_is_expected(wanted: Wanted, words: str, good: list[float], bad: list[float | None]) -> None:
     assert str(wanted) == words
     assert all(wanted.holds(value) for value in good)
     assert not any(wanted.holds(value) for value in bad)

@@ -86,7 +86,7 @@ def test_limits_of_the_kernel_are_noticed() -> None:
     assert doctor_checks.memfd(create=None).status == "note"
 
 
-def test_what_this_machine_cannot_be_made_to_lack_is_told_by_its_numbers(tmp_path: Path) -> None:
+def test_what_this_machine_cannot_be_made_to_lack_is_found_from_its_numbers(tmp_path: Path) -> None:
     assert doctor_checks.python((3, 10, 4)).status == "wrong"
     assert doctor_checks.memory(100 << 20).status == "wrong"
     assert doctor_checks.memory(8 << 30) == Check("memory", "ok", "8.0 GiB free")

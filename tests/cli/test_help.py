@@ -25,7 +25,7 @@ from runnel.cli import main as cli
 from runnel.cli.examples import EXAMPLES
 from runnel.cli.grammar import grammar
 from runnel.errors import EnvironmentFailed, NotInstalled, UserError, WorkerFailed
-from runnel.ops.blocks import block_layout
+from runnel.ops.column_blocks import column_block_layout
 
 COMMANDS = next(a for a in grammar()._actions if isinstance(a, argparse._SubParsersAction)).choices
 
@@ -208,7 +208,7 @@ def test_every_module_that_raises_has_a_page_that_explains_its_errors() -> None:
 def test_an_error_that_is_raised_in_other_words_has_the_page_of_its_first_module() -> None:
     def raised() -> None:
         try:
-            block_layout(steps=8, columns=2, minibatches=7, sequences=False)
+            column_block_layout(steps=8, columns=2, minibatches=7, sequences=False)
         except UserError as error:
             raise UserError(f"in other words: {error}") from None
 

@@ -358,7 +358,7 @@ def test_a_setting_that_is_given_twice_must_say_the_same(runnel: Any, called: di
     assert "--actors 4 and --set distribution.actors=2 set one number to different values" in ended.err
 
 
-def test_missing_wandb_is_told_before_there_is_a_run(
+def test_missing_wandb_is_reported_before_there_is_a_run(
     runnel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -436,7 +436,7 @@ def test_the_list_names_everything(runnel: Any) -> None:
     assert {entry["name"]: entry["flags"] for entry in listed["distributions"]}["coarse"] == ["actors"]
 
 
-def test_the_list_fits_100_columns_where_nobody_says_how_many_there_are() -> None:
+def test_the_list_fits_100_columns_where_their_number_is_unknown() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     command = [sys.executable, "-m", "runnel", "list"]
     listed = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -514,7 +514,7 @@ def test_a_mistake_in_a_process_has_no_traceback() -> None:
     assert err.startswith("runnel train: ")
 
 
-def test_output_that_nobody_reads_is_no_error() -> None:
+def test_output_without_a_reader_is_no_error() -> None:
     process = spawn("list")
     assert process.stdout is not None
     process.stdout.close()

@@ -100,7 +100,7 @@ def test_the_same_from_python(members_dir: Path, tmp_path: Path) -> None:
               "export DIR@best --format stablehlo", "train --config DIR", f"{TRAIN} --init-from DIR",
               f"{TRAIN} --init-from DIR@best"]
 )  # fmt: skip
-def test_several_runs_where_one_is_wanted_are_refused_in_a_line(
+def test_several_runs_where_one_is_expected_are_refused_in_a_line(
     words: str, members_dir: Path, command: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -92,7 +92,7 @@ def test_help_has_the_settings_with_their_descriptions(capsys):
 
 def test_an_adapter_describes_each_of_its_settings():
     for family in envs.FAMILIES:
-        table = reference._adapter_settings(family.adapter)
+        table = reference.adapter_settings(family.adapter)
         for row in re.findall(r"^\| `env\..*$", table, re.M):
             assert not row.endswith("|  |"), f"{family.prefix}: {row}"
 
@@ -116,4 +116,4 @@ def test_the_reference_of_algorithms_needs_no_jax():
 @pytest.mark.parametrize("installed", [False, True])
 def test_a_family_whose_names_are_not_there_says_how_to_list_them(installed, monkeypatch):
     family = envs.FAMILIES[0]._replace(package="json" if installed else "no_such_package_at_all")
-    assert "`runnel list ALE/` names its environments" in reference._names(family, family.prefix)
+    assert "`runnel list ALE/` names its environments" in reference.family_names(family, family.prefix)

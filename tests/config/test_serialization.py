@@ -127,7 +127,7 @@ def test_a_local_class_can_be_written_but_not_read() -> None:
         (None, "expected a Thing"),
     ],
 )
-def test_what_is_not_wanted_is_refused(data: Any, message: str) -> None:
+def test_what_is_not_expected_is_refused(data: Any, message: str) -> None:
     with pytest.raises(UserError) as error:
         serialization.from_json(data, Thing)
     assert message in str(error.value)

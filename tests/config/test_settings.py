@@ -128,7 +128,7 @@ class TextForANumber:
     unroll: int = "32"  # type: ignore[assignment]
 
 
-def test_a_default_of_text_where_a_number_is_wanted_is_refused() -> None:
+def test_a_default_of_text_where_a_number_is_expected_is_refused() -> None:
     with pytest.raises(UserError, match=r"TextForANumber\(unroll='32'\): found text '32', expected a whole number"):
         settings.check(TextForANumber())
 

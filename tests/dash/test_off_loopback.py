@@ -64,7 +64,7 @@ def test_each_request_that_reads_or_changes_needs_the_token(served):
 
 
 @pytest.mark.skipif(chromium.path() is None, reason="there is no Chromium on this machine")
-def test_a_browser_shows_nothing_without_the_token_and_tells_it_to_nobody(served, tmp_path):
+def test_a_browser_shows_nothing_without_the_token_and_does_not_pass_it_on(served, tmp_path):
     server, errors = served
     bare = server.address.partition("#")[0]
     with chromium.browser(tmp_path) as page:

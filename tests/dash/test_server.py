@@ -86,7 +86,7 @@ def test_runs_are_compared_by_any_metric_with_the_settings_that_differ(server: D
         assert "high" in found["runs"][2]
 
 
-def test_more_bands_than_can_be_told_apart_are_left_out_and_counted(tmp_path):
+def test_more_bands_than_can_be_distinguished_are_left_out_and_counted(tmp_path):
     for k in range(7):
         group = tmp_path / f"group-{k}"
         write(group / "member-00", "config.json", config())

@@ -44,8 +44,8 @@ MISTAKES = {  # what is wrong, and how the algorithm and its environment are nam
         "        flow.learn(self.learn, replay.sample(batch=8, min_size=1000, samples_per_insert=1.0))",
         (),
     ),
-    "DQN acts": (None, ("dqn", "Pendulum-v1")),
-    "SAC acts": (None, ("sac", "CartPole-v1")),
+    "DQN: found": (None, ("dqn", "Pendulum-v1")),
+    "SAC: found": (None, ("sac", "CartPole-v1")),
 }
 
 

@@ -21,7 +21,7 @@ PAGES = {page.name: page.read_text() for page in sorted((ROOT / "docs").glob("*.
 TABLES = {name: rows for name, text in PAGES.items() if (rows := rows_of(text))}
 ROWS = [row for rows in TABLES.values() for row in rows]
 WORDS = [row[0] for row in ROWS]
-MOST_ROWS, MOST_WORDS = 90, 2000
+MOST_ROWS, MOST_WORDS = 65, 1800
 
 
 def places(where):

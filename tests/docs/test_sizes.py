@@ -13,6 +13,8 @@ from typing import NamedTuple
 import pytest
 from paths import ROOT
 
+README_LINES, README_COLUMNS = 150, 125
+
 LIMITS = {"file": 400, "class": 220, "function": 60, "list": 10}
 """Lines; of a list, parameters."""
 
@@ -140,3 +142,9 @@ def test_what_is_above_a_limit_is_found(kind, name, source, explained):
 )
 def test_what_is_at_a_limit_is_not(source):
     assert list(large(source)) == []
+
+
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= README_LINES
+    assert not [line for line in lines if len(line) > README_COLUMNS]

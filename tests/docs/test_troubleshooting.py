@@ -26,7 +26,7 @@ SENTENCES = re.findall(r"^\| `([^`]+)` \|", IDLE, re.M)
 def test_a_sentence_about_an_idle_gpu_is_the_one_that_a_run_prints(sentence):
     shares = {name: float(share) for name, share in re.findall(r"(\w+) (\d+)%", sentence)}
     process = FragmentSetting("process", 1, frozenset({"environment", "act", "rollout", "learn"}))
-    of = RunSetting(flags={}, fragments=(process,), envs=8, blocks=8, cpus=2, gpus=1, host=bool(shares))
+    of = RunSetting(flags={}, fragments=(process,), envs=8, column_blocks=8, cpus=2, gpus=1, host=bool(shares))
     assert bottleneck(single_process_usage("process", shares or {"program": 1.0}), of) == sentence
 
 

@@ -214,12 +214,16 @@ def test_what_cannot_be_played_again_is_cut(environment, name):
 
 
 def test_a_vector_can_be_closed_at_any_time(environment):
-    vector = environment.open(range(2), 0)
-    vector.close()
-    vector = environment.open(range(2), 0)
-    vector.reset(empty(environment.spec, 2).observation)
-    vector.close()
-    vector.close()
+    """Before its reset, after it, and again; the next one begins in the same way."""
+    environment.open(range(2), 0).close()
+    begun = []
+    for _ in range(2):
+        vector, out = environment.open(range(2), 0), empty(environment.spec, 2)
+        vector.reset(out.observation)
+        vector.close()
+        vector.close()
+        begun.append(out.observation)
+    assert same(*begun)
 
 
 def _play_on(environment, steps, more):

@@ -464,7 +464,7 @@ def test_whatever_else_is_raised_is_a_failure(problem):
         step()
 
 
-def test_nan_is_found_also_where_whole_numbers_are_wanted():
+def test_nan_is_found_also_where_whole_numbers_are_expected():
     class Counting(own_envs.Drunkard):
         observation_space = gymnasium.spaces.Box(0, 9, (2,), np.int32)
 

@@ -326,7 +326,7 @@ def test_it_can_be_filmed(name, size):
     vector.close()
 
 
-def test_what_gives_no_pictures_says_so():
+def test_what_renders_no_pictures_says_so():
     with pytest.raises(UserError, match="cannot be rendered"):
         make("pettingzoo:own_turns").open([0], SEED, render=True)
 

@@ -69,13 +69,14 @@ def test_types_are_stable(name):
             check_types(environment)
 
 
+@pytest.mark.filterwarnings("ignore:.*`player_id` in `observe` is deprecated")
 @pytest.mark.parametrize("seed", range(4))
 def test_tic_tac_toe_is_played_as_pgx_plays_it(seed):
     """Also that agent k is pgx's player k, and that what the player without a turn does has no effect."""
     _, reset, step = game("tic_tac_toe")
     own, rng, key = pgx.make("tic_tac_toe"), np.random.default_rng(seed), jax.random.key(seed)
     theirs, (state, shown) = jax.jit(own.init)(key), reset(key)
-    own_step, observe = jax.jit(own.step), jax.jit(lambda s, k: own._observe(s, k))
+    own_step, observe = jax.jit(own.step), jax.jit(own.observe)
     first, ended = int(theirs.current_player), False
     while not ended:
         mover = int(theirs.current_player)

@@ -155,3 +155,8 @@ def test_spaces_that_are_not_supported_are_named(space):
 def test_actions_made_of_parts_are_refused():
     with pytest.raises(UserError, match="its action space is a Dict"):
         spaces.actions(gym.Dict({"a": gym.Discrete(2)}), "thing")
+
+
+def test_keys_that_are_no_strings_are_refused():
+    with pytest.raises(UserError, match="thing: found a key 1 in its observation, expected strings; rename it"):
+        spaces.observations(gym.Dict({1: gym.Discrete(2)}), "thing")

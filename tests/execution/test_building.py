@@ -16,6 +16,7 @@ from runnel import envs as environments
 from runnel.distributions.coarse import Coarse
 from runnel.errors import EnvironmentFailed, UserError
 from runnel.evaluation.evaluate import evaluate
+from runnel.recording.metrics import read_metrics
 
 
 class FloatClock(Corridor):
@@ -84,14 +85,22 @@ def test_metrics_of_a_jax_environment_that_are_no_numbers(metrics, message):
         runnel.build(Reinforce(), Wrong, "fused", envs=4)
 
 
-@pytest.mark.parametrize("metrics", [{}, {"agent": {"speed": 1.0}}, {"speed": True, "place": 3, "time": jnp.int8(4)}])
-def test_metrics_of_a_jax_environment_that_are_numbers(metrics):
+@pytest.mark.parametrize(
+    ("metrics", "names"),
+    [
+        ({}, []),
+        ({"agent": {"speed": 1.0}}, ["env/agent/speed"]),
+        ({"speed": True, "place": 3, "time": jnp.int8(4)}, ["env/place", "env/speed", "env/time"]),
+    ],
+)
+def test_metrics_of_a_jax_environment_that_are_numbers(metrics, names, tmp_path):
     class Right(Corridor):
         def step(self, state, action, key):
             state, timestep = super().step(state, action, key)
             return state, timestep._replace(metrics=metrics)
 
-    runnel.build(Reinforce(), Right, "fused", envs=4)
+    runnel.train(Reinforce(), Right(), "fused", envs=4, steps=3 * 8 * 4, run_dir=tmp_path, quiet=True)
+    assert sorted(name for name in read_metrics(tmp_path)[-1] if name.startswith("env/")) == names
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import apart
+import jax
+import numpy as np
 import pytest
 from aging import Ages, OneGroupWaits, SlowPrioritised, SlowRunners, TeamAges
 from chaos import Chaos
 from interrupts import StopAt
-from kill_runs import train
+from kill_runs import final_state, train, undisturbed
 from paths import EXAMPLES
 
 import runnel
@@ -69,6 +72,23 @@ def test_one_group_waits_for_its_learner_and_the_other_does_not(settings, exampl
     assert int(more.states["hunter"].oldest) == 0
     assert updates(more) == {80}
     assert int(more.states["runners"].oldest) <= 3
+
+
+def assert_same(one: Any, other: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_a_synchronous_group_is_trained_as_under_inline_beside_an_asynchronous_one(examples, tmp_path):
+    """Where the groups do not influence each other, bitwise; the other group learns from older samples."""
+    algorithm, environment = apart.SlowRunners(), apart.Apart()
+    alone = runnel.train(
+        algorithm, environment, "inline", envs=4, steps=60 * 2 * 4, seed=1, run_dir=tmp_path / "inline", quiet=True
+    )
+    assert alone.result["staleness_max"] == 0
+    mixed = trained(algorithm, "apart:Apart", examples.OneGroupFree(staleness=3), tmp_path / "mixed", 60 * 2 * 4)
+    assert 0 < mixed.result["staleness_max"] <= 3
+    assert_same(mixed.states["hunter"], alone.states["hunter"])
+    assert not np.array_equal(mixed.states["runners"].params["w"], alone.states["runners"].params["w"])
 
 
 LAYOUTS: dict[str, tuple[Ages, str, Distribution]] = {
@@ -135,3 +155,25 @@ def test_killed_workers_of_a_mixed_run_are_replaced(workers, kills, steps, tmp_p
     assert chaos.run() == 0, chaos.output()
     assert chaos.done
     assert chaos.result()["status"] == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [["actor-0", "actor-1"], [*WORKERS]], ids=["actors", "any"])
+def test_kills_do_not_change_the_training_of_a_synchronous_group(workers, tmp_path, monkeypatch):
+    """Where the groups do not influence each other, bitwise."""
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.setenv("PYTHONPATH", str(Path(apart.__file__).parent))
+    command = ["apart:SlowRunners", "apart:Apart", "--distribution", "mixed_synchronisation:OneGroupFree"]
+    steps = 15_000
+    alone = undisturbed([*command[:2], "--distribution", "inline"], tmp_path / "inline", steps)
+    chaos = Chaos(
+        train(command, tmp_path / "run", steps), tmp_path / "run", workers, seed=1, pause_s=(0.2, 1.5),
+        signals=[signal.SIGKILL], most=4,
+    )  # fmt: skip
+    assert chaos.run() == 0, chaos.output()
+    assert any(broken.recovery_s is not None for broken in chaos.done)
+    killed = final_state(tmp_path / "run")
+    of_hunter = [name for name in killed if "hunter" in name]
+    assert of_hunter
+    for name in of_hunter:
+        np.testing.assert_array_equal(killed[name], alone[name], err_msg=name)

@@ -80,9 +80,7 @@ def test_a_users_own_algorithm_leaves_a_setting_to_the_plan():
     built = build(Own(), "toys:Corridor", "async", 8)
     assert (built.algorithm, built.asked) == (Own(weights=True), {"weights": None})
     assert built.plan.notes[-1] == "weights=none is true here: samples may be 16 updates old"
-    with pytest.raises(
-        UserError, match=r"Other\.for_staleness returns a A2C; it must return itself, or the same class"
-    ):
+    with pytest.raises(UserError, match=r"Other\.for_staleness returns a A2C, expected itself, or the same class"):
         build(Other(), "toys:Corridor", "async", 8)
 
 

@@ -316,9 +316,9 @@ class WrongPriorities(NoPriorities):
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
-        (WrongShape, r"WrongShape.act returns actions int32\[3\]; 'corridor' wants int32\[\]"),
-        (WrongKind, r"WrongKind.act returns actions float32\[\]; 'corridor' wants int32\[\]"),
-        (NoAct, r"NoAct.act returns a \w+; it must return an Act"),
+        (WrongShape, r"WrongShape.act returns actions int32\[3\], expected int32\[\]"),
+        (WrongKind, r"WrongKind.act returns actions float32\[\], expected int32\[\]"),
+        (NoAct, r"NoAct.act returns a \w+, expected an Act"),
         (Crashes, r"Crashes.act fails on values of the shapes it would get .*test_flow.py:\d+\)"),
         (OtherMemory, r"OtherMemory.act returns a memory that is float32\[4\]; expected float32\[3\]"),
         (NoMemory, r"NoMemory.act returns a memory of another structure: found \(\), expected float32\[3\]"),
@@ -332,7 +332,7 @@ class WrongPriorities(NoPriorities):
             r"GrowingState.learn returns a state whose .*\['b'\] is float32\[7\]; expected float32\[2\]",
         ),
         (OtherPrecision, r"OtherPrecision.learn .* a state whose .*\['b'\] is float16\[2\]; \w+ float32\[2\]"),
-        (OneValue, r"OneValue.learn must return two values, `state, out`; found State"),
+        (OneValue, r"OneValue.learn returns a State, expected two values: return `state, out`"),
         (MissingField, r"'rollout' has no 'rewards'; it has observation, action, reward"),
         (
             MissingFieldInLearn,
@@ -353,7 +353,7 @@ class WrongPriorities(NoPriorities):
             r"a replay with room for 20 can never hold an iteration's insert of 32; raise its capacity",
         ),
         (NoPriorities, r"replay.update needs a PrioritisedReplay"),
-        (WrongPriorities, r"replay.update wants priorities \[8\], found float32\[9\]"),
+        (WrongPriorities, r"replay.update: found priorities float32\[9\], expected \[8\]"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -364,9 +364,7 @@ def test_refused(cls, message):
 
 def test_an_action_space_that_does_not_fit():
     reach = EnvSpec.single("reach", Box((2,)), Box((1,)))
-    with pytest.raises(
-        UserError, match=r"Reinforce acts in Discrete spaces; 'reach' wants Box actions; choose another"
-    ):
+    with pytest.raises(UserError, match=r"Reinforce: found Box actions of 'reach', expected Discrete; choose another"):
         trace(Reinforce(), reach, ENVS)
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from runnel.errors import MalformedMessage
 from runnel.launch.agent_messages import (
     AgentCommand,
+    AgentRequest,
     FreePort,
     News,
     Pulse,
     Reply,
-    Request,
     Result,
     StartWorkers,
     parse_news,
@@ -43,7 +43,7 @@ def test_every_request_survives_its_way(kind: type) -> None:
     @settings(max_examples=30, deadline=None)
     @given(messages(kind), st.none() | st.integers())
     def survives(command: Any, id: int | None) -> None:
-        assert parse_request(sent(Request(command, id).to_json())) == Request(command, id)
+        assert parse_request(sent(AgentRequest(command, id).to_json())) == AgentRequest(command, id)
 
     survives()
 
@@ -60,9 +60,9 @@ def test_all_news_survive_their_way(kind: type) -> None:
 
 def test_malformed_messages_are_refused_in_words() -> None:
     with pytest.raises(MalformedMessage, match="found a message of type 'explode', expected one of clear_channels, "):
-        parse_request({"type": "request", "command": {"type": "explode"}, "id": None})
+        parse_request({"type": "agent_request", "command": {"type": "explode"}, "id": None})
     with pytest.raises(MalformedMessage, match="message 'start_workers', field 'orders': found 3, expected"):
-        parse_request({**Request(StartWorkers([])).to_json(), "command": {"type": "start_workers", "orders": 3}})
+        parse_request({**AgentRequest(StartWorkers([])).to_json(), "command": {"type": "start_workers", "orders": 3}})
     with pytest.raises(MalformedMessage, match="message 'pulse', field 'beats': found 'x', expected int"):
         parse_news({**Pulse().to_json(), "beats": {"actor-0": "x"}})
     with pytest.raises(MalformedMessage, match="message 'reply', field 'result': found 7, expected"):

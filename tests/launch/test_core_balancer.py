@@ -83,14 +83,14 @@ def test_on_uneven_cores_all_come_to_the_end_together(speeds, empty):
             assert cores.unroll(400) <= 1.06 * best + 1
 
 
-def test_where_cores_are_even_nobody_is_moved(monkeypatch):
+def test_where_cores_are_even_no_worker_is_moved(monkeypatch):
     cores = Cores([3.0] * 6, 6, monkeypatch)
     for _ in range(5):
         cores.unroll(100)
     assert cores.moves == 0
 
 
-def test_where_steps_are_short_nobody_is_moved_for_noise(monkeypatch):
+def test_where_steps_are_short_no_worker_is_moved_for_noise(monkeypatch):
     cores, random = Cores([300.0] * 6, 6, monkeypatch), Random(0)
     for _ in range(50):
         cores.length = min(cores.done.values()) + 2000
@@ -130,7 +130,7 @@ def test_who_waits_for_something_else_is_not_moved(monkeypatch):
     assert cores.moves == 2
 
 
-def test_who_is_replaced_begins_anew_and_does_not_fall_behind_for_that(monkeypatch):
+def test_a_replaced_worker_begins_again_and_does_not_fall_behind_for_that(monkeypatch):
     cores = Cores([3.0] * 3, 3, monkeypatch)
     cores.unroll(100)
     cores.where[2000], cores.done[2000] = cores.where.pop(1001), cores.done.pop(1001) - 50
@@ -138,7 +138,7 @@ def test_who_is_replaced_begins_anew_and_does_not_fall_behind_for_that(monkeypat
     assert cores.moves == 0
 
 
-def test_nobody_is_moved_away_from_its_memory(monkeypatch):
+def test_no_worker_is_moved_away_from_its_memory(monkeypatch):
     cores = Cores([3.0, 1.0], 2, monkeypatch)
     monkeypatch.setattr(core_balancer, "nodes", lambda _: [[0], [1]])
     apart = CoreBalancer(cores.progress)

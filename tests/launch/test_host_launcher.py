@@ -59,7 +59,7 @@ def test_one_agent_for_each_machine(local):
             os.kill(pid, 0)
 
 
-def test_a_lost_machine_is_told_of_once_and_can_come_back(local):
+def test_a_lost_machine_is_reported_once_and_can_come_back(local):
     here = local("a", "b")
     here.start(INVITATION)
     os.kill(here.pid("b"), signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_an_agent_runs_under_its_prefix(local, tmp_path):
     assert b"PREFIXED=yes" in Path(f"/proc/{here.pid('a')}/environ").read_bytes()
 
 
-def test_an_agent_ends_with_whoever_started_it(tmp_path):
+def test_an_agent_ends_with_the_process_that_started_it(tmp_path):
     script = tmp_path / "starter.py"
     script.write_text(f"""
 import sys, time
@@ -108,12 +108,12 @@ time.sleep(60)
         ("--other", r"a: found Runnel 99.0, expected .* as here; install the same on all machines"),
     ],
 )
-def test_an_agent_that_does_not_start_is_told_of_with_its_own_words(local, flag, said):
+def test_an_agent_that_does_not_start_is_reported_with_its_own_words(local, flag, said):
     with pytest.raises(UserError, match=said):
         local("a", agent=(STUB, flag)).start(INVITATION)
 
 
-def test_one_that_says_nothing_is_not_waited_for_for_ever(local):
+def test_the_wait_for_a_silent_agent_ends(local):
     with pytest.raises(UserError, match=r"agent of a has not sent its greeting in time; its output: nothing"):
         local("a", agent=("-c", "import time; time.sleep(60)"), start_s=0.5, end_s=0.1).start(INVITATION)
 

@@ -333,7 +333,7 @@ class TestEnds:
         assert not failed["user"]
         assert "ValueError: no such luck" in process.log.read_text()
 
-    def test_a_users_mistake_is_told_apart(self, launcher, make):
+    def test_a_users_mistake_is_distinguished(self, launcher, make):
         failed = hear(launcher.start(make("fail", job={"user": True})))
         assert failed["user"]
         assert failed["message"] == "found this, expected that; do so"
@@ -415,7 +415,7 @@ class TestEnds:
 
 
 class TestJax:
-    def test_computes_as_it_was_told(self, launcher, make):
+    def test_computes_as_it_was_configured(self, launcher, make):
         flags = "--xla_force_host_platform_device_count=3"
         environ = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "true", "XLA_FLAGS": flags}
         processes = launcher.start_all(
@@ -463,7 +463,7 @@ class TestJax:
         assert "importing no_such_module failed: ModuleNotFoundError" in said
         assert "RuntimeError: not now" in said
 
-    def test_a_server_that_cannot_live_is_told_with_the_reason(self, make):
+    def test_a_server_that_cannot_live_is_reported_with_the_reason(self, make):
         before = descriptors()
         with LocalLauncher() as launcher:
             launcher.prepare(f"{ENTRIES}:prepare_to_die", {})

@@ -278,7 +278,7 @@ def test_ray_that_is_not_installed(monkeypatch):
         runnel_ray.RayHostLauncher()
 
 
-def test_versions_that_differ_are_told_plainly(monkeypatch):
+def test_versions_that_differ_are_reported_plainly(monkeypatch):
     from runnel.launch import ray_link
 
     text = (

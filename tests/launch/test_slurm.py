@@ -122,7 +122,7 @@ def test_the_runs_status_is_the_jobs(slurm):
     assert slurm.calls()[-1] == "n3: rm -rf /tmp/ray-40123"
 
 
-def test_when_the_time_is_nearly_up_the_run_is_told_and_waited_for(slurm):
+def test_when_the_time_is_nearly_up_the_run_is_signalled_and_waited_for(slurm):
     process = slurm("train", "ppo", "CartPole-v1", WORK="600")
     deadline = time.monotonic() + 60.0
     while not any(": runnel train" in call for call in slurm.calls()):

@@ -42,5 +42,5 @@ def test_actions_are_within_bounds(shape, low, width, seed):
 
 
 def test_what_has_no_bounds_is_refused():
-    with pytest.raises(UserError, match=r"it acts in real numbers within bounds; .* from -2 to inf; give its"):
+    with pytest.raises(UserError, match=r"it: found .* from -2 to inf, expected real numbers within bounds; give its"):
         bounds_of(Box((2,), np.dtype(np.float32), -2.0, np.array([1.0, np.inf])), "it")

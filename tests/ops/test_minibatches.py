@@ -13,7 +13,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from runnel.errors import UserError
-from runnel.ops.blocks import Blocks, block_count, block_layout, divisors, envs_for, learners_in_words
+from runnel.ops.column_blocks import (
+    ColumnBlocks,
+    column_block_count,
+    column_block_layout,
+    divisors,
+    envs_for,
+    learners_in_words,
+)
 from runnel.ops.minibatches import cut, cuts_of
 
 
@@ -32,7 +39,7 @@ def numbered(steps, columns):
 @given(steps=st.integers(1, 12), columns=st.integers(1, 48), count=st.integers(1, 6), whole=st.booleans())
 def test_every_step_once_in_an_epoch_and_alike_from_every_block(steps, columns, count, whole):
     try:
-        blocks, by_column = block_layout(steps, columns, count, whole)
+        blocks, by_column = column_block_layout(steps, columns, count, whole)
     except UserError:
         assert (columns if whole else steps * columns) % count
         return
@@ -83,14 +90,14 @@ def test_order_is_random_and_follows_the_key():
     ],
 )
 def test_block_layout(steps, columns, count, whole, wanted):
-    assert block_layout(steps, columns, count, whole) == wanted
+    assert column_block_layout(steps, columns, count, whole) == wanted
 
 
 def test_impossible_sizes_say_what_to_do():
     with pytest.raises(UserError, match=r"4 minibatches of whole sequences cannot be cut from 6 environments; use"):
-        block_layout(128, 6, 4, True)
+        column_block_layout(128, 6, 4, True)
     with pytest.raises(UserError, match=r"7 minibatches cannot be cut evenly from 128 steps of 8 environments; make"):
-        block_layout(128, 8, 7, False)
+        column_block_layout(128, 8, 7, False)
 
 
 SIZES = dict(
@@ -104,14 +111,14 @@ def test_so_many_learners_can_share_every_multiple_of_the_environments_proposed(
     steps, envs, agents, count, whole, learners
 ):
     def blocks(envs):
-        made, _ = block_layout(steps, envs * agents, count, whole)
-        return block_count(envs, [Blocks(envs * agents, count, made)])
+        made, _ = column_block_layout(steps, envs * agents, count, whole)
+        return column_block_count(envs, [ColumnBlocks(envs * agents, count, made)])
 
     try:
-        made, _ = block_layout(steps, envs * agents, count, whole)
+        made, _ = column_block_layout(steps, envs * agents, count, whole)
     except UserError:
         return
-    least = envs_for(learners, envs, [Blocks(envs * agents, count, made)])
+    least = envs_for(learners, envs, [ColumnBlocks(envs * agents, count, made)])
     assert all(blocks(k * least) % learners == 0 for k in (1, 2, 3))
     if blocks(envs) % learners == 0:  # whatever divides is neither too large nor too small a part of the columns
         assert envs % learners == 0
@@ -141,7 +148,7 @@ def test_how_a_batch_was_cut_is_found_in_what_was_traced(jitted):
     learn = jax.jit(learn) if jitted else learn
     x = jax.ShapeDtypeStruct((16, 64), jnp.float32)
     for _ in range(2):
-        assert set(cuts_of(jax.make_jaxpr(learn)(x))) == {Blocks(64, 4, 16), Blocks(64, 8, 8)}
+        assert set(cuts_of(jax.make_jaxpr(learn)(x))) == {ColumnBlocks(64, 4, 16), ColumnBlocks(64, 8, 8)}
 
 
 @pytest.mark.parametrize("columns", [8, 64])

@@ -96,15 +96,18 @@ def check_messages(plan, topology):
     assert {key: messages for key, messages in found.items() if len(messages) > 1} == {}
 
 
-def check_turns(plan, topology):
-    """In each iteration, each unroll and each value has one taker: replicas that do not share one take turns."""
+def check_rotation(plan, topology):
+    """In each iteration, each unroll and each value has one taker: replicas that do not share one are in rotation."""
     home = {worker.name: worker.fragment for worker in topology.workers}
     stepping = plan.stepping
     taken = defaultdict(list)
     for s in topology.streams:
         for iteration in range(12):
-            takes, gives = iteration % s.turns == s.turn, iteration % s.source_turns == s.source_turn
-            if s.kind in ("unroll", "value") and takes and gives:
+            if (
+                s.kind in ("unroll", "value")
+                and s.source_rotation.takes(iteration)
+                and s.target_rotation.takes(iteration)
+            ):
                 taken[s.kind, home[s.source], home[s.target], s.group or s.node, iteration].append(s)
     for (kind, source, *_), streams in taken.items():
         if kind == "unroll":
@@ -133,7 +136,7 @@ def test_a_plan_shows_what_is_opened_and_both_ends_agree(name):
     check_ends(built.plan, topology)
     check_blocks(built.plan, topology)
     check_messages(built.plan, topology)
-    check_turns(built.plan, topology)
+    check_rotation(built.plan, topology)
     check_stores(built, topology)
 
 
@@ -193,7 +196,7 @@ def test_only_workers_of_host_environments_need_no_jax(environment, light):
 
 
 @pytest.mark.parametrize("name", ["decoupled, many of each", "store, ranked, on JAX", "split on a host"])
-def test_whoever_derives_the_channels_finds_the_same(name):
+def test_every_process_derives_the_same_channels(name):
     """A worker derives them from the run's configuration, and takes the descriptors that it gets in their order."""
     (_, one), (_, other) = opened(*PLANS[name]), opened(*PLANS[name])
     assert one == other

@@ -67,7 +67,7 @@ def test_parameters_cross_once_to_a_machine_however_many_act_there():
     assert found["unroll", "b", "a"][0] > 1
 
 
-def test_fine_sends_what_a_step_gave_and_gets_an_action_each_step():
+def test_fine_sends_what_a_step_returned_and_gets_an_action_each_step():
     plan, crossing = predicted(distributions.load("fine")(actors=2))
     assert plan.host("environment-1") == "b"
     request = 2 * (2 * OBSERVATION + REWARD + 3 * FLAG)
@@ -85,7 +85,7 @@ def test_who_is_acted_for_in_step_is_answered_together():
     assert size == pytest.approx(STEPS * (there * (ACTION + HEADER_BYTES) - (there - 1) * batches_bytes()))
 
 
-def test_decoupled_asks_over_the_network_only_where_nobody_acts_on_the_machine():
+def test_decoupled_asks_over_the_network_only_where_no_worker_of_the_machine_acts():
     plan, crossing = predicted(distributions.load("decoupled")(actors=2, inference=1, env_splits=2), Patient())
     assert plan.hosts == {"environment-0": "a", "environment-1": "b", "inference": "b", "learner": "a"}
     assert flows(crossing) == {  # a worker's two environments are two blocks

@@ -31,7 +31,7 @@ class Store:
 
 
 class Edge:
-    """A stream from one worker to another that take turns."""
+    """A stream from one worker to another of replicas in rotation."""
 
     def __init__(self, context, slots):
         bell = in_process.InProcessBell()
@@ -63,8 +63,8 @@ class Actor:
 class Stage:
     """One replica of a map, or the learner: takes its iterations in order, and passes on the oldest iteration."""
 
-    def __init__(self, iteration, turns, collect, outs, draw):
-        self.iteration, self.turns, self.collect, self.outs, self.draw = iteration, turns, collect, outs, draw
+    def __init__(self, iteration, replicas, collect, outs, draw):
+        self.iteration, self.replicas, self.collect, self.outs, self.draw = iteration, replicas, collect, outs, draw
         self.value, self.left = None, 0
 
     def tick(self):
@@ -73,10 +73,10 @@ class Stage:
         elif self.left:
             self.left -= 1
         elif self.outs is None:
-            self.iteration, self.value = self.iteration + self.turns, None
+            self.iteration, self.value = self.iteration + self.replicas, None
         elif (out := self.outs[self.iteration % len(self.outs)]).free():
             out.send(ValueHeader(1, 0), [self.value])
-            self.iteration, self.value = self.iteration + self.turns, None
+            self.iteration, self.value = self.iteration + self.replicas, None
 
 
 def from_actors(context, ports):

@@ -59,7 +59,7 @@ def test_decoupled_scales_environments_inference_and_learners_alone():
     assert cuts(built)[("environment", "inference", ("observation", "first"))] == "route"
 
 
-def test_a_distribution_nobody_shipped_is_as_good():
+def test_a_distribution_of_the_users_own_is_as_good():
     @dataclasses.dataclass(frozen=True)
     class Odd(Distribution):
         def layout(self, graph):
@@ -139,7 +139,7 @@ class Eager(Distribution):
         return Layout((Fragment("a", ("environment", "act")), Fragment("b", (REST,))), BoundedStaleness(self.bound))
 
 
-def test_nobody_runs_further_ahead_than_the_algorithm_bears():
+def test_no_actor_runs_further_ahead_than_the_algorithm_tolerates():
     class Patient(Reinforce):
         max_staleness = 3
 
@@ -165,7 +165,7 @@ def test_an_unknown_distribution_offers_the_nearest():
         distributions.load("inlnie")
 
 
-def test_a_layout_that_fails_is_told_with_its_place():
+def test_a_layout_that_fails_is_reported_with_its_place():
     @dataclasses.dataclass(frozen=True)
     class Broken(Distribution):
         def layout(self, graph):
@@ -215,7 +215,7 @@ def test_a_plan_of_several_machines_tells_who_runs_where():
     assert [Machine.from_json(each) for each in told["machines"]] == list(built.machines)
 
 
-def test_machines_that_are_not_used_or_crowded_are_told():
+def test_machines_that_are_not_used_or_crowded_are_reported():
     built = plan(distributions.load("inline")(), machine=CLUSTER)
     assert built.hosts == {"process": "head"}
     (note,) = built.notes
@@ -231,7 +231,7 @@ def test_machines_that_are_not_used_or_crowded_are_told():
     assert note == wanted
 
 
-def test_steps_that_cross_are_told_with_a_remedy():
+def test_steps_that_cross_are_reported_with_a_remedy():
     alike = [Machine(8, ("cpu:0",), name) for name in ("a", "b", "c")]
 
     def note(name, machine=alike, **flags):

@@ -28,7 +28,7 @@ from runnel.planning.plan import (
 from runnel.replay import UniformReplay
 
 
-def test_central_wants_gradient_and_apply():
+def test_central_needs_gradient_and_apply():
     built = plan(distributions.load("central")(actors=2), GradientReinforce())
     assert nodes(built)["server"] == (1, ("apply",))
     with pytest.raises(UserError, match=r"central needs `gradient` and `apply`, which Reinforce does not have"):

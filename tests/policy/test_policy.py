@@ -142,7 +142,7 @@ class Contrary(Reinforce):
             agents.learn(self.learn, agents.rollout(self.other_act, steps=self.unroll))
 
 
-def test_it_acts_with_what_the_loop_gives_to_the_rollout(tmp_path: Path) -> None:
+def test_it_acts_with_what_the_loop_passes_to_the_rollout(tmp_path: Path) -> None:
     _, states, policies = fresh(Contrary(), "CartPole-v1", moved=0.3)
     batch = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
     wanted = (batch @ np.asarray(states["agent"].params["w"])).argmin(-1)

@@ -48,7 +48,7 @@ def test_a_number_that_no_member_has_is_refused(member: int, directory: Path) ->
         member_checkpoints.directory_of(directory, member)
 
 
-def test_a_directory_of_several_runs_is_refused_where_one_is_wanted(directory: Path, tmp_path: Path) -> None:
+def test_a_directory_of_several_runs_is_refused_where_one_is_expected(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds 2 runs; name one of them: .*/member-0 to member-1"):
         members_file.refuse_several(directory)
     (tmp_path / "single").mkdir()

@@ -180,11 +180,28 @@ def test_a_record_waits_for_two_requests_to_a_server_that_fails(
     from runnel.recording import mlflow_sink
 
     asked = []
+    run = {"info": {"run_id": "a", "run_uuid": "a", "experiment_id": "1", "status": "RUNNING"}, "data": {}}
 
     class Failing(http.server.BaseHTTPRequestHandler):
+        """Knows the run, and stores nothing."""
+
+        def do_GET(self) -> None:
+            self._answer({"experiment": {"experiment_id": "1", "name": "runnel", "lifecycle_stage": "active"}})
+
         def do_POST(self) -> None:
-            asked.append(self.path)
-            self.send_error(503)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path.endswith("log-batch"):
+                asked.append(self.path)
+                self.send_error(503)
+            else:
+                self._answer({"runs": [run], "run_info": run["info"]})
+
+        def _answer(self, value: object) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -196,9 +213,8 @@ def test_a_record_waits_for_two_requests_to_a_server_that_fails(
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     with server:
-        sink = mlflow_sink.MlflowSink.__new__(mlflow_sink.MlflowSink)
-        sink._client = mlflow.MlflowClient(f"http://127.0.0.1:{server.server_port}")
-        sink._run_id = "a"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+        sink = mlflow_sink.MlflowSink(tmp_path, {})
         with pytest.raises(mlflow.MlflowException, match="503"):
             sink.write({"env_steps": 1})
         server.shutdown()

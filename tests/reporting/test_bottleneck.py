@@ -24,7 +24,7 @@ def setting(**given: Any) -> RunSetting:
     """Four actors and a learner that run free on sixteen CPUs, unless something else is said."""
     fragments = given.pop("fragments", {"actor": (4, ACTOR), "learner": (1, LEARNER)})
     made = tuple(FragmentSetting(name, replicas, frozenset(kinds)) for name, (replicas, kinds) in fragments.items())
-    plain = {"flags": {"actors": 4, "learners": 1}, "envs": 16, "blocks": 16, "cpus": 16, "free": True}
+    plain = {"flags": {"actors": 4, "learners": 1}, "envs": 16, "column_blocks": 16, "cpus": 16, "free": True}
     plain |= {"max_staleness": 20}
     return RunSetting(fragments=made, **{**plain, **given})
 
@@ -76,7 +76,7 @@ def fine(**given: Any) -> RunSetting:
         # Asynchronous: the worker that is always busy sets the pace.
         (setting(), dict(actor=0.39, learner=0.97), "use --learners 2"),
         (setting(cpus=5), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
-        (setting(blocks=15), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
+        (setting(column_blocks=15), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
         (setting(gpus=1), dict(actor=0.39, learner=0.97), "use --actors 2, which would not be slower"),
         (setting(cpus=5), dict(actor=0.80, learner=0.97), "use a GPU"),
         (setting(gpus=1), dict(actor=0.80, learner=0.97), "use --envs 32, which makes every call larger"),
@@ -174,7 +174,7 @@ def test_the_sentence_says_who_is_busy_and_who_waits_for_what() -> None:
     )
 
 
-def test_restarts_are_named_where_nobody_works() -> None:
+def test_restarts_are_named_where_no_worker_is_busy() -> None:
     of = sync()
     restarts = {"actor-0 sent no heartbeat, in step (env.py, line 7)": 3, "actor-1 was killed": 1}
     assert bottleneck(report(of, actor=0.04, learner=0.01), of, restarts) == (
@@ -188,7 +188,7 @@ def test_restarts_are_named_where_nobody_works() -> None:
     assert bottleneck(long, of, restarts) == bottleneck(long, of)  # four in two hours are not what it waits for
 
 
-def test_nothing_is_said_of_workers_that_have_told_nothing() -> None:
+def test_nothing_is_said_of_workers_that_have_reported_nothing() -> None:
     assert (
         bottleneck(UsageReport((WorkerUsage("actor-0", "actor"), WorkerUsage("learner", "learner", 0.5))), setting())
         is None

@@ -166,9 +166,10 @@ def test_a_terminal_shows_what_training_waits_for(monkeypatch: pytest.MonkeyPatc
             assert "50,000" in shown
             assert "evaluating at 50,000 steps" in shown
         view.update(RECORD)
-        view._view._live.refresh()  # type: ignore[attr-defined]
-    assert "2 min 30 s left" in stream.getvalue()[len(shown) :]
-    assert "evaluating" not in stream.getvalue()[len(shown) :]
+        stream.seek(0)
+        stream.truncate()
+        shows(stream, "2 min 30 s left")
+    assert "evaluating" not in stream.getvalue()
 
 
 def test_the_last_event_stays_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +285,7 @@ def test_the_summary_names_the_report_and_the_command_that_shows_the_run(tmp_pat
         assert f"  watch by    runnel dash '{run_dir}'" in lines
 
 
-def test_workers_that_have_not_told_yet_are_not_called_idle() -> None:
+def test_workers_that_have_not_reported_yet_are_not_called_idle() -> None:
     workers = [{"name": name, "fragment": name, "busy": None} for name in ("actor", "learner")]
     assert "busy" not in summary({**RESULT, "workers": workers})
     workers[1]["busy"] = 0.25

@@ -46,7 +46,7 @@ def test_other_kinds_of_picture(kind: str, tmp_path: Path) -> None:
     assert plot([run], tmp_path / f"curve.{kind}").stat().st_size > 1000
 
 
-def test_several_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+def test_several_runs_are_labelled_by_what_differs(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(seed), [1.0, 2.0], seed=seed) for seed in range(2)]
     text = plot([*runs, make_run(tmp_path / "dqn", [3.0], "DQN")], tmp_path / "curves.svg").read_text()
     comments = [line.strip() for line in text.splitlines() if line.strip().startswith("<!--")]
@@ -103,7 +103,7 @@ def test_only_a_very_noisy_curve_is_smoothed() -> None:
     assert smoothed.std() < noisy.std() / 2
 
 
-def test_a_mistake_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_mistake_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", [1.0, 2.0])
     empty = make_run(tmp_path / "empty", [None, None])
     (tmp_path / "bare").mkdir()

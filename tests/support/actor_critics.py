@@ -20,6 +20,17 @@ def kind(space):
     return type(space).__name__
 
 
+def check_act(graph, observation, memory_size):
+    """What acts for these observations chooses one of some actions, and remembers: image networks share one memory."""
+    act, trajectory = (graph.nodes[name].output for name in ("act", "rollout"))
+    envs, steps = graph.envs, graph.nodes["rollout"].settings.steps
+    assert (act.action.shape, act.action.dtype) == ((envs,), jnp.int32)
+    image = isinstance(observation, Box) and len(observation.shape) == 3
+    assert act.memory.shape == trajectory.memory.shape == (envs, *([] if image else [2]), memory_size)
+    seen = jax.tree.map(lambda space: ((steps, envs, *space.shape), space.dtype), observation)
+    assert jax.tree.map(lambda rows: (rows.shape, rows.dtype), trajectory.observation) == seen
+
+
 def random_ends(steps, columns):
     ended = np.random.default_rng(0).random((steps, columns)) < 0.3
     truncated = ended & (np.random.default_rng(1).random((steps, columns)) < 0.5)

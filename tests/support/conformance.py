@@ -1,8 +1,11 @@
 """The conformance suite: every algorithm under every distribution, and more plans of both."""
 
+import sys
 from typing import Any, NamedTuple
 
+from aging import Ages, OneGroupWaits, SlowPrioritised, SlowRunners, TeamAges
 from custom_distributions import Chain, Maps, Split, Stages, Store
+from paths import EXAMPLES
 from toys import Drift, Relay
 
 from runnel import distributions
@@ -26,6 +29,9 @@ from runnel.distributions.environments import Environments
 from runnel.distributions.replicated import Replicated
 from runnel.planning.plan import Plan
 from runnel.types import Box
+
+sys.path.append(str(EXAMPLES))
+from mixed_synchronisation import InStepInference, OneGroupFree  # pyright: ignore[reportMissingImports]
 
 HOST = "CartPole-v1"
 
@@ -99,6 +105,17 @@ OWN = {
     "split on a host": (Drift(), "custom_distributions:host_tag", Split(sync=False)),
 }
 
+MIXED = {
+    "inference in step": (Ages(), "toys:Corridor", InStepInference()),
+    "inference in step on a host": (ALGORITHMS["impala"], HOST, InStepInference(actors=5)),
+    "one group free": (TeamAges(), "toys:Tag", OneGroupFree()),
+    "one group free on a host": (TeamAges(), "custom_distributions:host_tag", OneGroupFree(actors=5)),
+    "one group waits": (SlowRunners(), "aging:Trio", OneGroupWaits()),
+    "one group waits, two learners": (SlowRunners(), "toys:Tag", OneGroupWaits(learners=2)),
+    "one group waits, with stages": (SlowPrioritised(), "toys:Tag", OneGroupWaits(staleness=8, stages=True)),
+}
+"""Their cut edges synchronise differently."""
+
 
 class PlanCase(NamedTuple):
     """An algorithm, an environment and a distribution; with how many environments."""
@@ -117,7 +134,7 @@ PLANS = {
         for algorithm, name in TRAINS
     },
     **{case: PlanCase(a, host_environment_of(a), distribution, 24) for case, (a, distribution) in SCALED.items()},
-    **{case: PlanCase(*wanted, envs=10) for case, wanted in OWN.items()},
+    **{case: PlanCase(*wanted, envs=10) for case, wanted in {**OWN, **MIXED}.items()},
 }
 """By name: every plan of the suite."""
 

@@ -36,7 +36,7 @@ class Store(Distribution):
 
 @dataclass(frozen=True)
 class Maps(Distribution):
-    """A custom stage on workers of its own, which take iterations in turn."""
+    """A custom stage on workers of its own, which take iterations in rotation."""
 
     actors: int = 2
     mappers: int = 3
@@ -55,7 +55,7 @@ class Maps(Distribution):
 
 @dataclass(frozen=True)
 class Stages(Distribution):
-    """Two custom stages one after the other, of other numbers of workers, which take iterations in turn."""
+    """Two custom stages one after the other, of other numbers of workers, which take iterations in rotation."""
 
     actors: int = 2
     first: int = 2

@@ -103,14 +103,14 @@ def test_what_is_on_its_way_is_never_said_to_be_newer_than_it_is(steps: list[str
     def turn(courier: Courier, seconds: float) -> None:
         end = time.monotonic() + seconds
         while True:
-            courier.turn()
+            courier.serve()
             if time.monotonic() > end:
                 return
             time.sleep(5e-4)
 
     until(
         lambda: (
-            [c.turn() for c in two.couriers]
+            [c.serve() for c in two.couriers]
             and all(c.tally()["peers"][p]["connected"] for c, p in ((a, "b"), (b, "a")))
         )
     )

@@ -96,7 +96,7 @@ def setting_of(built: BuiltRun, machines: Sequence[Machine]) -> RunSetting:
         envs=plan.envs,
         # Where no workers can be started, nothing is gained by further CPUs.
         cpus=sum(machine.cpus for machine in machines) if has_worker_processes() else 1,
-        blocks=graph.blocks(),
+        column_blocks=graph.column_blocks(),
         gpus=sum(not device.startswith("cpu") for machine in machines for device in machine.devices),
         free=all(plan.limit_iterations.values()),
         mixed=plan.mixed,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from runnel.ops.episodes import WINDOW
+from runnel.ops.episode_window import WINDOW
 from runnel.runtime.control_messages import EpisodeWindow, ProgressReport, StalenessSums
 from runnel.runtime.programs import totals
 from runnel.runtime.programs.metric_window import MetricWindow

@@ -277,7 +277,7 @@ class Supervisor:
         return fault
 
     def restart(self, names: Iterable[str], since: float, recovers: bool = True) -> None:
-        """Starts these workers' processes again and gives every worker a new record: all return to a checkpoint.
+        """Starts these workers' processes again and makes a new record for every worker: all return to a checkpoint.
 
         `recovers`: because something was lost, so that it is reported when they are at work again.
         """

@@ -29,7 +29,6 @@ from runnel.runtime.worker_jobs import (
     RunJob,
     StoreJob,
     StreamJob,
-    Turn,
     WorkerJob,
 )
 from runnel.transport import bell
@@ -249,7 +248,7 @@ class WorkerGroup:
 def _stream_job(stream: StreamSpec) -> StreamJob:
     return StreamJob(
         stream.name, stream.kind, stream.source, stream.target, stream.group, stream.block,
-        Turn(stream.source_turn, stream.source_turns), Turn(stream.turn, stream.turns), stream.slots, stream.schema,
+        stream.source_rotation, stream.target_rotation, stream.slots, stream.schema,
     )  # fmt: skip
 
 

@@ -210,10 +210,10 @@ class WorkerBootstrap:
         for spec, stream in zip(self.job.streams, self.streams, strict=True):
             if spec.source == self.job.name:
                 writer = stream.writer(self.bell, self.bells[spec.target])
-                found.append((spec, OutPort(context, writer, spec.name, spec.target_turn.turn, spec.target_turn.turns)))
+                found.append((spec, OutPort(context, writer, spec.name, spec.target_rotation)))
             else:
                 reader = stream.reader(self.bell, self.bells[spec.source])
-                found.append((spec, InPort(context, reader, spec.name, spec.source_turn.turn, spec.source_turn.turns)))
+                found.append((spec, InPort(context, reader, spec.name, spec.source_rotation)))
         return found
 
     def _start(self) -> BlockStart:

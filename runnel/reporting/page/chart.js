@@ -1,7 +1,7 @@
 import { clockTime, h, isNumber, look, sample, short, svg } from "./elements.js";
 
 // A line chart: series of {name, x, y, low?, high?, faint?}, each over its own x, in seconds where `timed`. It is drawn
-// anew when its box changes.
+// again when its box changes.
 export function chart(series, options = {}) {
   const { height = 240, timed = false, xName = timed ? "of wall time" : "steps", yName = "", label = yName } = options;
   const drawing = svg("svg", { class: "chart", height, role: "img", tabindex: "0", "aria-label": `${label} over ${xName}` });
@@ -11,7 +11,7 @@ export function chart(series, options = {}) {
   const draw = () => {
     const width = Math.max(220, box.clientWidth);
     plot = drawn(drawing, series, width, height, options);
-    if (document.activeElement === drawing && drawing.dataset.at) show(Number(drawing.dataset.at)); // it was drawn anew
+    if (document.activeElement === drawing && drawing.dataset.at) show(Number(drawing.dataset.at)); // it was drawn again
   };
   const show = (pixel) => pointAt(drawing, tip, series, plot, pixel, xName, timed ? clockTime : short);
   const hide = () => {

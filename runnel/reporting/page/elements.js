@@ -24,7 +24,7 @@ function filled(element, properties, children) {
   return element;
 }
 
-// Draws anew, and gives the focus to what takes the place of what had it.
+// Draws again, and moves the focus to what takes the place of what had it.
 export function keepingFocus(element, draw) {
   const key = (one) => one.dataset.key ?? one.getAttribute("href") ?? one.getAttribute("aria-label");
   const before = element.contains(document.activeElement) ? document.activeElement : null;

@@ -21,7 +21,7 @@ export function viewPairs({ weight, timed }) {
   return [...(weight ? [["smoothing", weight]] : []), ...(timed ? [["x", "time"]] : [])];
 }
 
-// Curves with what is chosen of them: metrics, smoothing and the x axis. `update` draws them anew where they have
+// Curves with what is chosen of them: metrics, smoothing and the x axis. `update` draws them again where they have
 // changed. `before`: what was chosen before, as URLSearchParams; `keep` gets it as pairs whenever it changes.
 export function metricPanel(view, before = new URLSearchParams(), keep = () => {}) {
   const state = { chosen: before.getAll("metric"), touched: before.has("metric"), weight: weightIn(before), timed: before.get("x") === "time", drawn: "" };

@@ -4,7 +4,7 @@ import { metricPanel } from "./panel.js";
 import { place, remember } from "./place.js";
 import * as s from "./sections.js";
 
-// One run, or a directory of several. A part of the page is drawn anew where its part of the view has changed.
+// One run, or a directory of several. A part of the page is drawn again where its part of the view has changed.
 export function runPage(id) {
   let view = null;
   let panel = null;

@@ -3,7 +3,7 @@ import { chart, overTime, smoothed } from "./chart.js";
 import { planPicture } from "./plan.js";
 import { timeline } from "./timeline.js";
 
-// Each section is a function of the view: what it returns depends on nothing else, so it is drawn anew only where
+// Each section is a function of the view: what it returns depends on nothing else, so it is drawn again only where
 // its part of the view has changed.
 
 const FIRST = ["mean_return", "eval/return", "steps_per_second", "staleness_mean"];
@@ -158,7 +158,7 @@ export function faults(view) {
   return view.events.length > 0 && card("Faults and events", timeline(view.events, spanOf(view)));
 }
 
-const LOOK_MS = 10_000; // the line of a run in progress grows in steps of this: it is drawn anew with each
+const LOOK_MS = 10_000; // the line of a run in progress grows in steps of this: it is drawn again with each
 
 // When a run was started, and when it ended, in milliseconds, as far as that is known. Of one in progress: until now.
 export function spanOf(view) {

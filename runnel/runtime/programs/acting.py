@@ -80,7 +80,7 @@ class LocalPolicies:
     def _act_all(
         self, params: Any, observation: PyTree, memory: PyTree, first: Array | None, unroll_keys: Array, t: Array
     ) -> tuple[Array, PyTree]:
-        """Acts for every group; gives the bytes of actions and extras, and the memories after."""
+        """Acts for every group; returns the bytes of actions and extras, and the memories after."""
         leaves = _unpacked(params, self._types) if self._small() else params
         params = jax.tree.unflatten(self._structure, leaves)
         actions, extras, memories = [], [], {}

@@ -19,7 +19,7 @@ class EpisodeCounter:
         self.discounted = {group: np.zeros(envs * agents, self.real) for group, agents in groups.items()}  # [B]
 
     def unroll(self, rewards: dict[str, np.ndarray], ended: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Counts rewards by group [T, B] and ends [T, E]; gives, where an episode ended, its return and its length."""
+        """Counts rewards by group [T, B] and ends [T, E]; returns, where an episode ended, its return and length."""
         steps, envs = ended.shape
         ends = np.argwhere(ended)  # in order of (step, environment)
         lengths = np.zeros((steps, envs), np.int32)

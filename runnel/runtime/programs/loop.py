@@ -192,7 +192,7 @@ class Loop:
         return random.column_keys(group_key(self.graph, seed, random.ACT, group), step, self.indices(group))
 
     def unroll(self, carry: Carry, chunk: int = 1) -> tuple[Carry, dict[str, Trajectory], Finished]:
-        """Steps traced environments for one unroll; gives a trajectory for each group, and the episodes that ended.
+        """Steps traced environments for one unroll; returns a trajectory for each group, and the episodes that ended.
 
         `chunk` steps, a divisor of the unroll, are compiled side by side. It is one function because it is one scan:
         the functions inside are what the scan repeats, and see what it begins with.
@@ -265,7 +265,7 @@ class Loop:
     ) -> Trajectory:  # fmt: skip
         """Puts together what an unroll saw; ends and beginnings are [T, E], memory is that before the first step.
 
-        Its parameters are one list because they are the fields of a `Trajectory`, before columns are told apart.
+        Its parameters are one list because they are the fields of a `Trajectory`, before columns have an index.
         """
         began = self.each_column(first, group)
         return Trajectory(

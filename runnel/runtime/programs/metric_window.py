@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from runnel.ops.episodes import WINDOW
+from runnel.ops.episode_window import WINDOW
 from runnel.runtime.programs.episode_sums import EpisodeSums
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from runnel.runtime.programs.loop import group_key
 from runnel.types import Array, PyTree, Trajectory
 
 Values = dict[str, PyTree]
-"""What nodes gave, by name."""
+"""What nodes returned, by name."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Stage:
     def _learn(
         self, node: Node, state: PyTree, inputs: list[PyTree], key: Array
     ) -> tuple[PyTree, PyTree, IterationMetrics]:
-        """An update; the state stays as it is where anything that the update gives is not finite."""
+        """An update; the state stays as it is where anything that the update returns is not finite."""
         assert node.function is not None
         new, out = node.function(state, *inputs, key)
         made = [*finite.leaves(out, "", scalars_only=True), *finite.leaves(new, "", before=state)]
@@ -196,7 +196,7 @@ class Stage:
     def replayed(
         self, carry: Carry, component: Component, outside: Values, metrics: IterationMetrics
     ) -> tuple[Carry, IterationMetrics]:
-        """Runs a component once for each batch that its replays may give."""
+        """Runs a component once for each batch that its replays may yield."""
 
         def may_sample(now: tuple[Carry, Any]) -> Array:
             carry, _ = now

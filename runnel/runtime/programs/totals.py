@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runnel.ops import episodes as ops_episodes
+from runnel.ops.episode_window import WINDOW
 from runnel.runtime.programs.carry import Carry, IterationMetrics
 from runnel.runtime.programs.episode_sums import EpisodeSums
 from runnel.runtime.programs.finite import NonFiniteCounts
@@ -59,7 +60,7 @@ def window_mean(carry: Carry) -> Array:
 
 
 def window_mean_of(window: ops_episodes.Window) -> Array:
-    return jnp.where(window.filled >= ops_episodes.WINDOW, ops_episodes.mean_return(window), jnp.nan)
+    return jnp.where(window.filled >= WINDOW, ops_episodes.mean_return(window), jnp.nan)
 
 
 def read(iterations: int, total: IterationMetrics, carry: Carry, stopped: bool) -> tuple[ProgressDelta, EpisodeSums]:

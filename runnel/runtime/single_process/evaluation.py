@@ -300,7 +300,7 @@ def _acts(
     }  # fmt: skip
 
 
-class _Playing(NamedTuple):
+class _EpisodesInProgress(NamedTuple):
     """The state of a compiled evaluation between two steps. Its fields are one list because a compiled loop carries one
     state."""
 
@@ -359,7 +359,7 @@ class CompiledEvaluator:
                 break
         return self.read(jax.device_get(now))
 
-    def read(self, found: _Playing) -> PlayedEpisodes:
+    def read(self, found: _EpisodesInProgress) -> PlayedEpisodes:
         """The episodes that were played, once the results are on the host."""
         wanted = np.array([self.quota[index] for index in self.loop.envs])
         collector, broken = _EpisodeCollector(self._specs(), self.quota), 0
@@ -380,13 +380,13 @@ class CompiledEvaluator:
     def close(self) -> None:
         pass
 
-    def first(self, seed: Array) -> _Playing:
+    def first(self, seed: Array) -> _EpisodesInProgress:
         """The state before the first step. Pure, as is `steps`."""
         loop, envs = self.loop, len(self.loop.envs)
         environments = loop.reset(seed)
         room = jnp.zeros((envs, self.most), jnp.float32)
         named = jax.eval_shape(lambda state: self._step_environments(seed, state, jnp.int32(0), None)[1], environments)
-        return _Playing(
+        return _EpisodesInProgress(
             seed,
             environments,
             {group: loop.initial_memory(group) for group in loop.groups},
@@ -401,12 +401,12 @@ class CompiledEvaluator:
             dict.fromkeys(_scalars(named), room),
         )
 
-    def steps(self, params: PyTree, now: _Playing) -> _Playing:
+    def steps(self, params: PyTree, now: _EpisodesInProgress) -> _EpisodesInProgress:
         """One call's worth of steps, fewer if all episodes have ended."""
         wanted = jnp.asarray([self.quota[index] for index in self.loop.envs], jnp.int32)
         end = now.step + CALL_STEPS
 
-        def goes_on(now: _Playing) -> Array:
+        def goes_on(now: _EpisodesInProgress) -> Array:
             return (now.step < end) & jnp.any(now.ended < wanted)
 
         return jax.lax.while_loop(goes_on, lambda now: self._step(params, now), now)
@@ -431,7 +431,7 @@ class CompiledEvaluator:
     def _specs(self) -> Any:
         return self.loop.graph.spec.groups
 
-    def _step(self, params: PyTree, now: _Playing) -> _Playing:
+    def _step(self, params: PyTree, now: _EpisodesInProgress) -> _EpisodesInProgress:
         loop, (_, observation, first) = self.loop, now.environments
         acts = _acts(loop, params, observation, now.memory, first, now.seed, now.step, self.explore)
         actions = loop.environment_actions({group: act.action for group, act in acts.items()})
@@ -450,7 +450,7 @@ class CompiledEvaluator:
         def put(room: Array, values: Array) -> Array:
             return room.at[rows, slot].set(values.astype(room.dtype), mode="drop")
 
-        return _Playing(
+        return _EpisodesInProgress(
             now.seed,
             environments,
             {group: act.memory for group, act in acts.items()},

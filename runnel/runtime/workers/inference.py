@@ -145,12 +145,12 @@ class InferenceServer:
         for blocks in self.sets:
             blocks.begin(unroll)
 
-    def turn(self, t: int, split: int) -> None:
+    def act_split(self, t: int, split: int) -> None:
         """Acts for one set at step `t`."""
         self.sets[split].act(t)
 
     def end(self) -> None:
-        """Takes what the last step gave, and completes the unroll."""
+        """Takes the results of the last step, and completes the unroll."""
         for client in self.clients:
             if self.keeps:
                 client.receive(self.steps)

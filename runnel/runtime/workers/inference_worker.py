@@ -48,7 +48,7 @@ class InferenceWorker(Worker):
         for t in range(self.a.run_graph.unroll):
             for split in range(len(servers[0].sets)):
                 for server in servers:
-                    server.turn(t, split)
+                    server.act_split(t, split)
         for server in servers:
             server.end()
 

@@ -186,7 +186,7 @@ class LocalPolicyLane:
             out.commit(header)
 
     def _takers(self, unroll: int) -> list[OutPort]:
-        """The ports on which this unroll is still to be sent: consumers with several replicas take turns."""
+        """The ports on which this unroll is still to be sent: replicas that read it are in rotation."""
         return [out for out in self.outs if out.takes(unroll) and unroll > last_unroll(out.last_header)]
 
 

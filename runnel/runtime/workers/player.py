@@ -1,4 +1,4 @@
-"""Stepping host environments: blocks of them step in turn, each while others wait for their actions. NumPy only.
+"""Stepping host environments: blocks of them step in alternation, one while others await actions. NumPy only.
 
 A block is a range of environments of one worker that step together. Each group of agents goes through a block in
 a *lane* (`runnel.runtime.workers.lanes`).
@@ -322,7 +322,7 @@ class Player:
         return not any(block.begun for block in self.blocks)
 
     def unroll(self) -> None:
-        """One unroll of every block, in turns of a step: while one waits for its actions, others step."""
+        """One unroll of every block, a step of each at a time: while one waits for its actions, others step."""
         collecting = gc.isenabled()
         gc.disable()  # steps make many small objects; what garbage there is among them can wait for the unroll's end
         try:

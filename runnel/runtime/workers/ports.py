@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from runnel.config.json_messages import JsonMessage
+from runnel.planning.rotation import EVERY, Rotation
 from runnel.runtime.control_messages import (
     Command,
     EpisodesEnded,
@@ -152,7 +153,7 @@ class WorkerContext:
         return found
 
     def _count_wait(self) -> None:
-        """Counts the part of a wait that has passed: else a worker that waits for ever would seem busy."""
+        """Counts the part of a wait that has passed: else a worker whose wait does not end would seem busy."""
         if self._waits_for is not None:
             now = time.monotonic()
             self.waited[self._waits_for] += now - self._waits_since
@@ -281,17 +282,17 @@ class WorkerContext:
 
 
 class OutPort:
-    """The writing end of a stream. Consumers with several replicas take turns, one whole iteration each."""
+    """The writing end of a stream. Several replicas that read it take whole iterations in rotation."""
 
-    def __init__(self, context: WorkerContext, writer: Writer, name: str, turn: int = 0, turns: int = 1):
+    def __init__(self, context: WorkerContext, writer: Writer, name: str, rotation: Rotation = EVERY):
         self.context, self.writer, self.name = context, writer, name
-        self.turn, self.turns = turn, turns
+        self.rotation = rotation
         self.slots: Sequence[list[np.ndarray]] = writer.slots
         self.last_header = writer.last_header()
         """The header of the last message of the worker that this one replaces; None where there is none."""
 
     def takes(self, iteration: int) -> bool:
-        return iteration % self.turns == self.turn
+        return self.rotation.takes(iteration)
 
     def free(self) -> bool:
         return self.writer.free()
@@ -318,12 +319,12 @@ class OutPort:
 class InPort:
     """The reading end of a stream."""
 
-    def __init__(self, context: WorkerContext, reader: Reader, name: str, turn: int = 0, turns: int = 1):
+    def __init__(self, context: WorkerContext, reader: Reader, name: str, rotation: Rotation = EVERY):
         self.context, self.reader, self.name = context, reader, name
-        self.turn, self.turns = turn, turns
+        self.rotation = rotation
 
     def takes(self, iteration: int) -> bool:
-        return iteration % self.turns == self.turn
+        return self.rotation.takes(iteration)
 
     def peek(self) -> bool:
         return self.reader.peek()

@@ -36,11 +36,11 @@ class SnapshotSender:
         self._thread: threading.Thread | None = None
         self._copy = jax.jit(lambda leaves: jax.tree.map(jnp.copy, leaves))
 
-    def boundary(self, carry: Carry, env_steps: int, wanted: bool = False) -> None:
-        """Between two iterations: takes a snapshot of each group if one is due or wanted."""
+    def boundary(self, carry: Carry, env_steps: int, requested: bool = False) -> None:
+        """Between two iterations: takes a snapshot of each group if one is due or requested."""
         mark = self.schedule.mark(self._before, env_steps)
         self._before = env_steps
-        for due in [*([mark] if mark is not None else []), *([ASKED] if wanted else [])]:
+        for due in [*([mark] if mark is not None else []), *([ASKED] if requested else [])]:
             for group in self._groups:
                 leaves = self._copy(parameter_leaves(carry.states[group]))
                 header = SnapshotTaken(group, due, env_steps, int(carry.updates[group]))

@@ -56,7 +56,7 @@ class TrainerSettings:
     awaits_priorities: bool = True  # at a barrier: the priorities of a batch must arrive before the next is drawn
     pauses_in_waits: bool = False  # it may pause wherever it waits, and continues there: no message is dropped
     taken_singly: bool = False  # its values are received one message at a time, in order of arrival
-    turns: int = 1  # how many workers take whole iterations in turn, this one included
+    in_rotation: int = 1  # how many workers take whole iterations in rotation, this one included
     copies_unrolls: bool = False  # to the device: slots are free while it works
 
 
@@ -118,7 +118,7 @@ class Trainer:
         values = self._once(batch)
         for cut, credit in zip(self.schedule.cut_components, self.credits, strict=True):
             self._run_batches(cut, credit, values)
-        self.iteration += self.settings.turns
+        self.iteration += self.settings.in_rotation
         self.carry = self.carry._replace(iteration=np.int32(self.iteration))
 
     def repeat(self, batch: TrainerBatch) -> None:

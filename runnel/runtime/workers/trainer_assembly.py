@@ -38,7 +38,7 @@ def make_trainer(a: Assignment, remote_states: RemoteStates | None) -> Trainer:
         awaits_priorities=not a.free,
         pauses_in_waits=a.pauses,
         taken_singly=a.gathered,
-        turns=a.fragment.replicas if _takes_turns(a) else 1,
+        in_rotation=a.fragment.replicas if _in_rotation(a) else 1,
         copies_unrolls=copies_to_device(),
     )
     carry = _carry(a, stage)
@@ -51,8 +51,8 @@ def make_trainer(a: Assignment, remote_states: RemoteStates | None) -> Trainer:
     return trainer
 
 
-def _takes_turns(a: Assignment) -> bool:
-    """Whether the replicas of its fragment take whole iterations in turn."""
+def _in_rotation(a: Assignment) -> bool:
+    """Whether the replicas of its fragment take whole iterations in rotation."""
     return not a.learns and not a.steps_envs
 
 
@@ -79,7 +79,7 @@ def _carry(a: Assignment, stage: Stage) -> Carry:
     first = {g: worker_checkpoint.tree_of(names.initial(g), s, a.start.initial) for g, s in fresh.states.items()}
     carry = worker_checkpoint.load_learning(fresh._replace(states=jax.device_put(first)), a.start.saved)
     iteration = int(carry.iteration)
-    if _takes_turns(a):
+    if _in_rotation(a):
         iteration += (a.spec.replica - iteration) % a.fragment.replicas
     if a.spmd is not None:
         carry = a.spmd.everywhere(carry)

@@ -133,7 +133,7 @@ def test_text_that_names_no_algorithms_is_refused(text, expected):
         ({"hunter": HUNTER, "runners": "ppoo"}, "there is no algorithm 'ppoo'"),
         ({"hunter": HUNTER, "runners": "/nowhere@best"}, "there is no directory /nowhere"),
         ({"hunter": flee, "runners": flee}, "found no group that learns"),
-        ({"hunter": "dqn", "runners": "dqn"}, "DQN acts in Discrete spaces; 'tag' wants Box actions"),
+        ({"hunter": "dqn", "runners": "dqn"}, "DQN: found Box actions of 'tag'"),
     ],
 )
 def test_a_mistake_is_said_before_anything_starts(algorithm, expected, tmp_path):

@@ -65,7 +65,7 @@ def test_what_a_new_worker_cannot_mend_ends_the_run_at_once(told, error):
         RestartBudget().spend(fault, learnt=0)
 
 
-def test_what_killed_a_worker_is_told_by_name():
+def test_what_killed_a_worker_is_named():
     assert ended("a", -11, "").reason == "was killed by signal 11 (SIGSEGV)"
     assert ended("a", -11, "").crashed
     assert not killed().crashed
@@ -78,7 +78,7 @@ def test_what_killed_a_worker_is_told_by_name():
     assert not stopped.crashed
 
 
-def test_a_hang_is_told_with_file_and_line_of_the_users_code():
+def test_a_hang_is_reported_with_file_and_line_of_the_users_code():
     fault = hung("actor-1", 2.4, "working", DUMP, stopped=False)
     assert fault.reason == (
         "sent no heartbeat for 2 s while working (--hang-after), in step (/home/me/simulator.py, line 12)"

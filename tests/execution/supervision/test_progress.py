@@ -15,7 +15,7 @@ def report(env_steps: int, staleness: StalenessSums) -> ProgressReport:
     return ProgressReport(env_steps // 8, env_steps, 0, False, env_steps // 8, {}, {}, {}, 0, None, staleness, 0, 0)
 
 
-def test_staleness_is_that_of_the_whole_run_though_learners_count_anew_from_a_checkpoint():
+def test_staleness_is_that_of_the_whole_run_though_learners_count_again_from_a_checkpoint():
     progress = ProgressAggregator({"learner"})
     progress.add("learner", report(80, StalenessSums(total=20, count=10, most=7)))
     progress.add("actor", report(80, StalenessSums(total=99, count=9, most=9)))  # not a learner: nobody asks it
@@ -34,7 +34,7 @@ def test_the_slowest_learner_says_how_far_a_run_is():
     assert progress.progress().env_steps == 48
 
 
-def test_metrics_of_the_environment_begin_anew_where_a_run_goes_back():
+def test_metrics_of_the_environment_begin_again_where_a_run_goes_back():
     progress = ProgressAggregator({"learner"})
     progress.metric_window.add({"speed": (6.0, 2)})
     assert progress.progress().env == {"speed": 3.0}
@@ -58,7 +58,7 @@ def test_learners_do_not_decide_where_the_environment_reports_its_own_score():
     assert after.group_returns == {"agent": pytest.approx(7.07)}
 
 
-def test_the_last_line_has_the_newest_that_learning_gave_out_though_it_is_of_no_update():
+def test_the_last_line_has_the_newest_outputs_of_learning_though_it_is_of_no_update():
     progress, stats = ProgressAggregator({"learner"}), RunStats(time.monotonic())
     first = report(80, StalenessSums(0, 0, 0))
     for updates, out in (({"learn": 2}, {"learn": {"loss": 3.0}}), ({}, {})):

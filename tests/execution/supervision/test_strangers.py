@@ -202,7 +202,7 @@ def idle(port: int, many: int = IDLE) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_idle_connections_hold_few_descriptors_and_keep_nobody_out() -> None:
+def test_idle_connections_hold_few_descriptors_and_keep_no_machine_out() -> None:
     keys, ann = new_keys(), new_keys()
     door = Door(keys)
     door.admit("ann", ann.public)

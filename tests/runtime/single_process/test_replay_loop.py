@@ -125,7 +125,7 @@ def test_priorities_of_the_wrong_shape_are_refused():
             replay.insert(flow.map(flat, flow.rollout(self.act, steps=2)))
             replay.update(flow.learn(self.learn, replay.sample(4))["priority"])
 
-    with pytest.raises(UserError, match=r"wants priorities \[4\], found float32\[3\]"):
+    with pytest.raises(UserError, match=r"found priorities float32\[3\], expected \[4\]"):
         trace(Wrong(), Corridor.spec, 8)
 
 

@@ -18,7 +18,7 @@ def sources(limit, slowness, seed):
 
 @given(st.integers(1, 6), st.lists(st.sampled_from([1, 2, 5, 40]), min_size=1, max_size=5), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
-def test_nothing_is_older_than_the_limit_and_nobody_waits_for_ever(limit, slowness, seed):
+def test_nothing_is_older_than_the_limit_and_every_wait_ends(limit, slowness, seed):
     context, made = sources(limit, slowness, seed)
     intake = BatchCollector(context, [[source.port] for source in made], len(made), limit, "unrolls")
     iteration, idle, busy, taken = 0, 0, 0, []

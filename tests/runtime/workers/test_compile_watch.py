@@ -64,7 +64,7 @@ def watched(monkeypatch):
     over.set()
 
 
-def test_a_worker_says_that_it_compiles_and_gives_signs_of_life(watched):
+def test_a_worker_says_that_it_compiles_and_sends_heartbeats(watched):
     before = watched.bell.beats()
     jax.jit(program(100, time.time()))(jnp.float32(0)).block_until_ready()
     deadline = time.monotonic() + 30

@@ -28,7 +28,7 @@ class Line:
         return SimpleNamespace(value=Go(0, None).to_json()) if timeout_s == SLICE_S else None
 
 
-def test_who_pauses_says_so_and_goes_on_when_told():
+def test_a_worker_that_pauses_says_so_and_goes_on_when_asked():
     line = Line()
     context = WorkerContext("learner", in_process.InProcessBell(), line)
     context.pause()
@@ -60,7 +60,7 @@ def test_hundreds_of_batches_for_who_pauses_do_not_take_a_look_at_the_line_each(
     assert not port.drain()
 
 
-def test_a_wait_that_was_told_of_is_told_to_be_over(monkeypatch):
+def test_a_wait_that_was_reported_is_reported_to_be_over(monkeypatch):
     """Else a worker that computes for long seems to wait, and a run in which all seem to is ended."""
     line, comes = Line(), time.monotonic() + 1.5 * SLICE_S
     context = WorkerContext("actor", in_process.InProcessBell(), line)

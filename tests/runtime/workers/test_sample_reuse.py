@@ -31,7 +31,7 @@ def batch(intake, clock):
     st.integers(1, 4), st.integers(0, 2**31),
 )  # fmt: skip
 @settings(max_examples=80, deadline=None)
-def test_nothing_is_too_old_or_used_too_often_and_nobody_waits_for_ever(limit, slowness, times, work, seed):
+def test_nothing_is_too_old_or_used_too_often_and_every_wait_ends(limit, slowness, times, work, seed):
     sources, intake = collector(limit, slowness, seed)
     reuse = SampleReuse(intake, times, lambda: None)
     draw = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The blocks that the columns of a batch form, so that training is the same however many learners share them.
+"""The column blocks of a batch, so that training is the same however many learners share them.
 
 A minibatch takes an equal share of every block: see `minibatches`. Learners take whole blocks, each as many as the
 others, so that their number divides that of the blocks. Plain arithmetic without JAX.
@@ -19,18 +19,18 @@ SHOWN = 8
 """The number of choices that an error lists."""
 
 
-class Blocks(NamedTuple):
+class ColumnBlocks(NamedTuple):
     """A division of a batch into minibatches."""
 
     columns: int
     minibatches: int
-    number: int  # of blocks
+    number: int  # of column blocks
 
 
-def block_layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple[int, bool]:
-    """The number of blocks, and whether minibatches take whole columns of them.
+def column_block_layout(steps: int, columns: int, minibatches: int, sequences: bool) -> tuple[int, bool]:
+    """The number of column blocks, and whether minibatches take whole columns of them.
 
-    Blocks are as small as an equal share for every minibatch allows, and so as many as possible.
+    Column blocks are as small as an equal share for every minibatch allows, and so as many as possible.
     """
     enough = minibatches == 1 or columns // minibatches >= ENOUGH_COLUMNS
     if columns % minibatches == 0 and (sequences or enough):
@@ -48,12 +48,12 @@ def block_layout(steps: int, columns: int, minibatches: int, sequences: bool) ->
     return columns // (minibatches // math.gcd(minibatches, steps)), False
 
 
-def block_count(envs: int, batches: Sequence[Blocks]) -> int:
-    """The number of blocks that `envs` environments form for all of these batches."""
+def column_block_count(envs: int, batches: Sequence[ColumnBlocks]) -> int:
+    """The number of column blocks that `envs` environments form for all of these batches."""
     return math.gcd(envs, *(batch.number for batch in batches))
 
 
-def envs_for(learners: int, envs: int, batches: Sequence[Blocks]) -> int:
+def envs_for(learners: int, envs: int, batches: Sequence[ColumnBlocks]) -> int:
     """The smallest number of environments that `learners` can share; any multiple works too."""
     found = learners
     for batch in batches:
