@@ -168,7 +168,9 @@ class Reader:
         self.printed = ""
         for command, shown in block.steps:
             if "own process" in block.said:
-                status, printed = self._process(["bash", "-euo", "pipefail", "-c", command])
+                trains = command.split()[:1] == ["runnel"] and command.split()[1] in TRAINING
+                longer = f"{command.strip()} {block.said.get('run with', '')}" if trains else command
+                status, printed = self._process(["bash", "-euo", "pipefail", "-c", longer])
             else:
                 status, printed = self._run(command, block.said.get("run with", ""), quiet=not shown)
             assert (status != 0) == _fails(shown), f"{block}: '{command}' ended with {status}:\n{printed}"
