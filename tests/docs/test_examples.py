@@ -318,7 +318,10 @@ def test_pages_show_the_examples_as_they_are(tmp_path):
     shown = [block["file"] for text in pages.values() for block in embed.BLOCK.finditer(text)]
     assert {path.name for path in EXAMPLES.glob("*.[ps][yh]")} == {Path(name).name for name in shown}
     for notebook in EXAMPLES.glob("*.ipynb"):
-        assert any(f"(examples/{notebook.name})" in text for text in pages.values()), f"no page links to {notebook}"
+        said = (f"(examples/{notebook.name})", f"jupyter notebook docs/examples/{notebook.name}")
+        assert any(all(words in text for words in said) for text in pages.values()), (
+            f"no page says how to open {notebook}"
+        )
     for page, text in pages.items():
         assert embed.embedded(text, ROOT / "docs") == text, f"{page.name} is stale: run `make format`"
         assert "--8<--" not in text

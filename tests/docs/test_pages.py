@@ -73,6 +73,8 @@ def test_commands_do_not_hide_in_blocks_of_text():
 
 def test_the_pages_that_run_always_exist():
     assert {page.name for page in ALL} >= FAST
+    said = re.findall(r"`make test` runs (.+?) whole", (ROOT / "CONTRIBUTING.md").read_text())
+    assert [set(re.findall(r"`([\w-]+\.md)`", words)) for words in said] == [FAST]
 
 
 def test_what_a_page_shows_wrongly_is_found(reader, tmp_path):
