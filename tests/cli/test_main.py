@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -598,3 +599,24 @@ def test_an_environment_of_ones_own_may_have_settings_called_name_and_id() -> No
 )
 def test_an_error_speaks_of_keywords_in_python_and_of_flags_here(text: str, keywords: list[str], shown: str) -> None:
     assert arguments.in_flags(UserError(text, keywords=keywords)) == shown
+
+
+EARLY = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "runnel.cli.arguments":  # one of the modules that the command line imports
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from runnel.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_while_modules_are_imported_ends_without_a_traceback():
+    ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"runnel": "runnel.__main__:main"}
