@@ -53,6 +53,9 @@ def test_every_block_has_a_language_and_every_exception_a_reason(page):
         assert not (block.language == "text" and shows_a_command(block.text)), (
             f"{block}: found a command in a block of text; expected `sh`, with a comment where it cannot run"
         )
+        assert not (block.language == "sh" and re.search(r"^runnel \w+: ", block.text, re.M)), (
+            f"{block}: found an error in a block of commands; expected `text`, or `console` with its command"
+        )
     fences = re.findall(r"^ *```", page.read_text(), re.M)
     assert page.suffix != ".md" or len(fences) == 2 * len(blocks(page)), f"{page.name}: a block was not understood"
 
