@@ -69,7 +69,7 @@ MISTAKES = [
     ("plan toys:Reinforce X --machines a", "found 'a', expected a machine as in a=8"),
     ("train toys:Reinforce X --launcher slurm", "argument --launcher: 'slurm' is not known; use local, ray or"),
     ("plan toys:Reinforce X --launcher a:b", "found --launcher a:b, whose machines are known once it starts"),
-    ("train toys:Reinforce X --checkpoint-every 0", "wanted more than 0 seconds"),
+    ("train toys:Reinforce X --checkpoint-every 0", "expected more than 0 seconds"),
     (
         "train toys:Reinforce X --sed 1",
         "runnel train: found '--sed', which it does not take; did you mean '--seed'",
