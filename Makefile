@@ -33,12 +33,17 @@ COMPILE_LESS := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable
 test: lint docs browser
 	$(COMPILE_LESS) $(BIN)/pytest -n $(JOBS)
 
-# What shows that the live page works. Elsewhere those tests are skipped, and pytest says so.
+# A browser for tests of the live page, and the shells beside bash for tests of completion. Where they are missing, those
+# tests are skipped, and pytest says so.
 browser:
-	@command -v chromium chromium-browser google-chrome >/dev/null || \
-	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing chromium, for tests of the live page" && \
-	(apt-get update && apt-get install -y --no-install-recommends chromium) >/dev/null 2>&1; } || \
-	echo "there is no Chromium, and it cannot be installed here: tests of the live page are skipped"
+	@missing=; \
+	command -v chromium chromium-browser google-chrome >/dev/null || missing=" chromium"; \
+	for shell in zsh fish; do command -v $$shell >/dev/null || missing="$$missing $$shell"; done; \
+	[ -z "$$missing" ] || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	echo "installing$$missing, for tests of the live page and of completion" && \
+	(apt-get update && apt-get install -y --no-install-recommends $$missing) >/dev/null 2>&1; } || \
+	echo "missing, and cannot be installed here:$$missing; tests of the live page or of completion that need them are skipped"
 
 test-slow: $(VENV)/.dev
 	$(COMPILE_LESS) $(BIN)/pytest -n $(JOBS) -m "slow and not learns" --timeout 1800

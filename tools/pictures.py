@@ -1,11 +1,15 @@
 """Makes the pictures of the documentation: `python tools/pictures.py` trains a few runs and rewrites docs/images.
 
+    python tools/pictures.py
+    python tools/pictures.py --steps 4096 --curve-seconds 2 --out /tmp/pictures    # whether it works, in short runs
+
 It needs Chromium and the `dash` and `gymnax` extras, and takes some minutes. `plan_pictures.py` draws the graphs and
 plans, here too; the curves of docs/learning.md are drawn by `benchmarks/learning.py`.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import subprocess
 import sys
@@ -40,25 +44,31 @@ WATCHED = "impala CartPole-v1 --distribution decoupled --actors 2 --steps 100000
 GROUP = "ppo gymnax:CartPole-v1 --steps 10000000 --seeds 16"
 """Several runs that are watched together."""
 
-CURVE_S = 60.0
-"""How long the watched run trains until its curve is worth a picture."""
-
 
 def main() -> int:
     import plan_pictures
 
-    plan_pictures.main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=IMAGES, help="where the pictures go (docs/images)")
+    parser.add_argument("--steps", type=int, help="of each run that ends, instead of its own")
+    parser.add_argument(
+        "--curve-seconds", type=float, default=60.0, help="how long a watched run trains before its picture (60)"
+    )
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    plan_pictures.write(args.out)
+    shorter = ["--steps", str(args.steps)] if args.steps else []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name) / "runs"
         root.mkdir()
         for run, command in RUNS.items():
-            _runnel("train", *command.split(), "--quiet", "--run-dir", str(root / run)).wait()
-        _runnel("plot", str(root / "cartpole"), "--out", str(IMAGES / "cartpole.png")).wait()
-        _take(root, Path(name))
+            _ended("train", *command.split(), *shorter, "--quiet", "--run-dir", str(root / run))
+        _ended("plot", str(root / "cartpole"), "--out", str(args.out / "cartpole.png"))
+        _take(root, Path(name), args.out, args.curve_seconds)
     return 0
 
 
-def _take(root: Path, profile: Path) -> None:
+def _take(root: Path, profile: Path, out: Path, curve_s: float) -> None:
     """The pictures of the live page and of a report."""
     from browser import browser
     from dash_server import dash_server
@@ -70,24 +80,24 @@ def _take(root: Path, profile: Path) -> None:
         page.open(server.address)
         page.wait(f"document.querySelectorAll('tbody tr').length === {len(RUNS) + 1}", 120)
         _go(page, "run/0/decoupled", "document.body.innerText.includes('messages/s')")
-        time.sleep(CURVE_S)
-        _picture(page, "dash-run.png", 1180, 900)
-        _picture(page, "dash-plan.png", 1180, 900, at=".plan")
+        time.sleep(curve_s)
+        _picture(page, out / "dash-run.png", 1180, 900)
+        _picture(page, out / "dash-plan.png", 1180, 900, at=".plan")
         _go(page, "", f"document.querySelectorAll('tbody tr').length === {len(RUNS) + 1}")
-        _picture(page, "dash-runs.png", 1180, 470)
+        _picture(page, out / "dash-runs.png", 1180, 470)
         watched.terminate()
         watched.wait()
         with _training(root / "sixteen", GROUP):
             _go(page, "run/0%2Fsixteen", "document.querySelector('progress') && document.querySelector('.chart .band')")
-            time.sleep(CURVE_S)
-            _picture(page, "dash-group.png", 1180, 1320)
+            time.sleep(curve_s)
+            _picture(page, out / "dash-group.png", 1180, 1320)
         _go(page, "compare/0%2Fppo/0%2Fppo-fast/0%2Fseeds", "document.querySelectorAll('.legend li').length === 3")
-        _picture(page, "dash-compare.png", 1180, 760)
+        _picture(page, out / "dash-compare.png", 1180, 760)
         _go(page, "run/0%2Fppo", "document.querySelector('.chart .line')")
-        _picture(page, "dash-phone.png", 375, 740)
+        _picture(page, out / "dash-phone.png", 375, 740)
         page.open((root / "ppo" / "report.html").as_uri())
         page.wait("document.querySelector('.chart .line')")
-        _picture(page, "report.png", 1180, 900, dark=True)
+        _picture(page, out / "report.png", 1180, 900, dark=True)
 
 
 def _go(page: Browser, place: str, there: str) -> None:
@@ -96,12 +106,12 @@ def _go(page: Browser, place: str, there: str) -> None:
     page.wait(there, 300)
 
 
-def _picture(page: Browser, name: str, width: int, height: int, *, at: str = "header", dark: bool = False) -> None:
+def _picture(page: Browser, file: Path, width: int, height: int, *, at: str = "header", dark: bool = False) -> None:
     """`at`: what is at the top of it, with its card."""
     page.size(width, height, dark)
     page.value(f"(e => (e.closest('section') ?? e).scrollIntoView())(document.querySelector('{at}')), 0")
     time.sleep(2)  # until it is drawn in this size
-    page.screenshot(IMAGES / name)
+    page.screenshot(file)
 
 
 @contextlib.contextmanager
@@ -113,6 +123,13 @@ def _training(run_dir: Path, command: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.terminate()
         process.wait()
+
+
+def _ended(*words: str) -> None:
+    """A command that has done what it should."""
+    status = _runnel(*words).wait()
+    if status:
+        raise SystemExit(f"runnel {' '.join(words)} ended with {status}")
 
 
 def _runnel(*words: str) -> subprocess.Popen[bytes]:

@@ -69,9 +69,14 @@ def _graph(algorithm: str, environment: str, distribution: str | None) -> str:
     return graph_svg(built.graph, built.plan if distribution else None)
 
 
-def main() -> int:
+def write(directory: Path) -> None:
+    """Draws all pictures into a directory."""
     for picture in PICTURES:
-        (DOCS / "images" / picture).write_text(drawn(picture), encoding="utf-8")
+        (directory / picture).write_text(drawn(picture), encoding="utf-8")
+
+
+def main() -> int:
+    write(DOCS / "images")
     return 0
 
 

@@ -430,7 +430,8 @@ def ray(address: str | None = None, installed: bool | None = None) -> Check:
     """Whether Ray is there, and whether the cluster answers that is named."""
     installed = importlib.util.find_spec("ray") is not None if installed is None else installed
     if not installed:
-        return Check("Ray", "note", "not installed", "for several machines: pip install 'runnel[ray]'")
+        found = f"not installed, so {address} was not tried" if address else "not installed"
+        return Check("Ray", "wrong" if address else "note", found, "for several machines: pip install 'runnel[ray]'")
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address == "auto":
         return Check("Ray", "ok", f"{_version('ray')}; no address was given to look at")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from runnel.errors import nearest, printable
+from runnel.errors import near, nearest, printable
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,8 +21,22 @@ class Parser(argparse.ArgumentParser):
             self.error(f"there is no command '{value}'{nearest(value, action.choices)}")
         super()._check_value(action, value)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
+        if message.startswith("the following arguments are required"):
+            message = self._misspelt() or message
         self.exit(2, printable(f"{self.prog}: {message} (see `{self.prog} --help`)\n"))
+
+    def _misspelt(self) -> str | None:
+        """Of a required flag: what was given in its place, which argparse mentions only where nothing is missing."""
+        for flag in (word.partition("=")[0] for word in self._words if word.startswith("--") and word != "--"):
+            missing = [name for action in self._actions if action.required for name in action.option_strings]
+            if flag not in self._option_string_actions and near(flag, missing):
+                return f"found '{flag}', which it does not take{nearest(flag, missing)}"
+        return None
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -54,7 +54,7 @@ def policies(run_dir: str | Path | Run, member: int | None = None) -> PolicyStor
     """
     directory = run_dir.run_dir if isinstance(run_dir, Run) else Path(run_dir)
     if not directory.is_dir():
-        raise UserError(f"there is no directory {directory}", page="use-a-policy#load-it-and-act")
+        raise UserError(run_directory.absent(directory), page="use-a-policy#load-it-and-act")
     if member is not None:
         directory = member_checkpoints.directory_of(directory, member)
     members_file.refuse_several(directory)

@@ -29,7 +29,7 @@ from runnel.matchmaking import Matchmaker
 from runnel.planning.channels import derive_channels
 from runnel.planning.network_estimate import estimate_network
 from runnel.planning.plan import Distribution, Machine, NotCompiled, Plan, build_plan
-from runnel.recording import members_file
+from runnel.recording import members_file, run_directory
 from runnel.recording.files import read_json
 from runnel.system import startup
 from runnel.types import AgentSpec, EnvSpec
@@ -264,7 +264,7 @@ def read_config(run_dir: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         members_file.refuse_several(run_dir)
         there = Path(run_dir).exists()
-        what = f"{run_dir} holds no run: there is no config.json in it" if there else f"there is no directory {run_dir}"
+        what = f"{run_dir} holds no run: there is no config.json in it" if there else run_directory.absent(run_dir)
         raise UserError(what, page="run-directory") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None

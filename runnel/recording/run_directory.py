@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import stat
@@ -20,9 +21,14 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
+from runnel.errors import did_you_mean, near
+
 MOST_DEEP: Final = 32
 MOST_FILES: Final = 100_000
 """A tree that goes deeper, or has more files, is not one that a run has written."""
+
+MOST_BESIDE: Final = 10_000
+"""Entries of a directory that are looked at for a similar name."""
 
 SPARSE: Final = 16
 SPARSE_BYTES: Final = 1 << 30
@@ -141,6 +147,15 @@ def remove_tree(root: Path | str, name: str) -> None:
             shutil.rmtree(last, ignore_errors=True, dir_fd=fd)  # by descriptors: follows no link
         else:
             os.unlink(last, dir_fd=fd)
+
+
+def absent(path: Path | str) -> str:
+    """What to say of a run directory that is not there: also which ones beside it have a similar name."""
+    beside, known = Path(path).parent, list[str]()
+    with contextlib.suppress(OSError, ValueError), os.scandir(beside) as entries:
+        known = [entry.name for entry in itertools.islice(entries, MOST_BESIDE) if entry.is_dir()]
+    alike = near(Path(path).name, known)
+    return f"there is no directory {path}" + (did_you_mean(str(beside / name) for name in alike) if alike else "")
 
 
 def exists(root: Path | str, name: str) -> bool:

@@ -188,6 +188,8 @@ def test_a_worker_that_does_not_answer_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 def test_a_cluster_that_does_not_answer_is_noticed() -> None:
     assert doctor_checks.ray(installed=False).status == "note"
+    untried = doctor_checks.ray("10.0.0.1:6379", installed=False)
+    assert (untried.status, untried.found) == ("wrong", "not installed, so 10.0.0.1:6379 was not tried")
     assert doctor_checks.ray("somewhere", installed=True).found == "somewhere is no address"
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,6 +85,9 @@ MISTAKES = [
     ("TRAIN --distribution fine --env-splits 2", "did you mean '--set distribution.env_splits=2'"),
     ("train ppo CartPole-v1 --num-envs 8", "did you mean '--envs'"),
     ("train ppo CartPole-v1 --run_dir x", "did you mean '--run-dir'?"),
+    ("plot somewhere --oot x.png", "found '--oot', which it does not take; did you mean '--out'"),
+    ("plot somewhere", "the following arguments are required: --out"),
+    ("plot somewhere --nothing x.png", "the following arguments are required: --out"),
     ("resume somewhere --step 8", "found '--step', which it does not take; did you mean '--steps'"),
     ("train nobody:Nothing X --what 1", "found '--what', which it does not take"),
     ("train toys:Reinforce X Y", "found 'Y', which it does not take"),
@@ -595,3 +599,24 @@ def test_an_environment_of_ones_own_may_have_settings_called_name_and_id() -> No
 )
 def test_an_error_speaks_of_keywords_in_python_and_of_flags_here(text: str, keywords: list[str], shown: str) -> None:
     assert arguments.in_flags(UserError(text, keywords=keywords)) == shown
+
+
+EARLY = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "runnel.cli.arguments":  # one of the modules that the command line imports
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from runnel.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_while_modules_are_imported_ends_without_a_traceback():
+    ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"runnel": "runnel.__main__:main"}

@@ -1,5 +1,6 @@
 """What the documentation shows works."""
 
+import ast
 import csv
 import importlib.util
 import json
@@ -98,6 +99,7 @@ def test_the_environments_of_the_documentation_report_metrics_and_scores(tmp_pat
         sys.modules.pop(module, None)
 
 
+HERE = "tests/docs/test_examples.py"
 SHORT = "--envs 2 --steps 64 --set unroll=8"
 PPO = "minibatches=1 epochs=1 hidden=(4,)"
 RUNS = {  # of pages whose commands run with the slow tests: the shortest run of each that uses all of it
@@ -117,12 +119,27 @@ RUNS = {  # of pages whose commands run with the slow tests: the shortest run of
     ),
 }
 
-ELSEWHERE = {  # examples that other fast tests run: a page of test_pages.FAST, or a test
-    "act_with_onnx": "docs/export.md", "act_with_stablehlo": "docs/export.md", "stop_when_good": "docs/use-a-policy.md",
-    "file_transport": "tests/test_extension.py", "one_agent": "tests/test_extension.py",
-    "mixed_synchronisation": "tests/execution/test_mixed_synchronisation.py",
-    "two_step": "tests/algorithms/test_two_step.py", "slurm_job": "tests/launch/test_slurm.py",
-}  # fmt: skip
+ELSEWHERE = {  # what else runs an example: a page of test_pages.FAST, or a test that is not slow
+    **dict.fromkeys(("act_with_onnx", "act_with_stablehlo"), "docs/export.md"),
+    "stop_when_good": "docs/use-a-policy.md",
+    "file_transport": "tests/test_extension.py::test_a_transport_from_outside_carries_streams_and_parameters",
+    "one_agent": "tests/test_extension.py::test_a_launcher_from_outside_starts_the_workers",
+    "mixed_synchronisation": (
+        "tests/execution/test_mixed_synchronisation.py::"
+        "test_what_acts_waits_every_step_and_the_learner_does_not[CartPole-v1]"
+    ),
+    "two_step": "tests/algorithms/test_two_step.py::test_the_game_pays_as_in_the_paper",
+    "slurm_job": "tests/launch/test_slurm.py::test_the_job_of_the_documentation_trains_then_resumes",
+    **dict.fromkeys(
+        ("reinforce", "shaped", "corridor"),
+        f"{HERE}::test_the_environments_of_the_documentation_report_metrics_and_scores",
+    ),
+    **dict.fromkeys(("q_learning", "staged"), f"{HERE}::test_a_distribution_of_the_documentation_trains"),
+    "recent": f"{HERE}::test_the_replay_of_the_documentation_draws_recent_items_more_often",
+    "many_carts": f"{HERE}::test_the_vector_of_the_documentation_trains",
+    "own_rule": f"{HERE}::test_a_population_by_a_rule_of_ones_own",
+    "csv_sink": f"{HERE}::test_a_table_accepts_new_names_and_drops_what_is_repeated",
+}
 
 
 @pytest.fixture
@@ -184,11 +201,17 @@ def test_a_table_accepts_new_names_and_drops_what_is_repeated(here):
 
 SHORTER = {  # instead of what scripts show
     "first_steps.ipynb": {"20_000": "256", "unroll=32": "unroll=8, minibatches=1, epochs=1, hidden=(4,)"},
-    "small_league.py": {"80_000": "4_096", "8192": "1024", "episodes=200": "episodes=8"},
+    "small_league.py": {
+        "envs=64": "envs=8",
+        "80_000": "1_024",
+        "8192": "256",
+        "episodes=200": "episodes=8",
+        "quiet=True": 'quiet=True, settings={"unroll": 8, "minibatches": 1, "epochs": 1, "hidden": (4,)}',
+    },
 }
 
 
-@pytest.mark.parametrize("name", ["first_steps.ipynb", pytest.param("small_league.py", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", SHORTER)
 def test_a_script_runs(name, here):
     code = (EXAMPLES / name).read_text()
     if name.endswith(".ipynb"):
@@ -201,12 +224,68 @@ def test_a_script_runs(name, here):
 
 
 def test_every_example_is_run_by_a_fast_test():
-    here = Path(__file__).read_text()
-    for example in EXAMPLES.iterdir():
-        if example.is_file() and example.stem not in RUNS:
-            place = ELSEWHERE.get(example.stem)
-            assert example.stem in (here if place is None else (ROOT / place).read_text()), example.name
-            assert place is None or not place.startswith("docs/") or Path(place).name in FAST
+    scripts = {Path(name).stem for name in SHORTER}
+    assert {path.stem for path in EXAMPLES.iterdir() if path.is_file()} == {*RUNS, *scripts, *ELSEWHERE}
+    assert is_fast(f"{HERE}::test_an_example_trains")
+    assert is_fast(f"{HERE}::test_a_script_runs")
+    for example, place in ELSEWHERE.items():
+        if place.startswith("docs/"):
+            assert Path(place).name in FAST
+            assert example in (ROOT / place).read_text()
+        else:
+            assert is_fast(place), f"{example}: {place} is slow, expected a test that is not"
+            assert re.search(rf"\b{example}\b", needed_by(place)), f"{place} does not use {example}"
+
+
+def test_a_test_with_slow_variants_does_not_pass_for_a_fast_one():
+    assert not is_fast(
+        "tests/launch/test_slurm.py::test_the_job_of_the_documentation_trains_and_resumes_on_this_machine"
+    )
+    mixed = "tests/execution/test_mixed_synchronisation.py::test_killed_workers_of_a_mixed_run_are_replaced"
+    assert not is_fast(mixed)
+    assert not is_fast(ELSEWHERE["mixed_synchronisation"].replace("CartPole-v1", "toys:Corridor"))
+    assert "mixed_synchronisation" in needed_by(mixed)
+    assert "one_agent" not in needed_by("tests/test_extension.py::test_what_is_no_transport_is_refused")
+    with pytest.raises(KeyError):
+        is_fast("tests/test_extension.py::test_that_there_is_not")
+
+
+def is_fast(place):
+    """Whether neither a test, nor a set of its parameters, nor its file is marked as slow; or one named set of them."""
+    file, _, test = place.partition("::")
+    name, _, parameters = test.rstrip("]").partition("[")
+    found = definitions(file)
+    marks = [*getattr(found[name], "decorator_list", []), *([found["pytestmark"]] if "pytestmark" in found else [])]
+    listed = (ROOT / "tests" / "slow_variants.txt").read_text().splitlines()
+    written = "\n".join(ast.unparse(mark) for mark in marks)
+    assert parameters in written, f"{place} has no such parameters"
+    return "slow" not in written and not any(
+        line in (place, f"{file}::{name}") or (not parameters and line.startswith(f"{place}[")) for line in listed
+    )
+
+
+def needed_by(place):
+    """The code of a test, and of all in its file that it names: fixtures, functions, constants."""
+    file, _, test = place.partition("::")
+    found, needed, names = definitions(file), [], [test.partition("[")[0]]
+    while names:
+        node = found.pop(names.pop(), None)
+        if node is not None:
+            needed.append(ast.unparse(node))
+            names += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+            names += [each.arg for each in ast.walk(node) if isinstance(each, ast.arg)]
+    return "\n".join(needed)
+
+
+def definitions(file):
+    """What a file defines, by name."""
+    found = {}
+    for node in ast.parse((ROOT / file).read_text()).body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = node
+    return found
 
 
 def test_the_pictures_of_plans_are_what_runnel_plan_draws():
@@ -239,7 +318,10 @@ def test_pages_show_the_examples_as_they_are(tmp_path):
     shown = [block["file"] for text in pages.values() for block in embed.BLOCK.finditer(text)]
     assert {path.name for path in EXAMPLES.glob("*.[ps][yh]")} == {Path(name).name for name in shown}
     for notebook in EXAMPLES.glob("*.ipynb"):
-        assert any(f"(examples/{notebook.name})" in text for text in pages.values()), f"no page links to {notebook}"
+        said = (f"(examples/{notebook.name})", f"jupyter notebook docs/examples/{notebook.name}")
+        assert any(all(words in text for words in said) for text in pages.values()), (
+            f"no page says how to open {notebook}"
+        )
     for page, text in pages.items():
         assert embed.embedded(text, ROOT / "docs") == text, f"{page.name} is stale: run `make format`"
         assert "--8<--" not in text

@@ -50,12 +50,34 @@ def test_every_block_has_a_language_and_every_exception_a_reason(page):
         assert len(block.said.get("not run", "a reason")) > 5, f"{block}: say why it is not run"
         if block.language == "python":
             compile(block.text, str(block), "exec", dont_inherit=True)
+        assert not (block.language == "text" and shows_a_command(block.text)), (
+            f"{block}: found a command in a block of text; expected `sh`, with a comment where it cannot run"
+        )
+        assert not (block.language == "sh" and re.search(r"^runnel \w+: ", block.text, re.M)), (
+            f"{block}: found an error in a block of commands; expected `text`, or `console` with its command"
+        )
     fences = re.findall(r"^ *```", page.read_text(), re.M)
     assert page.suffix != ".md" or len(fences) == 2 * len(blocks(page)), f"{page.name}: a block was not understood"
 
 
+def shows_a_command(text):
+    """Whether a line is a command as it is typed: no synopsis with words in capitals, and no error."""
+    lines = re.findall(r"^(?:\$ )?(?:runnel|curl) +(?!\w+:)\S.*", text, re.M)
+    return any(not re.search(r"\b[A-Z]{2,}\b|[\[|]", line) for line in lines)
+
+
+def test_commands_do_not_hide_in_blocks_of_text():
+    assert shows_a_command("runnel train ppo CartPole-v1 --metrics-port 9100\n")
+    assert shows_a_command("first\n$ runnel resume runs/mine\n")
+    assert shows_a_command("curl -o runnel.json http://127.0.0.1:9100/grafana.json\n")
+    assert not shows_a_command("runnel train ALGORITHM ENVIRONMENT\nrunnel list  [NAME] [--json]\n")
+    assert not shows_a_command("runnel train: found 'pp', expected an algorithm\n")
+
+
 def test_the_pages_that_run_always_exist():
     assert {page.name for page in ALL} >= FAST
+    said = re.findall(r"`make test` runs (.+?) whole", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
+    assert [set(re.findall(r"`([\w-]+\.md)`", words)) for words in said] == [FAST]
 
 
 def test_what_a_page_shows_wrongly_is_found(reader, tmp_path):

@@ -176,3 +176,14 @@ def test_files_honour_the_umask(umask, file, folder, root):
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*")}
     assert modes == {"replaced": file, "appended": file, "log": file, "logs": folder}
+
+
+def test_a_directory_that_is_not_there_is_compared_with_those_beside_it(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "frist.txt").write_text("")
+    said = f"there is no directory {tmp_path / 'frist'}"
+    assert run_directory.absent(tmp_path / "frist") == f"{said}; did you mean '{tmp_path / 'first'}'?"
+    assert run_directory.absent(f"{tmp_path}/other") == f"there is no directory {tmp_path}/other"
+    assert run_directory.absent(tmp_path / "nowhere" / "first") == f"there is no directory {tmp_path}/nowhere/first"
+    assert run_directory.absent("a\0b") == "there is no directory a\0b"

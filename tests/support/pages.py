@@ -52,7 +52,10 @@ from runnel.planning.machine import Machine
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
-FAST = {"evaluate.md", "export.md", "quick-start.md", "use-a-policy.md"}
+FAST = {
+    "concepts.md", "evaluate.md", "export.md", "performance-knobs.md", "performance.md", "quick-start.md",
+    "run-directory.md", "use-a-policy.md",
+}  # fmt: skip
 """The pages whose commands end soon. The others run with the slow tests, except for plans and errors."""
 
 LANGUAGES = ("python", "sh", "console", "text", "toml", "yaml")
@@ -168,7 +171,9 @@ class Reader:
         self.printed = ""
         for command, shown in block.steps:
             if "own process" in block.said:
-                status, printed = self._process(["bash", "-euo", "pipefail", "-c", command])
+                trains = command.split()[:1] == ["runnel"] and command.split()[1] in TRAINING
+                longer = f"{command.strip()} {block.said.get('run with', '')}" if trains else command
+                status, printed = self._process(["bash", "-euo", "pipefail", "-c", longer])
             else:
                 status, printed = self._run(command, block.said.get("run with", ""), quiet=not shown)
             assert (status != 0) == _fails(shown), f"{block}: '{command}' ended with {status}:\n{printed}"

@@ -19,7 +19,7 @@ from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.run import Run, of_run, unsound
 from runnel.execution.snapshots.descriptions import described_policies
 from runnel.policy import Policy
-from runnel.recording import member_checkpoints, members_file, policy_directory
+from runnel.recording import member_checkpoints, members_file, policy_directory, run_directory
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.parameters import as_numpy, parameter_leaves
 from runnel.recording.policy_store import LATEST, PolicyStore, Snapshot
@@ -45,9 +45,9 @@ def split_name(name: str | Path, tag: str = LATEST) -> tuple[Path, str]:
         return Path(name), tag
     path, at, named = str(name).rpartition("@")
     if not at or not path:
-        raise UserError(f"there is no directory {name}", page="use-a-policy#load-it-and-act")
+        raise UserError(run_directory.absent(name), page="use-a-policy#load-it-and-act")
     if not os.path.exists(path):
-        raise UserError(f"there is no directory {path}", page="use-a-policy#load-it-and-act")
+        raise UserError(run_directory.absent(path), page="use-a-policy#load-it-and-act")
     if not named:
         raise UserError(f"found '{name}', expected a tag after the '@', such as {path}@{LATEST}")
     if tag not in ("", LATEST, named):
