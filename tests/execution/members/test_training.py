@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,12 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from kinds import Kinds
 from paths import ROOT
 
 import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
-from runnel.execution.members import member_group
+from runnel.execution.members import fused_members, member_group
 from runnel.execution.members.member_group import MemberGroup
 from runnel.execution.members.processes import on_cluster, side_by_side
 from runnel.execution.members.training import chosen_seeds
@@ -28,6 +30,7 @@ from runnel.planning.machine import Machine
 from runnel.recording import members_file, provenance
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import read_events
+from runnel.reporting.live_view import LiveView
 
 SMALL = PPO(unroll=8, minibatches=2, epochs=1, hidden=(8,))
 TASK = "gymnax:CartPole-v1"
@@ -129,6 +132,57 @@ def test_a_member_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
         run_dir=tmp_path / "alone", quiet=True,
     )  # fmt: skip
     assert close(parameters(found.members[2]), parameters(alone.run_dir))
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The settings that are arguments of each program that was made."""
+    made, make = [], fused_members.cohort_program
+
+    def noted(built: Any, traced: Any) -> Any:
+        made.append(tuple(traced))
+        return make(built, traced)
+
+    monkeypatch.setattr(fused_members, "cohort_program", noted)
+    return made
+
+
+KINDS = [{"extra": 1.0, "kind": "a"}, {"extra": 2.0, "kind": "a"}, {"extra": 3.0, "kind": "b"},
+         {"extra": 4.0, "kind": "b"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), pytest.param((2, 0, 3, 1), marks=pytest.mark.slow)])
+def test_members_for_which_python_needs_a_float_do_not_decide_for_the_others(
+    tmp_path: Path, programs: list[Any], monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(LiveView, "note", lambda self, text: said.append(text))
+    asked: dict[str, Any] = {"envs": 4, "steps": 4 * PER_ITERATION, "quiet": True}
+    found = runnel.train_members(
+        Kinds, TASK, seeds=[3], variants=[KINDS[k] for k in order], run_dir=tmp_path / "all", **asked
+    )
+    assert [run["status"] for run in found.result["runs"]] == ["finished"] * 4
+    assert sorted(programs) == [(), (), ("extra",)]
+    (note,) = (text for text in said if "programs" in text)
+    assert note.startswith("3 programs, one after another, for settings that are fixed: ")
+    assert re.search(r"extra: Python code needs its value .* in 2 of 3 programs", note)
+    for k in order[1:2]:
+        run = runnel.train(Kinds, TASK, seed=3, settings=KINDS[k], run_dir=tmp_path / f"alone-{k}", **asked)
+        assert close(parameters(found.members[order.index(k)]), parameters(run.run_dir))
+
+
+def test_an_optional_float_that_some_members_leave_out_costs_one_more_program(
+    tmp_path: Path, programs: list[Any]
+) -> None:
+    found = runnel.train_members(
+        Kinds, TASK, seeds=[3], variants=[{"weight": weight} for weight in (None, 1.0, 2.0, 3.0)], envs=4,
+        steps=2 * PER_ITERATION, run_dir=tmp_path / "all", quiet=True,
+    )  # fmt: skip
+    assert found.result["finished"] == 4
+    assert programs == [(), ("weight",)]
+    first, same, *others = map(parameters, found.members)
+    assert close(first, same)  # a weight of 1
+    assert not any(close(first, other) for other in others)
 
 
 def test_a_result_is_read_again_only_where_it_has_changed(
