@@ -14,6 +14,7 @@ from runnel.algorithm import Algorithm
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.members.backend import END_S, Standing, WaitingMember
+from runnel.execution.members.member_memory import shortage, that_fit
 from runnel.execution.members.member_run import member_session
 from runnel.execution.session.session import Session, SharedParts
 from runnel.execution.snapshots.evaluation_task import SharedEvaluations
@@ -27,10 +28,6 @@ from runnel.runtime.programs.traced_settings import Separation, TracedSettings, 
 from runnel.runtime.single_process.cohort import CohortProgram, try_members
 from runnel.runtime.single_process.shared_program import SharedProgram
 from runnel.system import startup
-from runnel.system.limits import free_memory
-
-MEMORY_SHARE: Final = 0.9
-"""The share of a device's free memory that members may fill."""
 
 MOST_BUILT: Final = 256
 """The number of built runs that are cached; there are more if settings change all the time."""
@@ -97,8 +94,8 @@ class SharedPrograms:
         return found
 
     def fitting(self, program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
-        """The number of the `members` that fit into memory. It is computed once, because running members fill
-        memory."""
+        """The number of the `members` that fit into memory, 0 if not even one does. It is computed once, because
+        running members fill memory."""
         key = (program, members)
         if key not in self._fits:
             self._fits[key] = that_fit(program, members, parallel_calls, devices)
@@ -265,6 +262,9 @@ class FusedMembers:
         startup.phase(f"compiling for {len(members)} members")
         parallel_calls = side_calls(program, devices)
         fit = self._programs.fitting(program, whole or len(members), parallel_calls, devices)
+        if not fit:
+            self._say(shortage(program, devices))
+            fit = 1
         if fit < len(members):
             self._waiting.insert(0, divided._replace(members=members[fit:]))
             self._say(f"memory for {fit} members at a time, of {len(members)}")
@@ -375,11 +375,3 @@ def side_calls(program: CohortProgram, devices: Sequence[Any]) -> int:
     """
     alone = devices[0].platform != "cpu" or len(devices) > 1 or program.one_each
     return 1 if alone else Machine.here().cpus
-
-
-def that_fit(program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
-    """The number of members that fit into memory, by the compiler's estimate of the program's size."""
-    needed, free = program.bytes(members, parallel_calls), free_memory(devices[0]) * MEMORY_SHARE
-    if needed <= free:
-        return members
-    return max(1, int(members * free / needed))

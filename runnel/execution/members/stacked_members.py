@@ -20,8 +20,8 @@ from runnel.execution.members.fused_members import (
     devices_of,
     divide,
     side_calls,
-    that_fit,
 )
+from runnel.execution.members.member_memory import shortage, that_fit
 from runnel.execution.members.stacked_evaluations import StackedEvaluations
 from runnel.execution.members.stacked_run import StackedRun
 from runnel.recording import run_directory, stacks
@@ -52,6 +52,7 @@ class StackedMembers:
 
     def __init__(self, directory: Path, divided: Divided, programs: SharedPrograms, total: int):
         self._directory, self._divided, self._programs, self._total = directory, divided, programs, total
+        self.notes = list(divided.notes)
         self._sizes: list[int] = []  # of all stacks, those that have ended included
         self._waiting = self._stacks()
         self._running: StackedRun | None = None
@@ -61,7 +62,6 @@ class StackedMembers:
         self._thread: threading.Thread | None = None
         self._news: list[str] = []
         self._stopped: int | None = None
-        self.notes = list(divided.notes)
         if len(self._waiting) == 1:
             self.notes.append(f"memory for all {len(self._waiting[0][1].members)} members at once")
         if len(self._waiting) > 1:
@@ -104,6 +104,9 @@ class StackedMembers:
         program = self._program(divided)
         startup.phase(f"compiling for {len(members)} members")
         fit = that_fit(program, len(members), side_calls(program, devices), devices)
+        if not fit:
+            self.notes.append(shortage(program, devices))
+            fit = 1
         count = -(-len(members) // fit)
         size = -(-len(members) // count)
         return [members[start : start + size] for start in range(0, len(members), size)]
