@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import pytest
 from kinds import Kinds
+from left_behind import until_left
 from paths import ROOT
 
 import runnel
@@ -396,26 +397,6 @@ def test_members_in_processes_on_a_full_disk_go_on_once_there_is_room(tmp_path: 
         whole_arrays, arrays = (stored(tmp_path / name / f"member-{k}") for name in ("whole", "full"))
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, whole_arrays[name], err_msg=name)
-
-
-def until_left(directory: Path) -> None:
-    """Processes of members end by themselves after the command was killed."""
-    deadline = time.monotonic() + 60
-    while processes_in(directory) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not processes_in(directory)
-
-
-def processes_in(directory: Path) -> list[str]:
-    """Processes with an open file in a directory."""
-    found = []
-    for fds in Path("/proc").glob("[0-9]*/fd"):
-        try:
-            if any(str(fd.readlink()).startswith(str(directory)) for fd in fds.iterdir()):
-                found.append(fds.parent.name)
-        except OSError:
-            continue
-    return found
 
 
 def test_members_on_a_full_disk_go_on_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from left_behind import until_left
 from paths import ROOT
 
 import runnel
@@ -581,21 +582,6 @@ def test_a_population_in_processes_killed_at_random_ends_as_an_undisturbed_one(t
     assert process.returncode == 0, out
     assert kills >= 2, "it ended too early to be killed"
     assert_same(killed, tmp_path / "whole")
-
-
-def until_left(directory: Path) -> None:
-    """Processes of members end by themselves after the command was killed."""
-    deadline = time.monotonic() + 60
-    while any(held_open(fds, directory) for fds in Path("/proc").glob("[0-9]*/fd")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def held_open(fds: Path, directory: Path) -> bool:
-    try:
-        return any(str(fd.readlink()).startswith(str(directory)) for fd in fds.iterdir())
-    except OSError:
-        return False
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
