@@ -63,6 +63,11 @@ def free_memory(device: Any) -> float:
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
+    return free_host_memory()
+
+
+def free_host_memory() -> float:
+    """The free bytes of this machine or of this process's container, whichever has fewer."""
     free = memory_bytes()
     with contextlib.suppress(OSError):  # not Linux
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())

@@ -8,7 +8,6 @@ A script, because the number of host devices and the default precision must be s
     python tests/support/same_training.py train-late ...        float64 as a user's script asks for it, after an import
 """
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -27,6 +26,7 @@ from custom_distributions import Maps, Split, Store
 from gaps import largest_gap
 from teams import Meeting
 from toys import Corridor, Drift, Reinforce, Tag
+from traced import another, fixed_settings, float_settings, traced_settings
 
 import runnel
 from runnel.algorithms.a2c import A2C
@@ -65,7 +65,10 @@ CASES = {
         PPO(unroll=16, normalise_observations=True, normalise_returns=True),
         GymnaxEnvironment("CartPole-v1"),
     ),
-    "PPO continuous": (PPO(unroll=16, value_clip=0.2, anneal_steps=10_000), GymnaxEnvironment("Pendulum-v1")),
+    "PPO continuous": (
+        PPO(unroll=16, value_clip=0.2, dual_clip=3.0, anneal_steps=10_000),
+        GymnaxEnvironment("Pendulum-v1"),
+    ),
     "PPO GRU": (PPO(unroll=16, memory="gru", minibatches=2), GymnaxEnvironment("CartPole-v1")),
     "DQN": (DQN(unroll=4, batch=32, min_size=64, capacity=512), GymnaxEnvironment("CartPole-v1")),
     **{
@@ -73,8 +76,12 @@ CASES = {
             kind(batch=32, min_size=256, capacity=512, samples_per_insert=0.5, hidden=(8,)),
             GymnaxEnvironment("Pendulum-v1"),
         )
-        for kind in (DDPG, TD3, SAC)
+        for kind in (DDPG, TD3)
     },
+    "SAC": (
+        SAC(batch=32, min_size=256, capacity=512, samples_per_insert=0.5, hidden=(8,), target_entropy=-2.0),
+        GymnaxEnvironment("Pendulum-v1"),
+    ),
     "A2C": (A2C(unroll=8, hidden=(8,)), GymnaxEnvironment("CartPole-v1")),
     "IMPALA": (IMPALA(unroll=8, hidden=(8,)), GymnaxEnvironment("CartPole-v1")),
     "REINFORCE": (BuiltInReinforce(unroll=16, hidden=(8,)), GymnaxEnvironment("CartPole-v1")),
@@ -123,19 +130,13 @@ def members(algorithm, environment, envs=32):
     def loop_of(algorithm):
         return Loop(trace(algorithm, environment.spec, envs), environment)
 
-    others = {}
-    for each in dataclasses.fields(algorithm):
-        value = getattr(algorithm, each.name)
-        if type(value) is float and value:
-            with contextlib.suppress(runnel.UserError):
-                others[each.name] = dataclasses.replace(algorithm, **{each.name: 0.99 * value})
-    separation = separate(
-        [algorithm, *others.values()], lambda make, names: try_members(lambda v: loop_of(make(v)), names)
-    )
+    settings = {name: another(algorithm, name) for name in float_settings(algorithm)}
+    others = [dataclasses.replace(algorithm, **{name: value}) for name, value in settings.items()]
+    separation = separate([algorithm, *others], lambda make, names: try_members(lambda v: loop_of(make(v)), names))
     traced = separation.traced
-    assert set(traced) >= {"learning_rate"} & {each.name for each in dataclasses.fields(algorithm)}, separation
-    assert not {"samples_per_insert"} & set(traced), separation
-    other = dataclasses.replace(algorithm, **{name: 0.99 * getattr(algorithm, name) for name in traced})
+    assert set(traced) == set(traced_settings(algorithm)), separation
+    assert set(separation.fixed) == fixed_settings(algorithm), separation
+    other = dataclasses.replace(algorithm, **{name: settings[name] for name in traced})
     program = CohortProgram(lambda values: loop_of(with_settings(algorithm, values)), jax.devices()[:1], traced)
     values, targets = values_of([algorithm, other], traced), np.full(2, np.inf)
     carry = program.fresh([7, 8], values)

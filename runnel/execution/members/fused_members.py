@@ -14,6 +14,7 @@ from runnel.algorithm import Algorithm
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, rebuild
 from runnel.execution.members.backend import END_S, Standing, WaitingMember
+from runnel.execution.members.member_memory import shortage, that_fit
 from runnel.execution.members.member_run import member_session
 from runnel.execution.session.session import Session, SharedParts
 from runnel.execution.snapshots.evaluation_task import SharedEvaluations
@@ -23,14 +24,10 @@ from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.files import one_line
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.snapshots import SnapshotSchedule
-from runnel.runtime.programs.traced_settings import Separation, differing, separate, values_of, with_settings
+from runnel.runtime.programs.traced_settings import Separation, TracedSettings, separate, values_of, with_settings
 from runnel.runtime.single_process.cohort import CohortProgram, try_members
 from runnel.runtime.single_process.shared_program import SharedProgram
 from runnel.system import startup
-from runnel.system.limits import free_memory
-
-MEMORY_SHARE: Final = 0.9
-"""The share of a device's free memory that members may fill."""
 
 MOST_BUILT: Final = 256
 """The number of built runs that are cached; there are more if settings change all the time."""
@@ -58,7 +55,7 @@ class SharedPrograms:
         self.evaluations = SharedEvaluations()
         self._made: dict[str, CohortProgram] = {}
         self._built: dict[str, BuiltRun] = {}
-        self._separated: tuple[Any, Separation] | None = None  # an algorithm, and how those like it share programs
+        self._traced: list[TracedSettings] = []
         self._kept: tuple[CohortProgram, SharedProgram] | None = None
         self._fits: dict[tuple[CohortProgram, int], int] = {}
         self.said: set[str] = set()
@@ -84,25 +81,21 @@ class SharedPrograms:
         return self._built[key]
 
     def separation(self, built: Sequence[BuiltRun]) -> Separation:
-        """The settings that members of one program may differ in. Found by tracing, once for algorithms that differ in
-        traced settings."""
-        algorithms = [each.algorithm for each in built]
-        if self._separated is not None:
-            first, known = self._separated
-            if len(known.programs) == 1 and set(differing([first, *algorithms])) <= set(known.traced):
-                return known._replace(programs=(tuple(range(len(built))),))
+        """How members share programs. Found by tracing, once for all members that one program can train."""
         startup.phase("tracing")
         found = separate(
-            algorithms,
+            [each.algorithm for each in built],
             lambda make, names: try_members(lambda values: _loop(built[0], make(values)), names),
             self.varying,
+            self._traced,
         )
-        self._separated = (algorithms[0], found)
+        seen = {id(each) for each in self._traced}
+        self._traced += [program.settings for program in found.programs if id(program.settings) not in seen]
         return found
 
     def fitting(self, program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
-        """The number of the `members` that fit into memory. It is computed once, because running members fill
-        memory."""
+        """The number of the `members` that fit into memory, 0 if not even one does. It is computed once, because
+        running members fill memory."""
         key = (program, members)
         if key not in self._fits:
             self._fits[key] = that_fit(program, members, parallel_calls, devices)
@@ -131,12 +124,21 @@ class SharedPrograms:
             self._kept[1].copy(parents)
 
 
+class DividedProgram(NamedTuple):
+    """Members that one program may hold."""
+
+    members: list[tuple[WaitingMember, BuiltRun]]
+    traced: tuple[str, ...]  # settings that are arguments of the program
+    size: int | None = None
+    """The number of members that calls are for, however few train; None for those that do."""
+    rest: bool = False
+    """Whether others of the program have trained before, because memory does not hold all of them at once."""
+
+
 class Divided(NamedTuple):
     """Members by the programs that may hold them."""
 
-    programs: list[list[tuple[WaitingMember, BuiltRun]]]
-    sizes: list[int]  # how many members each program has, those that do not train any more included
-    traced: tuple[str, ...]  # settings that are arguments of the programs
+    programs: list[DividedProgram]
     notes: list[str]  # for the user
 
 
@@ -159,30 +161,26 @@ def divide(
             f"{waiting[0].directory.parent}: found members of several environments or distributions, expected one"
         )
     separation, train = programs.separation(built), {member.number for member in waiting}
-    whole = [[(everyone[i], built[i]) for i in program] for program in separation.programs]
-    own = [([pair for pair in program if pair[0].number in train], len(program)) for program in whole]
-    members, sizes = [each for each, _ in own if each], [size for each, size in own if each]
+    divided = []
+    for program in separation.programs:
+        own = [(everyone[i], built[i]) for i in program.members if everyone[i].number in train]
+        if own:
+            divided.append(DividedProgram(own, program.traced, len(program.members)))
     notes = []
-    if len(members) > 1:
+    if len(divided) > 1:
         reasons = "; ".join(f"{name}: {why}" for name, why in separation.fixed.items())
-        notes.append(f"{len(members)} programs, one after another, for settings that are fixed: {reasons}")
+        notes.append(f"{len(divided)} programs, one after another, for settings that are fixed: {reasons}")
     if separation.traced:
         notes.append(f"settings of each member in one program: {', '.join(separation.traced)}")
-    return Divided(members, sizes, separation.traced, notes)
+    return Divided(divided, notes)
 
 
 class FusedMembers:
     """Members that share programs, each with a session in its own thread."""
 
-    def __init__(
-        self, members: Sequence[Sequence[tuple[WaitingMember, BuiltRun]]], traced: Sequence[str],
-        programs: SharedPrograms, sizes: Sequence[int] = (),
-    ):  # fmt: skip
-        """`members`: for each program those that it may hold; they begin one program after another. `sizes`: for how
-        many members the calls of each are, however few train; without, for those that do."""
-        wholes = sizes or [None] * len(members)
-        self._waiting = [(list(program), whole) for program, whole in zip(members, wholes, strict=True)]
-        self._traced, self._programs = list(traced), programs
+    def __init__(self, divided: Sequence[DividedProgram], programs: SharedPrograms):
+        """`divided`: the members by program; they begin one program after another."""
+        self._waiting, self._programs = list(divided), programs
         self._running: list[_Running] = []
         self._shared_by: SharedProgram | None = None  # those that run
         self._news: list[str] = []
@@ -203,7 +201,7 @@ class FusedMembers:
         if divided is None:
             return None
         alone = any(m.asked.stop_at_return is not None or m.asked.stop_at_eval_return is not None for m in waiting)
-        found = cls(divided.programs, divided.traced, programs, () if alone else divided.sizes)
+        found = cls([each._replace(size=None) if alone else each for each in divided.programs], programs)
         found.notes += divided.notes
         return found
 
@@ -217,7 +215,7 @@ class FusedMembers:
         if self._stopped is not None:
             self._waiting = []
         if not self._running and self._waiting:
-            self._begin(*self._waiting.pop(0))
+            self._begin(self._waiting.pop(0))
 
     def wait(self, seconds: float) -> None:
         if self._running:
@@ -257,23 +255,28 @@ class FusedMembers:
         for running in self._running:
             running.thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _begin(self, members: list[tuple[WaitingMember, BuiltRun]], whole: int | None) -> None:
+    def _begin(self, divided: DividedProgram) -> None:
         """Compiles the program of as many members as there is memory for, and starts their sessions."""
+        members, whole = divided.members, divided.size
         built = members[0][1]
         devices = devices_of(built)
-        program = self._programs.program(built, members[0][0].config, self._traced)
+        program = self._programs.program(built, members[0][0].config, divided.traced)
         startup.phase(f"compiling for {len(members)} members")
         parallel_calls = side_calls(program, devices)
         fit = self._programs.fitting(program, whole or len(members), parallel_calls, devices)
+        if not fit:
+            self._say(shortage(program, devices))
+            fit = 1
         if fit < len(members):
-            self._waiting.insert(0, (members[fit:], whole))
+            self._waiting.insert(0, divided._replace(members=members[fit:], rest=True))
             self._say(f"memory for {fit} members at a time, of {len(members)}")
             members = members[:fit]
-        else:
+        elif not divided.rest:
             self._say(f"memory for all {whole or len(members)} members at once")
         if self._stopped is not None:  # while it was compiled
             return
-        shared = self._shared(program, members, parallel_calls, None if whole is None else fit)
+        now = divided._replace(members=members, size=None if whole is None else fit)
+        shared = self._shared(program, now, parallel_calls)
         self._shared_by, began = shared, time.monotonic()
         for place, (member, own) in enumerate(members):
             if self._stopped is None:
@@ -286,15 +289,10 @@ class FusedMembers:
             self._programs.said.add(note)
             self.notes.append(note)
 
-    def _shared(
-        self,
-        program: CohortProgram,
-        members: Sequence[tuple[WaitingMember, BuiltRun]],
-        parallel_calls: int,
-        whole: int | None,
-    ) -> SharedProgram:
+    def _shared(self, program: CohortProgram, divided: DividedProgram, parallel_calls: int) -> SharedProgram:
         """The program of these members; those that are in it already continue from their states."""
-        values = values_of([own.algorithm for _, own in members], self._traced)
+        members, whole = divided.members, divided.size
+        values = values_of([own.algorithm for _, own in members], divided.traced)
         kept = self._programs.kept(program)
         if kept is not None and not len(members) == whole == self._programs.population:
             kept.close()
@@ -379,11 +377,3 @@ def side_calls(program: CohortProgram, devices: Sequence[Any]) -> int:
     """
     alone = devices[0].platform != "cpu" or len(devices) > 1 or program.one_each
     return 1 if alone else Machine.here().cpus
-
-
-def that_fit(program: CohortProgram, members: int, parallel_calls: int, devices: Sequence[Any]) -> int:
-    """The number of members that fit into memory, by the compiler's estimate of the program's size."""
-    needed, free = program.bytes(members, parallel_calls), free_memory(devices[0]) * MEMORY_SHARE
-    if needed <= free:
-        return members
-    return max(1, int(members * free / needed))

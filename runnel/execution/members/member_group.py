@@ -100,7 +100,7 @@ class MemberGroup:
             return MemberProcesses([], 1, self.steps, trust)
         if self._stacked:
             total = len(self.members)
-            stacked = StackedMembers.of(self.directory, waiting, trust, objects, self._programs, total)
+            stacked = StackedMembers.of(self.directory, waiting, trust, objects, self._programs, total, ended)
             if stacked is not None:
                 return stacked
         fused = FusedMembers.of(waiting, trust, objects, self._programs, ended)

@@ -14,8 +14,9 @@ from typing import Self
 
 from runnel.config import serialization
 from runnel.errors import UserError
-from runnel.execution.building import BuiltRun, rebuild
+from runnel.execution.building import rebuild
 from runnel.execution.members.backend import Standing, WaitingMember
+from runnel.execution.members.member_memory import side_by_side
 from runnel.execution.members.member_run import MemberJob, MemberSettings
 from runnel.execution.supervision.machine_pool import check_workers
 from runnel.planning.machine import Machine
@@ -29,15 +30,16 @@ class MemberProcesses:
 
     def __init__(
         self, waiting: Sequence[WaitingMember], at_a_time: int, steps: int | None, trust: Collection[str],
-        launcher: str = "local", address: str | None = None, cpus_per_host: int | None = None,
+        launcher: str = "local", address: str | None = None, cpus_per_host: int | None = None, note: str = "",
     ):  # fmt: skip
-        """`cpus_per_host`: what each member takes of a machine of a Ray cluster. None: all that is free."""
+        """`cpus_per_host`: what each member takes of a machine of a Ray cluster. None: all that is free. `note`: what
+        decides how many train at a time."""
         self._waiting, self._at_a_time = list(waiting), at_a_time
         self._settings = MemberSettings(steps, tuple(trust), launcher, address, cpus_per_host)
         self._running: dict[int, tuple[WaitingMember, subprocess.Popen[bytes]]] = {}
         self._news: list[str] = []
         self._stopped: int | None = None
-        self.notes = [f"{at_a_time} members at a time"] if waiting else []
+        self.notes = [note or f"{at_a_time} members at a time"] if waiting else []
 
     @classmethod
     def of(
@@ -58,7 +60,8 @@ class MemberProcesses:
             machines = ray_launcher.machines(address)
             at_a_time, share = on_cluster(built.plan.workers, [machine.cpus for machine in machines], len(waiting))
             return cls(waiting, at_a_time, steps, trust, launcher, address, share)
-        return cls(waiting, side_by_side(built, Machine.here(), len(waiting)), steps, trust, launcher, address)
+        at_a_time, note = side_by_side(built, Machine.here(), len(waiting))
+        return cls(waiting, at_a_time, steps, trust, launcher, address, note=note)
 
     def advance(self) -> None:
         for index, (member, process) in list(self._running.items()):
@@ -144,14 +147,6 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 def _log(member: WaitingMember) -> Path:
     return member.directory.parent / "logs" / f"{member.directory.name}.log"
-
-
-def side_by_side(built: BuiltRun, machine: Machine, members: int) -> int:
-    """The number of runs of a plan that this machine can hold: by its cores, and one if a run uses a GPU."""
-    plan = built.plan
-    if not plan.on_cpus:
-        return 1
-    return max(1, min(members, machine.cpus // max(1, plan.workers)))
 
 
 def on_cluster(workers: int, cpus: Sequence[int], members: int) -> tuple[int, int | None]:

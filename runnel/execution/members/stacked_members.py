@@ -14,13 +14,14 @@ from runnel.execution.building import BuiltRun
 from runnel.execution.members.backend import END_S, Standing, WaitingMember
 from runnel.execution.members.fused_members import (
     Divided,
+    DividedProgram,
     FusedMembers,
     SharedPrograms,
     devices_of,
     divide,
     side_calls,
-    that_fit,
 )
+from runnel.execution.members.member_memory import shortage, that_fit
 from runnel.execution.members.stacked_evaluations import StackedEvaluations
 from runnel.execution.members.stacked_run import StackedRun
 from runnel.recording import run_directory, stacks
@@ -51,63 +52,80 @@ class StackedMembers:
 
     def __init__(self, directory: Path, divided: Divided, programs: SharedPrograms, total: int):
         self._directory, self._divided, self._programs, self._total = directory, divided, programs, total
+        self.notes = list(divided.notes)
         self._sizes: list[int] = []  # of all stacks, those that have ended included
         self._waiting = self._stacks()
         self._running: StackedRun | None = None
-        self._left_out: list[tuple[WaitingMember, BuiltRun]] = []  # of stacks: they have checkpoints of their own
+        self._begun: DividedProgram | None = None  # the members of that one
+        self._left_out: list[DividedProgram] = []  # members of stacks that have checkpoints of their own
         self._alone: FusedMembers | None = None  # trains those, after all stacks
         self._thread: threading.Thread | None = None
         self._news: list[str] = []
         self._stopped: int | None = None
-        self.notes = list(divided.notes)
         if len(self._waiting) == 1:
-            self.notes.append(f"memory for all {len(self._waiting[0][1])} members at once")
+            self.notes.append(f"memory for all {len(self._waiting[0][1].members)} members at once")
         if len(self._waiting) > 1:
-            sizes = ", ".join(str(len(members)) for _, members in self._waiting)
+            sizes = ", ".join(str(len(stack.members)) for _, stack in self._waiting)
             self.notes.append(f"{len(self._waiting)} stacks of {sizes} members, one after another")
 
     @classmethod
     def of(
         cls, directory: Path, waiting: Sequence[WaitingMember], trust: Collection[str], objects: Mapping[str, Any],
-        programs: SharedPrograms, total: int,
+        programs: SharedPrograms, total: int, ended: Sequence[WaitingMember] = (),
     ) -> Self | None:  # fmt: skip
-        """`total`: the number of members of the directory. None if the members' distribution is another."""
-        divided = divide(waiting, trust, objects, programs)
+        """`total`: the number of members of the directory. `ended`: those that have nothing left to train. None if the
+        members' distribution is another."""
+        divided = divide(waiting, trust, objects, programs, ended)
         return None if divided is None else cls(directory, divided, programs, total)
 
-    def _stacks(self) -> list[tuple[int, list[tuple[WaitingMember, BuiltRun]]]]:
+    def _stacks(self) -> list[tuple[int, DividedProgram]]:
         """The members that wait, by the number of their stack: as they were divided when they began."""
         listed = stacks.read(self._directory, self._total)
         if not listed:
-            listed = [
-                [m.number for m, _ in part] for program in self._divided.programs for part in self._parts(program)
-            ]
+            listed = [[m.number for m, _ in part] for each in self._divided.programs for part in self._parts(each)]
             stacks.write(self._directory, listed)
         self._sizes = [len(numbers) for numbers in listed]
-        waiting = {member.number: (member, built) for each in self._divided.programs for member, built in each}
-        found = [(k, [waiting[n] for n in numbers if n in waiting]) for k, numbers in enumerate(listed)]
-        return [(k, members) for k, members in found if members]
+        found = []
+        for k, numbers in enumerate(listed):
+            own = [each._replace(members=[pair for pair in each.members if pair[0].number in numbers])
+                   for each in self._divided.programs]  # fmt: skip
+            own = [each for each in own if each.members]
+            if len(own) > 1:
+                raise UserError(
+                    f"{self._directory}: found members in {stacks.name_of(k)} that cannot share a program; was "
+                    f"{stacks.FILE} or a config.json edited?"
+                )
+            found += [(k, each) for each in own]
+        return found
 
-    def _parts(self, members: list[tuple[WaitingMember, BuiltRun]]) -> list[list[tuple[WaitingMember, BuiltRun]]]:
+    def _parts(self, divided: DividedProgram) -> list[list[tuple[WaitingMember, BuiltRun]]]:
         """Stacks of as many members as fit into memory, of equal size if the number divides."""
-        built = members[0][1]
-        program, devices = self._program(members), devices_of(built)
+        members, devices = divided.members, devices_of(divided.members[0][1])
+        program = self._program(divided)
         startup.phase(f"compiling for {len(members)} members")
         fit = that_fit(program, len(members), side_calls(program, devices), devices)
+        if not fit:
+            self.notes.append(shortage(program, devices))
+            fit = 1
         count = -(-len(members) // fit)
         size = -(-len(members) // count)
         return [members[start : start + size] for start in range(0, len(members), size)]
 
-    def _program(self, members: list[tuple[WaitingMember, BuiltRun]]) -> Any:
-        return self._programs.program(members[0][1], members[0][0].config, self._divided.traced)
+    def _program(self, divided: DividedProgram) -> Any:
+        member, built = divided.members[0]
+        return self._programs.program(built, member.config, divided.traced)
 
     def advance(self) -> None:
         if self._alone is not None:
             return self._alone.advance()
         if self._thread is not None and not self._thread.is_alive():
             assert self._running is not None
-            self._left_out += self._running.left_out
-            self._thread = self._running = None
+            assert self._begun is not None
+            self._left_out += [
+                self._begun._replace(members=self._running.left_out[k : k + STACKED_ABOVE], size=None)
+                for k in range(0, len(self._running.left_out), STACKED_ABOVE)
+            ]
+            self._thread = self._running = self._begun = None
         if self._stopped is not None:
             self._waiting, self._left_out = [], []
         if self._thread is None and self._waiting:
@@ -121,14 +139,14 @@ class StackedMembers:
         elif self._thread is not None:
             self._thread.join(seconds)
 
-    def _begin(self, stack: int, members: list[tuple[WaitingMember, BuiltRun]]) -> None:
-        directory = self._directory / stacks.name_of(stack)
+    def _begin(self, stack: int, divided: DividedProgram) -> None:
+        directory, members = self._directory / stacks.name_of(stack), divided.members
         with as_user_error(directory):
             run_directory.make_directory(self._directory, directory.name)
-        program = self._program(members)
+        program, self._begun = self._program(divided), divided
         startup.phase(f"compiling for {len(members)} members")
         run = StackedRun(
-            directory, members, program, self._divided.traced, side_calls(program, devices_of(members[0][1])),
+            directory, members, program, divided.traced, side_calls(program, devices_of(members[0][1])),
             StackedEvaluations(directory, self._programs.evaluations), whole=self._sizes[stack],
         )  # fmt: skip
 
@@ -147,10 +165,9 @@ class StackedMembers:
 
     def _begin_alone(self) -> None:
         """Members that ended before the others, or were continued alone, continue with separate sessions."""
-        self._news.append(f"{len(self._left_out)} members continue from checkpoints of their own")
-        parts = [self._left_out[k : k + STACKED_ABOVE] for k in range(0, len(self._left_out), STACKED_ABOVE)]
-        self._left_out = []
-        self._alone = FusedMembers(parts, self._divided.traced, self._programs)
+        count = sum(len(each.members) for each in self._left_out)
+        self._news.append(f"{count} members continue from checkpoints of their own")
+        self._alone, self._left_out = FusedMembers(self._left_out, self._programs), []
         if self._stopped is not None:
             self._alone.stop(self._stopped)
         self._alone.advance()

@@ -22,12 +22,44 @@ class NotShared(Exception):
     """Members that differ in a setting would differ in what one program has in common for all of them."""
 
 
+class TracedSettings(NamedTuple):
+    """Which settings are arguments of the program of an algorithm, found by tracing with its other settings.
+
+    They are also those of every algorithm that differs from it only in them: what code does depends on the others.
+    """
+
+    algorithm: Algorithm
+    asked: tuple[str, ...]
+    traced: tuple[str, ...]
+    fixed: dict[str, str]  # those asked for that are not traced, and why
+
+    def holds(self, member: Algorithm) -> bool:
+        """Whether the program can train this member too."""
+        differ = differing([self.algorithm, member])
+        return set(differ) <= set(self.traced) and all(_is_float(member, name) for name in differ)
+
+
+class ProgramMembers(NamedTuple):
+    """The members that share a program."""
+
+    members: tuple[int, ...]
+    settings: TracedSettings
+
+    @property
+    def traced(self) -> tuple[str, ...]:
+        return self.settings.traced
+
+
 class Separation(NamedTuple):
     """How members that differ in settings share programs."""
 
-    traced: tuple[str, ...]  # settings that are arguments of the program
-    fixed: dict[str, str]  # settings that are not, and why
-    programs: tuple[tuple[int, ...], ...]  # the members of each program
+    programs: tuple[ProgramMembers, ...]
+    fixed: dict[str, str]  # settings in which members differ, and why some programs have them as constants
+
+    @property
+    def traced(self) -> tuple[str, ...]:
+        """Settings that are arguments of one of the programs."""
+        return tuple(dict.fromkeys(name for program in self.programs for name in program.traced))
 
 
 def with_settings(algorithm: Algorithm, values: Mapping[str, Any]) -> Algorithm:
@@ -64,33 +96,28 @@ Attempt = Callable[[Callable[[Mapping[str, Array]], Algorithm], Sequence[str]], 
 where that cannot be done."""
 
 
-def separate(members: Sequence[Algorithm], attempt: Attempt, varying: Sequence[str] = ()) -> Separation:
+def separate(
+    members: Sequence[Algorithm], attempt: Attempt, varying: Sequence[str] = (), known: Sequence[TracedSettings] = ()
+) -> Separation:
     """Which members share a program, where they differ in settings.
 
-    `varying`: settings that are traced where they can be, although the members may not differ in them yet.
+    Whether a float can be traced may depend on settings that are fixed, so it is found for each program by itself, from
+    its own first member. `varying`: settings that are traced where they can be, although the members may not differ in
+    them yet. `known`: found earlier, and not traced again.
     """
     differ = differing(members)
-    traced, fixed = [], {}
-    for name in dict.fromkeys([*differ, *varying]):
-        reason = _not_traced(members, name, attempt)
-        if not reason:
-            traced.append(name)
-        elif name in differ:
-            fixed[name] = reason
-    if len(traced) > 1:
-        problem = _attempt(members[0], traced, attempt)
-        if problem:
-            fixed |= {name: problem for name in traced if name in differ}
-            traced = []
-    programs: list[list[int]] = []
+    asked = tuple(dict.fromkeys([*(name for name in differ if _floats_differ(members, name)), *varying]))
+    programs: list[tuple[TracedSettings, list[int]]] = []
     for index, member in enumerate(members):
-        alike = (p for p in programs if not set(differing([members[p[0]], member])) & set(fixed))
-        program = next(alike, None)
-        if program is None:
-            programs.append([index])
-        else:
-            program.append(index)
-    return Separation(tuple(traced), fixed, tuple(map(tuple, programs)))
+        numbers = next((numbers for settings, numbers in programs if settings.holds(member)), None)
+        if numbers is not None:
+            numbers.append(index)
+            continue
+        own = tuple(name for name in asked if _is_float(member, name))
+        found = next((each for each in known if each.holds(member) and set(own) <= set(each.asked)), None)
+        programs.append((found or _trace(member, own, attempt), [index]))
+    fixed = {name: why for name in differ if (why := _why_fixed(name, [settings for settings, _ in programs]))}
+    return Separation(tuple(ProgramMembers(tuple(numbers), settings) for settings, numbers in programs), fixed)
 
 
 def values_of(members: Sequence[Algorithm], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -98,17 +125,48 @@ def values_of(members: Sequence[Algorithm], names: Sequence[str]) -> dict[str, n
     return {name: np.array([float(getattr(member, name)) for member in members]) for name in names}
 
 
-def _not_traced(members: Sequence[Algorithm], name: str, attempt: Attempt) -> str:
-    """Why a setting cannot be traced; empty where it can."""
-    for member in members:
-        value = getattr(member, name)
-        if type(value) not in (int, float) or "float" not in str(_annotation(member, name)):
-            return f"{value!r} is not a float"
-    derived = set(vars(members[0])) - {field.name for field in dataclasses.fields(members[0])}  # type: ignore[arg-type]
-    derived |= {field.name for field in dataclasses.fields(members[0]) if not field.init}  # type: ignore[arg-type]
+def _trace(member: Algorithm, asked: tuple[str, ...], attempt: Attempt) -> TracedSettings:
+    """Which of these settings, which are floats, can be traced: all at once, or else one more at a time."""
+    derived = set(vars(member)) - {field.name for field in dataclasses.fields(member)}  # type: ignore[arg-type]
+    derived |= {field.name for field in dataclasses.fields(member) if not field.init}  # type: ignore[arg-type]
     if derived:
-        return f"{type(members[0]).__name__} derives {', '.join(sorted(derived))} from its settings when it is made"
-    return _attempt(members[0], [name], attempt)
+        why = f"{type(member).__name__} derives {', '.join(sorted(derived))} from its settings when it is made"
+        return TracedSettings(member, asked, (), dict.fromkeys(asked, why))
+    if not asked or not _attempt(member, asked, attempt):
+        return TracedSettings(member, asked, asked, {})
+    traced: list[str] = []
+    fixed: dict[str, str] = {}
+    for name in asked:
+        problem = _attempt(member, [*traced, name], attempt)
+        if problem:
+            fixed[name] = problem
+        else:
+            traced.append(name)
+    return TracedSettings(member, asked, tuple(traced), fixed)
+
+
+def _why_fixed(name: str, programs: Sequence[TracedSettings]) -> str:
+    """Why a setting in which members differ is a constant of some programs; empty if it is one of none."""
+    constant = [program for program in programs if name not in program.traced]
+    reasons = [program.fixed[name] for program in constant if name in program.fixed]
+    reasons += [
+        f"{getattr(program.algorithm, name)!r} is not a float"
+        for program in constant
+        if not _is_float(program.algorithm, name)
+    ]
+    if not reasons:
+        return ""
+    some = f", in {len(constant)} of {len(programs)} programs" if len(constant) < len(programs) else ""
+    return reasons[0] + some
+
+
+def _is_float(member: Algorithm, name: str) -> bool:
+    return _number(getattr(member, name)) and "float" in str(_annotation(member, name))
+
+
+def _floats_differ(members: Sequence[Algorithm], name: str) -> bool:
+    """Whether members differ in the values of a setting, those aside for which it is no float, such as None."""
+    return len({float(getattr(member, name)) for member in members if _is_float(member, name)}) > 1
 
 
 def _attempt(algorithm: Algorithm, names: Sequence[str], attempt: Attempt) -> str:

@@ -203,15 +203,25 @@ def test_more_than_fit_are_several_stacks(tmp_path: Path, monkeypatch: pytest.Mo
     assert close(parameters(_unstacked(found.run_dir, 4)), parameters(train(tmp_path / "few", [4]).members[0]))
 
 
-def test_a_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_on_a_full_disk_goes_on_once_there_is_room(
+    stacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit as one that had room."""
+
     def full(*given: Any) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stacked_run.Checkpoints, "save", full)
-    found = train(tmp_path / "all")
+    with monkeypatch.context() as patched:
+        patched.setattr(stacked_run.Checkpoints, "save", full)
+        found = train(tmp_path / "full", **EVALUATED)
     assert found.result["status"] == "failed"
     assert "No space left" in found.result["runs"][0]["reason"]
     assert "checkpoint_failed" in [event["event"] for event in read_events(found.run_dir / "stack-0")]
+    again = runnel.resume_members(found.run_dir, quiet=True)
+    assert (again.result["status"], again.result["env_steps"]) == ("finished", MEMBERS * STEPS)
+    expected = arrays(stacked / "stack-0")
+    for name, array in arrays(found.run_dir / "stack-0").items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
 @pytest.mark.parametrize("waits", [False, True])

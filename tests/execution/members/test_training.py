@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,20 +16,24 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from kinds import Kinds
+from left_behind import until_left
 from paths import ROOT
 
 import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
-from runnel.execution.members import member_group
+from runnel.execution.members import fused_members, member_group
 from runnel.execution.members.member_group import MemberGroup
-from runnel.execution.members.processes import on_cluster, side_by_side
+from runnel.execution.members.member_memory import side_by_side
+from runnel.execution.members.processes import on_cluster
 from runnel.execution.members.training import chosen_seeds
 from runnel.execution.run import read_result
 from runnel.planning.machine import Machine
 from runnel.recording import members_file, provenance
 from runnel.recording.checkpoint import Checkpoints
 from runnel.recording.events import read_events
+from runnel.reporting.live_view import LiveView
 
 SMALL = PPO(unroll=8, minibatches=2, epochs=1, hidden=(8,))
 TASK = "gymnax:CartPole-v1"
@@ -131,6 +137,57 @@ def test_a_member_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
     assert close(parameters(found.members[2]), parameters(alone.run_dir))
 
 
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The settings that are arguments of each program that was made."""
+    made, make = [], fused_members.cohort_program
+
+    def noted(built: Any, traced: Any) -> Any:
+        made.append(tuple(traced))
+        return make(built, traced)
+
+    monkeypatch.setattr(fused_members, "cohort_program", noted)
+    return made
+
+
+KINDS = [{"extra": 1.0, "kind": "a"}, {"extra": 2.0, "kind": "a"}, {"extra": 3.0, "kind": "b"},
+         {"extra": 4.0, "kind": "b"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), pytest.param((2, 0, 3, 1), marks=pytest.mark.slow)])
+def test_members_for_which_python_needs_a_float_do_not_decide_for_the_others(
+    tmp_path: Path, programs: list[Any], monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(LiveView, "note", lambda self, text: said.append(text))
+    asked: dict[str, Any] = {"envs": 4, "steps": 4 * PER_ITERATION, "quiet": True}
+    found = runnel.train_members(
+        Kinds, TASK, seeds=[3], variants=[KINDS[k] for k in order], run_dir=tmp_path / "all", **asked
+    )
+    assert [run["status"] for run in found.result["runs"]] == ["finished"] * 4
+    assert sorted(programs) == [(), (), ("extra",)]
+    (note,) = (text for text in said if "programs" in text)
+    assert note.startswith("3 programs, one after another, for settings that are fixed: ")
+    assert re.search(r"extra: Python code needs its value .* in 2 of 3 programs", note)
+    for k in order[1:2]:
+        run = runnel.train(Kinds, TASK, seed=3, settings=KINDS[k], run_dir=tmp_path / f"alone-{k}", **asked)
+        assert close(parameters(found.members[order.index(k)]), parameters(run.run_dir))
+
+
+def test_an_optional_float_that_some_members_leave_out_costs_one_more_program(
+    tmp_path: Path, programs: list[Any]
+) -> None:
+    found = runnel.train_members(
+        Kinds, TASK, seeds=[3], variants=[{"weight": weight} for weight in (None, 1.0, 2.0, 3.0)], envs=4,
+        steps=2 * PER_ITERATION, run_dir=tmp_path / "all", quiet=True,
+    )  # fmt: skip
+    assert found.result["finished"] == 4
+    assert programs == [(), ("weight",)]
+    first, same, *others = map(parameters, found.members)
+    assert close(first, same)  # a weight of 1
+    assert not any(close(first, other) for other in others)
+
+
 def test_a_result_is_read_again_only_where_it_has_changed(
     members: runnel.Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,9 +235,9 @@ def test_what_belongs_to_one_run_is_refused(tmp_path: Path) -> None:
 
 def test_as_many_run_side_by_side_as_there_are_cores() -> None:
     machine = Machine(cpus=8, devices=("cpu:0",))
-    assert side_by_side(runnel.build(SMALL, "CartPole-v1", "inline"), machine, 16) == 8
-    assert side_by_side(runnel.build(SMALL, "CartPole-v1", "inline"), machine, 3) == 3
-    assert side_by_side(runnel.build(SMALL, "CartPole-v1", "coarse", envs=6, actors=3), machine, 16) == 2
+    assert side_by_side(runnel.build(SMALL, "CartPole-v1", "inline"), machine, 16)[0] == 8
+    assert side_by_side(runnel.build(SMALL, "CartPole-v1", "inline"), machine, 3)[0] == 3
+    assert side_by_side(runnel.build(SMALL, "CartPole-v1", "coarse", envs=6, actors=3), machine, 16)[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -248,18 +305,27 @@ def test_a_script_needs_no_guard_around_its_training(tmp_path: Path) -> None:
 # Interrupted and killed
 
 
-def command(*words: Any, **environ: str) -> subprocess.Popen[str]:
+FILE_LIMIT = 3_000
+"""Bytes of a file: less than a checkpoint has, more than the files of a run have that begins."""
+
+
+def command(*words: Any, limit: int | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "runnel", *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **environ},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )  # fmt: skip
 
 
-def begin(run_dir: Path, steps: int, distribution: str = "fused", task: str = TASK) -> subprocess.Popen[str]:
+TASKS = {"fused": TASK, "inline": "CartPole-v1"}
+
+
+def begin(run_dir: Path, steps: int, distribution: str = "fused", limit: int | None = None) -> subprocess.Popen[str]:
     return command(
-        "train", "ppo", task, "--distribution", distribution, "--seeds", 3, "--envs", 4, "--steps", steps, "--set",
-        "unroll=8", "minibatches=2", "epochs=1", "hidden=(8,)", "--run-dir", run_dir, "--checkpoint-every", 0.2,
+        "train", "ppo", TASKS[distribution], "--distribution", distribution, "--seeds", 3, "--envs", 4, "--steps",
+        steps, "--set", "unroll=8", "minibatches=2", "epochs=1", "hidden=(8,)", "--run-dir", run_dir,
+        "--checkpoint-every", 0.2, limit=limit,
     )  # fmt: skip
 
 
@@ -286,17 +352,22 @@ def until_saved(run_dir: Path, members: int = 3, least: int = 1) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-def test_members_that_were_stopped_end_with_the_same_training(tmp_path: Path, number: signal.Signals) -> None:
-    steps = 8_000 * PER_ITERATION
-    whole = begin(tmp_path / "whole", steps)
+@pytest.mark.parametrize(("distribution", "iterations"), [("fused", 8_000), ("inline", 3_000)])
+def test_members_that_were_stopped_end_with_the_same_training(
+    tmp_path: Path, number: signal.Signals, distribution: str, iterations: int
+) -> None:
+    """In processes, the third member has not begun then on two cores."""
+    steps, begun = iterations * PER_ITERATION, 3 if distribution == "fused" else 1
+    whole = begin(tmp_path / "whole", steps, distribution)
     out, _ = whole.communicate(timeout=600)
     assert whole.returncode == 0, out
-    process = begin(tmp_path / "stopped", steps)
-    until_saved(tmp_path / "stopped")
+    process = begin(tmp_path / "stopped", steps, distribution)
+    until_saved(tmp_path / "stopped", begun)
     process.send_signal(number)
     out, _ = process.communicate(timeout=100)
     assert process.returncode == (0 if number == signal.SIGINT else -signal.SIGKILL), out
-    left = [8_000 - int(saved(tmp_path / "stopped" / f"member-{k}")) for k in range(3)]
+    until_left(tmp_path / "stopped")
+    left = [iterations - int(saved(tmp_path / "stopped" / f"member-{k}")) for k in range(begun)]
     assert min(left) > 0, "it was stopped too late"
     again = command("resume", tmp_path / "stopped", "--steps", steps)
     out, _ = again.communicate(timeout=300)
@@ -308,16 +379,24 @@ def test_members_that_were_stopped_end_with_the_same_training(tmp_path: Path, nu
             np.testing.assert_array_equal(array, whole_arrays[name], err_msg=name)
 
 
-def processes_in(directory: Path) -> list[str]:
-    """Processes with an open file in a directory."""
-    found = []
-    for fds in Path("/proc").glob("[0-9]*/fd"):
-        try:
-            if any(str(fd.readlink()).startswith(str(directory)) for fd in fds.iterdir()):
-                found.append(fds.parent.name)
-        except OSError:
-            continue
-    return found
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_members_in_processes_on_a_full_disk_go_on_once_there_is_room(tmp_path: Path) -> None:
+    whole = begin(tmp_path / "whole", 20 * PER_ITERATION, "inline")
+    full = begin(tmp_path / "full", 20 * PER_ITERATION, "inline", FILE_LIMIT)
+    for process, status in ((whole, 0), (full, 1)):
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == status, out
+    result = json.loads((tmp_path / "full" / "result.json").read_text())
+    assert [run["status"] for run in result["runs"]] == ["failed"] * 3
+    assert "File too large" in result["runs"][0]["reason"]
+    again = command("resume", tmp_path / "full")
+    out, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, out
+    for k in range(3):
+        whole_arrays, arrays = (stored(tmp_path / name / f"member-{k}") for name in ("whole", "full"))
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, whole_arrays[name], err_msg=name)
 
 
 def test_members_on_a_full_disk_go_on_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,14 +421,11 @@ def test_members_on_a_full_disk_go_on_once_there_is_room(tmp_path: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_processes_of_members_end_with_the_command(tmp_path: Path) -> None:
-    process = begin(tmp_path / "all", 10_000_000, "inline", "CartPole-v1")
+    process = begin(tmp_path / "all", 10_000_000, "inline")
     until_saved(tmp_path / "all", members=1)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 60
-    while processes_in(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not processes_in(tmp_path)
+    until_left(tmp_path)
     taken = max(int(saved(tmp_path / "all" / f"member-{k}")) for k in range(3))
     again = command("resume", tmp_path / "all", "--steps", (taken + 200) * PER_ITERATION)
     out, _ = again.communicate(timeout=300)

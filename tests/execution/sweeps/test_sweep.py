@@ -12,6 +12,7 @@ from typing import Any
 
 import optuna
 import pytest
+from kinds import Kinds
 
 import runnel
 from runnel.algorithms.ppo import PPO
@@ -345,6 +346,25 @@ def test_a_trial_whose_training_fails_is_the_worst(tmp_path: Path) -> None:
     assert [trial["status"] for trial in found.result["trials"]] == ["failed", "complete"]
     assert "not finite" in found.result["trials"][0]["reason"]
     assert (found.result["status"], found.best, found.winner) == ("finished", {"learning_rate": 1e-3}, None)
+
+
+@pytest.mark.slow
+def test_a_sweep_varies_a_float_that_python_needs_for_some_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs, make = [], fused_members.cohort_program
+
+    def noted(built: Any, traced: Any) -> Any:
+        programs.append((built.algorithm.kind, tuple(traced)))
+        return make(built, traced)
+
+    monkeypatch.setattr(fused_members, "cohort_program", noted)
+    found = runnel.sweep(
+        Kinds, TASK, over=["extra=1.0,2.0", "kind=a,b"], sampler="grid", batch=2, seeds=1, winner_seeds=0, envs=4,
+        steps=2 * PER_ITERATION, eval_episodes=2, run_dir=tmp_path / "sweep", quiet=True,
+    )  # fmt: skip
+    assert [trial["status"] for trial in found.result["trials"]] == ["complete"] * 4
+    assert programs == [("a", ("extra",)), ("b", ()), ("b", ())]
 
 
 def test_a_full_disk_is_no_result_of_a_trial(tmp_path: Path) -> None:

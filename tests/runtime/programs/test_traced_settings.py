@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ class Settings(PPO):
     weight: float | None = None
     logarithm: float = 2.0
     decision: float = 0.5
+    extra: float = 1.0
+    kind: str = "a"
     exact: float = 0.5
     text: float = 0.5
 
@@ -31,6 +34,8 @@ class Settings(PPO):
         found = jnp.float32(1.0) * self.temperature
         if self.weight is not None:
             found = found * self.weight
+        if self.kind == "b" or self.decision > 1.0:
+            found = found + math.log(self.extra)
         return found + math.log(self.logarithm) + (1.0 if self.decision > 0.1 else 0.0)
 
 
@@ -42,43 +47,90 @@ class Derived(Settings):
         object.__setattr__(self, "half", self.temperature / 2)
 
 
-def separated(*members: Any) -> Any:
-    def attempt(make: Any, names: Any) -> None:
-        jax.eval_shape(lambda values: make(values).value(), {name: setting_type() for name in names})
+ATTEMPTS: list[tuple[str, ...]] = []
+"""The settings of each attempt to trace."""
 
-    return separate(members, attempt)
+
+def attempt(make: Any, names: Any) -> None:
+    ATTEMPTS.append(tuple(names))
+    jax.eval_shape(lambda values: make(values).value(), {name: setting_type() for name in names})
+
+
+def separated(*members: Any, **more: Any) -> Any:
+    ATTEMPTS.clear()
+    return separate(members, attempt, **more)
+
+
+def programs(found: Any) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
+    """The members of each program and the settings that are its arguments."""
+    return [(program.members, program.traced) for program in found.programs]
 
 
 def test_a_float_that_only_arrays_see_is_traced() -> None:
     found = separated(Settings(temperature=1.0), Settings(temperature=2.0), Settings(temperature=3.0))
-    assert (found.traced, found.fixed, found.programs) == (("temperature",), {}, ((0, 1, 2),))
+    assert (found.fixed, programs(found)) == ({}, [((0, 1, 2), ("temperature",))])
 
 
 def test_a_float_that_python_needs_is_fixed_and_its_members_are_apart() -> None:
     found = separated(Settings(logarithm=2.0), Settings(logarithm=3.0, temperature=2.0), Settings(logarithm=2.0))
     assert found.traced == ("temperature",)
     assert "Python code needs its value" in found.fixed["logarithm"]
-    assert found.programs == ((0, 2), (1,))
+    assert programs(found) == [((0, 2), ("temperature",)), ((1,), ("temperature",))]
     assert "decision" in separated(Settings(decision=0.0), Settings()).fixed
 
 
 @pytest.mark.parametrize(("name", "raised"), [("exact", "AssertionError"), ("text", "AttributeError")])
 def test_whatever_code_raises_for_a_traced_setting_fixes_it(name: str, raised: str) -> None:
     found = separated(Settings(), Settings(**{name: 0.25}))
-    assert (found.traced, found.programs) == ((), ((0,), (1,)))
+    assert programs(found) == [((0,), ()), ((1,), ())]
     assert raised in found.fixed[name]
 
 
 def test_an_optional_float_is_traced_where_all_have_set_it() -> None:
     assert separated(Settings(weight=1.0), Settings(weight=2.0)).traced == ("weight",)
     found = separated(Settings(weight=1.0), Settings(weight=None))
-    assert (found.traced, found.programs) == ((), ((0,), (1,)))
+    assert programs(found) == [((0,), ()), ((1,), ())]
+    assert found.fixed == {"weight": "None is not a float"}
+
+
+@pytest.mark.parametrize(("weights", "expected"), [
+    ((None, 1.0, 2.0, 3.0), [((0,), ()), ((1, 2, 3), ("weight",))]),
+    ((1.0, 2.0, None, 3.0, None), [((0, 1, 3), ("weight",)), ((2, 4), ())]),
+])  # fmt: skip
+def test_an_optional_float_that_some_leave_out_is_traced_for_the_others(weights: Any, expected: Any) -> None:
+    found = separated(*(Settings(weight=weight) for weight in weights))
+    assert programs(found) == expected
+    assert found.fixed == {"weight": "None is not a float, in 1 of 2 programs"}
+
+
+MIXED = [Settings(extra=1.0, kind="a"), Settings(extra=2.0, kind="a"), Settings(extra=3.0, kind="b"),
+         Settings(extra=4.0, kind="b")]  # fmt: skip
+DECIDED = [dataclasses.replace(each, kind="a", decision=float("ab".index(each.kind)) * 2) for each in MIXED]
+
+
+@pytest.mark.parametrize("members", [MIXED, DECIDED], ids=["a choice", "another float"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 3, 0, 1), (2, 0, 3, 1)])
+def test_a_float_that_python_needs_for_some_members_is_traced_for_the_others(members: Any, order: Any) -> None:
+    found = separated(*(members[k] for k in order))
+    parts = {tuple(order[k] for k in part): traced for part, traced in programs(found)}
+    assert parts == {(0, 1): ("extra",), (2,): (), (3,): ()}
+    assert re.match(r"Python code needs its value \(.*\), in 2 of 3 programs$", found.fixed["extra"], re.DOTALL)
+
+
+def test_settings_are_traced_once_for_all_members_that_their_program_can_train() -> None:
+    first = separated(*MIXED)
+    assert len(ATTEMPTS) == 5  # at once, and for `b` again one by one
+    known = [program.settings for program in first.programs]
+    assert programs(separated(*MIXED, known=known)) == programs(first)
+    assert ATTEMPTS == []
+    more = separated(Settings(extra=7.0), Settings(extra=8.0, temperature=2.0), known=known)
+    assert programs(more) == [((0, 1), ("temperature", "extra"))], "nobody had asked for the temperature"
 
 
 def test_what_is_no_float_is_fixed() -> None:
     found = separated(Settings(unroll=8), Settings(unroll=16))
     assert "is not a float" in found.fixed["unroll"]
-    assert found.programs == ((0,), (1,))
+    assert programs(found) == [((0,), ()), ((1,), ())]
 
 
 def test_settings_that_others_are_derived_from_are_fixed() -> None:
