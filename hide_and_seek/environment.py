@@ -31,7 +31,7 @@ from hide_and_seek.world import (
     World,
 )
 from runnel.environment import TimeStep
-from runnel.errors import UserError
+from runnel.errors import UserError, nearest
 from runnel.observations import parted
 from runnel.types import AgentSpec, Array, Box, EnvSpec, MultiDiscrete, PyTree
 
@@ -100,14 +100,21 @@ class State(NamedTuple):
 
 
 class HideAndSeek:
-    """One game of hide-and-seek; see `docs/hide-and-seek.md`.
+    """One game of hide-and-seek, by its name: `HideAndSeek("quadrant", seekers=1)`; see `docs/hide-and-seek.md`.
 
-    Numbers that are None are those of the game: drawn for each episode, if it has a range.
+    groups: one: all agents share a policy; kind: hiders have one and seekers have one
+    state: observations have a part `state`, the whole state, as MAPPO and QMIX need it
+    hiders: number of hiders; none: as the game draws it
+    seekers: number of seekers; none: as the game draws it
+    boxes: number of boxes; none: as the game draws it
+    ramps: number of ramps; none: as the game has it
+    horizon: steps of an episode; none: as the game has it
+    preparation: steps in which seekers cannot move and nobody is rewarded; none: as the game has it
     """
 
     def __init__(
         self,
-        rules: Rules = QUADRANT,
+        game: str | Rules = "quadrant",
         *,
         groups: Groups = "one",
         state: bool = False,
@@ -118,12 +125,14 @@ class HideAndSeek:
         horizon: int | None = None,
         preparation: int | None = None,
     ):
-        self.rules = rules
+        if isinstance(game, str) and game not in GAMES:
+            raise UserError(f"there is no game 'hide:{game}'{nearest(game, GAMES)}", page="hide-and-seek")
+        self.rules = rules = GAMES[game] if isinstance(game, str) else game
         self._title = f"hide:{rules.name}"
         if groups not in get_args(Groups):
             raise UserError(f"{self._title}: groups is '{groups}'; expected one or kind")
-        self._hiders, self._seekers = self._number("hiders", hiders, 1), self._number("seekers", seekers, 1)
-        self._boxes, self._ramps = self._number("boxes", boxes, 1), self._number("ramps", ramps, 1)
+        self._hiders, self._seekers = self._number("hiders", hiders), self._number("seekers", seekers)
+        self._boxes, self._ramps = self._number("boxes", boxes), self._number("ramps", ramps)
         self.horizon = self._steps("horizon", horizon, rules.horizon, 1)
         self.preparation = self._steps("preparation", preparation, rules.preparation, 0)
         if self.preparation >= self.horizon:
@@ -138,13 +147,11 @@ class HideAndSeek:
         self.team = np.repeat([HIDERS, SEEKERS], [self._hiders.most, self._seekers.most]).astype(np.int32)
         self.spec = EnvSpec(self._title, self._groups(), self.horizon)
 
-    def _number(self, setting: str, given: int | None, least: int) -> Range:
+    def _number(self, setting: str, given: int | None) -> Range:
         if given is None:
             return getattr(self.rules, setting)
-        if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= LARGEST[setting]:
-            raise UserError(
-                f"{self._title}: {setting} is {given}; expected a whole number from {least} to {LARGEST[setting]}"
-            )
+        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= LARGEST[setting]:
+            raise UserError(f"{self._title}: {setting} is {given}; expected a whole number from 1 to {LARGEST[setting]}")
         return Range(given, given)
 
     def _steps(self, setting: str, given: int | None, default: int, least: int) -> int:
@@ -363,13 +370,3 @@ def _space(leaf: jax.ShapeDtypeStruct, grouped: bool = True) -> Box:
     shape, dtype = leaf.shape[1:] if grouped else leaf.shape, np.dtype(leaf.dtype)
     return Box(shape, dtype, 0, 1) if dtype.kind == "b" else Box(shape, dtype)
 
-
-def make(name: str, /, **settings: Any) -> HideAndSeek:
-    """The game of that name: `make("quadrant", seekers=1)`."""
-    if name not in GAMES:
-        raise UserError(f"there is no game 'hide:{name}'; expected hide:{' or hide:'.join(GAMES)}")
-    known = [*HideAndSeek.__init__.__kwdefaults__]
-    for setting in settings:
-        if setting not in known:
-            raise UserError(f"hide:{name} has no setting '{setting}'; expected one of {', '.join(known)}")
-    return HideAndSeek(GAMES[name], **settings)
