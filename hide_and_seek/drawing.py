@@ -198,4 +198,3 @@ def _bar(pen: ImageDraw.ImageDraw, game: Any, state: Any) -> None:
     score = float(state.tally.hider_return)
     rest = f"step {clock} of {game.horizon}    hiders {score:+.0f}"
     pen.text((wide - 12 * SMOOTH, top + 14 * SMOOTH), rest, fill=TEXT, font=font, anchor="ra")
-

@@ -130,7 +130,7 @@ class HideAndSeek:
         self.rules = rules = GAMES[game] if isinstance(game, str) else game
         self._title = f"hide:{rules.name}"
         if groups not in get_args(Groups):
-            raise UserError(f"{self._title}: groups is '{groups}'; expected one or kind")
+            raise UserError(f"{self._title}: groups is '{groups}'; expected one or kind", page=PAGE)
         self._hiders, self._seekers = self._number("hiders", hiders), self._number("seekers", seekers)
         self._boxes, self._ramps = self._number("boxes", boxes), self._number("ramps", ramps)
         self.horizon = self._steps("horizon", horizon, rules.horizon, 1)
@@ -151,7 +151,9 @@ class HideAndSeek:
         if given is None:
             return getattr(self.rules, setting)
         if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= LARGEST[setting]:
-            raise UserError(f"{self._title}: {setting} is {given}; expected a whole number from 1 to {LARGEST[setting]}")
+            raise UserError(
+                f"{self._title}: {setting} is {given}; expected a whole number from 1 to {LARGEST[setting]}"
+            )
         return Range(given, given)
 
     def _steps(self, setting: str, given: int | None, default: int, least: int) -> int:
@@ -169,9 +171,7 @@ class HideAndSeek:
     def begin(self, world: World) -> tuple[State, PyTree]:
         """An episode that begins with a given world, such as one built for a test."""
         zero = jnp.float32(0)
-        tally = Tally(
-            world.blocks.position, zero, zero, zero, zero, jnp.int32(0), zero, jnp.zeros((), jnp.bool), zero
-        )
+        tally = Tally(world.blocks.position, zero, zero, zero, zero, jnp.int32(0), zero, jnp.zeros((), jnp.bool), zero)
         state = State(world, jnp.int32(0), senses.sights(world), tally)
         return state, self._observed(state)[0]
 
@@ -369,4 +369,3 @@ def _space(leaf: jax.ShapeDtypeStruct, grouped: bool = True) -> Box:
     """The space of one agent's part of an observation, given all agents'."""
     shape, dtype = leaf.shape[1:] if grouped else leaf.shape, np.dtype(leaf.dtype)
     return Box(shape, dtype, 0, 1) if dtype.kind == "b" else Box(shape, dtype)
-

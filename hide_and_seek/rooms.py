@@ -88,7 +88,9 @@ def random_rooms(key: Array) -> Layout:
     return Layout(Walls(centre, half, exists), room, low, high, walled)
 
 
-def _with_door(axis: int, at: Array | float, begin: Array | float, end: Array | float, door: Array, opened: Array | bool):
+def _with_door(
+    axis: int, at: Array | float, begin: Array | float, end: Array | float, door: Array, opened: Array | bool
+):
     """[2, 2] centres and halves of a wall's two parts. It runs along the other axis than `axis`, on which it is `at`."""
     gap = jnp.where(jnp.asarray(opened), DOOR, 0.0)
     ends = ((begin, door - gap), (door + gap, end))

@@ -72,5 +72,3 @@ def visible_area(distances: Array) -> Array:
     """[...] the area of the floor that distances all around enclose, as triangles between neighbouring rays."""
     neighbour = jnp.roll(distances, -1, -1)
     return 0.5 * np.sin(2 * np.pi / RAYS) * (distances * neighbour).sum(-1)
-
-
