@@ -1,7 +1,7 @@
 """A game from above, as a picture: floor, views, blocks and agents, and a line with what is going on.
 
-The floor fills the picture; where it has no walls around it, so does whatever has left it. Views are lit: what an agent sees is drawn
-ray by ray, so that shelters throw shadows.
+The floor fills the picture; where it has no walls around it, a margin shows whatever has left it. Views are lit: what
+an agent sees is drawn ray by ray, so that shelters throw shadows.
 """
 
 from __future__ import annotations

@@ -42,6 +42,8 @@ the first three, 5 is none, 0 the most in one direction and 10 the most in the o
 OUTSIDE: Final = -10.0
 """The reward of an agent outside the area, in every step."""
 
+PAGE: Final = "hide-and-seek"  # of the documentation
+
 Groups = Literal["one", "kind"]
 
 
@@ -126,7 +128,7 @@ class HideAndSeek:
         preparation: int | None = None,
     ):
         if isinstance(game, str) and game not in GAMES:
-            raise UserError(f"there is no game 'hide:{game}'{nearest(game, GAMES)}", page="hide-and-seek")
+            raise UserError(f"there is no game 'hide:{game}'{nearest(game, GAMES)}", page=PAGE)
         self.rules = rules = GAMES[game] if isinstance(game, str) else game
         self._title = f"hide:{rules.name}"
         if groups not in get_args(Groups):
@@ -138,7 +140,8 @@ class HideAndSeek:
         if self.preparation >= self.horizon:
             raise UserError(
                 f"{self._title}: preparation is {self.preparation} and horizon {self.horizon}; expected a preparation "
-                "shorter than the episode"
+                "shorter than the episode",
+                page=PAGE,
             )
         self._with_state = state
         self._shared = groups == "one"
@@ -152,14 +155,17 @@ class HideAndSeek:
             return getattr(self.rules, setting)
         if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= LARGEST[setting]:
             raise UserError(
-                f"{self._title}: {setting} is {given}; expected a whole number from 1 to {LARGEST[setting]}"
+                f"{self._title}: {setting} is {given}; expected a whole number from 1 to {LARGEST[setting]}",
+                page=PAGE,
             )
         return Range(given, given)
 
     def _steps(self, setting: str, given: int | None, default: int, least: int) -> int:
         steps = default if given is None else given
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
-            raise UserError(f"{self._title}: {setting} is {steps}; expected a whole number of {least} or more")
+            raise UserError(
+                f"{self._title}: {setting} is {steps}; expected a whole number of {least} or more", page=PAGE
+            )
         return steps
 
     def reset(self, key: Array) -> tuple[State, PyTree]:

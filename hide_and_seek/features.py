@@ -37,7 +37,7 @@ def entities(world: World, sees: Array, preparation: Array, boxes: int) -> tuple
 
     `preparation` is the share that is left; `sees` is that of `senses.sights`.
     """
-    agents, blocks = world.agents, world.blocks
+    agents = world.agents
     count = agents.exists.shape[0]
     others = np.array([[j for j in range(count) if j != i] for i in range(count)], int).reshape(count, count - 1)
     rows = np.arange(count)[:, None]

@@ -90,8 +90,8 @@ def random_rooms(key: Array) -> Layout:
 
 def _with_door(
     axis: int, at: Array | float, begin: Array | float, end: Array | float, door: Array, opened: Array | bool
-):
-    """[2, 2] centres and halves of a wall's two parts. It runs along the other axis than `axis`, on which it is `at`."""
+) -> tuple[Array, Array]:
+    """[2, 2] centres and halves of a wall's two parts. It runs along the other axis than `axis`, where it is `at`."""
     gap = jnp.where(jnp.asarray(opened), DOOR, 0.0)
     ends = ((begin, door - gap), (door + gap, end))
 

@@ -262,6 +262,6 @@ def test_bad_settings_are_explained(settings, words):
 
 
 def test_an_unknown_game_is_explained():
-    with pytest.raises(UserError, match="there is no game 'hide:quadrat'.*quadrant"):
+    with pytest.raises(UserError, match=r"there is no game 'hide:quadrat'.*quadrant"):
         make("hide:quadrat")
     assert HideAndSeek("full").spec.name == "hide:full"

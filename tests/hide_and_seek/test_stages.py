@@ -1,6 +1,7 @@
 """The stages are recognised in order, by metrics that the environment reports."""
 
 import jax
+import jax.numpy as jnp
 from hide_scenes import game
 
 from hide_and_seek.stages import STAGES, reached
@@ -30,6 +31,21 @@ def test_conditions_are_on_metrics_of_the_environment():
     state, _ = reset(jax.random.key(0))
     names = environment._measures(state).keys()
     assert {condition.metric for stage in STAGES for condition in stage.conditions} <= names
+
+
+def test_agents_that_act_at_random_reach_none():
+    environment = game("quadrant")[0]
+
+    def play(key):
+        begin_key, act_key = jax.random.split(key)
+        state, _ = environment.reset(begin_key)
+        drawn = jax.random.randint(act_key, (80, environment.agents, 5), 0, jnp.array([11, 11, 11, 2, 2]))
+        return jax.lax.scan(lambda state, moves: environment.step(state, moves, key), state, drawn)[1].metrics
+
+    metrics = jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(0), 16))
+    means = {name: float(values[:, -1].mean()) for name, values in metrics.items()}
+    assert not any(stage.holds(means) for stage in STAGES), means
+    assert 0 < means["seen"] < 0.6
 
 
 def test_each_condition_matters():
