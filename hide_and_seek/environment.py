@@ -104,19 +104,12 @@ class State(NamedTuple):
 class HideAndSeek:
     """One game of hide-and-seek, by its name: `HideAndSeek("quadrant", seekers=1)`; see `docs/hide-and-seek.md`.
 
-    groups: one: all agents share a policy; kind: hiders have one and seekers have one
-    state: observations have a part `state`, the whole state, as MAPPO and QMIX need it
-    hiders: number of hiders; none: as the game draws it
-    seekers: number of seekers; none: as the game draws it
-    boxes: number of boxes; none: as the game draws it
-    ramps: number of ramps; none: as the game has it
-    horizon: steps of an episode; none: as the game has it
-    preparation: steps in which seekers cannot move and nobody is rewarded; none: as the game has it
+    Settings that are None are the game's: a number that it draws for each episode, or its own number of steps.
     """
 
     def __init__(
         self,
-        game: str | Rules = "quadrant",
+        game: str | Rules,
         *,
         groups: Groups = "one",
         state: bool = False,

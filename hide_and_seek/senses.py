@@ -11,7 +11,7 @@ from hide_and_seek import geometry
 from hide_and_seek.world import EYES, World, obstacles, surface
 from runnel.types import Array
 
-CONE: Final = np.deg2rad(135.0)
+CONE: Final = float(np.deg2rad(135.0))
 RAYS: Final = 30
 LIDAR_RANGE: Final = 9.0
 
@@ -71,4 +71,4 @@ def lidar(world: World) -> Array:
 def visible_area(distances: Array) -> Array:
     """[...] the area of the floor that distances all around enclose, as triangles between neighbouring rays."""
     neighbour = jnp.roll(distances, -1, -1)
-    return 0.5 * np.sin(2 * np.pi / RAYS) * (distances * neighbour).sum(-1)
+    return 0.5 * float(np.sin(2 * np.pi / RAYS)) * (distances * neighbour).sum(-1)

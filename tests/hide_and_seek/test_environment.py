@@ -101,6 +101,20 @@ def test_an_episode_repeats_and_vmap_changes_nothing():
                 np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+def test_types_do_not_depend_on_the_precision_of_the_algorithm():
+    environment = game("quadrant")[0]
+    actions = jnp.stack([IDLE] * environment.agents)
+    expected = None
+    for double in (False, True):
+        with jax.enable_x64(double):
+            state, observation = jax.eval_shape(environment.reset, KEY)
+            after, timestep = jax.eval_shape(environment.step, state, actions, KEY)
+            found = shapes((state, observation, after, timestep))
+        assert expected in (None, found)
+        expected = found
+    assert shapes(state) == shapes(after)
+
+
 def test_rewards_are_zero_sum_and_none_in_the_preparation():
     environment, _, begin, step = game(**SMALL)
     for looks, expected in ((np.pi, 1.0), (0.0, -1.0)):
