@@ -268,7 +268,9 @@ class HideAndSeek:
     def _observed(self, state: State) -> tuple[PyTree, Array]:
         """Observations by group, and all agents' lidar in metres."""
         left = (1 - state.clock / self.horizon).astype(jnp.float32)
-        preparation = jnp.clip(1 - state.clock / max(1, self.preparation), 0.0, 1.0).astype(jnp.float32)
+        preparation = jnp.clip((self.preparation - state.clock) / max(1, self.preparation), 0.0, 1.0).astype(
+            jnp.float32
+        )
         seen, distances = features.entities(state.world, state.sees, preparation, self._boxes.most)
         exists = state.world.agents.exists
         active = exists & ((state.clock >= self.preparation) | (jnp.asarray(self.team) == HIDERS))

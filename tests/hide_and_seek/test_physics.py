@@ -9,7 +9,7 @@ import pytest
 from hide_scenes import IDLE, action, game, scene
 
 from hide_and_seek import geometry, physics
-from hide_and_seek.world import BOX, HIDERS, NOBODY, RADIUS, TOLERANCE, TOP_SPEED
+from hide_and_seek.world import BOX, NOBODY, RADIUS, SEEKERS, TOLERANCE, TOP_SPEED
 
 KEY = jax.random.key(0)
 SIZES = {"quadrant": (12, 80), "full": (4, 80)}
@@ -81,7 +81,7 @@ def test_nobody_on_the_floor_is_in_or_beyond_a_wall_it_did_not_climb(name):
         geometry.crossing(before, after, walls.centre[:, 1:, None], jnp.float32(0), walls.half[:, 1:, None]).hit
     )
     low = (agents.height[:, 1:] == 0) & (agents.height[:, :-1] == 0) & agents.exists[:, 1:]
-    assert low.sum() > 1000 / len(SIZES)
+    assert low.sum() > 500
     assert not (hit & walls.exists[:, 1:, None]).any(-1)[low].any()
 
 
@@ -95,7 +95,7 @@ def drive(world, moves, steps, **settings):
     return states
 
 
-@pytest.mark.parametrize("lock", [NOBODY, HIDERS])
+@pytest.mark.parametrize("lock", [NOBODY, SEEKERS])
 def test_an_agent_at_full_speed_does_not_pass_a_thin_wall_or_a_block(lock):
     environment = game(**SMALL)[0]
     world = scene(environment, [(0.5, 4.0, 0.0), None], [(3.0, 4.0, 0.3)], [(4.5, 4.0, 0.06, 2.0)])
@@ -107,7 +107,7 @@ def test_an_agent_at_full_speed_does_not_pass_a_thin_wall_or_a_block(lock):
     last = states[-1].world
     assert last.agents.position[0, 0] < 4.5
     box = float(last.blocks.position[0, 0])
-    if lock == HIDERS:
+    if lock == SEEKERS:
         assert box == 3.0
     else:
         assert box > 3.5  # it was pushed, up to the wall
@@ -165,7 +165,7 @@ def test_a_ramp_is_climbed_from_its_low_end_alone():
     environment = game(**SMALL)[0]
     for start, angle, climbs in ((1.0, 0.0, True), (5.0, np.pi, False)):
         world = scene(environment, [(start, 3.0, angle), None], [None, (3.0, 3.0, 0.0)])
-        world = world._replace(blocks=world.blocks._replace(lock=jnp.full_like(world.blocks.lock, HIDERS)))
+        world = world._replace(blocks=world.blocks._replace(lock=jnp.full_like(world.blocks.lock, SEEKERS)))
         states = drive(world, np.stack([action((1, 0)), IDLE]), 25, **SMALL)
         assert (max(float(state.world.agents.height[0]) for state in states) > 0.3) == climbs
 
