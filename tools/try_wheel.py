@@ -97,7 +97,7 @@ def missing(source: Path, wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as packed:
         in_wheel = set(packed.namelist())
     files = tracked()
-    package = {name for name in files if name.startswith("runnel/")}
+    package = {name for name in files if name.startswith(("runnel/", "hide_and_seek/"))}
     return [f"{source.name}: {name}" for name in sorted(files - in_source)] + [
         f"{wheel.name}: {name}" for name in sorted(package - in_wheel)
     ]

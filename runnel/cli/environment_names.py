@@ -61,6 +61,7 @@ IN_SOURCE: Final[Mapping[str, tuple[InSource, ...]]] = {
     ),
     "pgx:": (InSource("pgx", "core.py", "EnvId", without=("bridge_bidding",)),),
     "matrix:": (InSource("runnel", "envs/matrix_games.py", "GAMES"),),
+    "hide:": (InSource("hide_and_seek", "environment.py", "GAMES"),),
 }
 
 

@@ -220,7 +220,7 @@ def _settings(rows: Iterable[Setting], prefix: str = "") -> str:
 def adapter_settings(adapter: str) -> str:
     """The settings that an adapter names itself. It is read and not imported, as its library may not be installed."""
     module, _, name = adapter.partition(":")
-    text = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text(encoding="utf-8")
+    text = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
     tree = ast.parse(text)
     found: Any = next(n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name)
     if isinstance(found, ast.ClassDef):

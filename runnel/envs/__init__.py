@@ -53,6 +53,8 @@ FAMILIES = (
            "a board or card game, in JAX: pgx:connect_four, pgx:go_9x9, pgx:kuhn_poker"),
     Family("matrix:", "runnel.envs.matrix_games:make", "", "",
            "a game of two with simultaneous moves, in JAX: matrix:rock_paper_scissors, matrix:prisoners_dilemma"),
+    Family("hide:", "hide_and_seek.environment:HideAndSeek", "hide_and_seek", "",
+           "hide-and-seek with boxes and ramps, in JAX: hide:quadrant, hide:full", central=True),
     Family("openspiel:", "runnel.envs.openspiel:OpenSpielEnvironment", "pyspiel", "openspiel",
            "a game of OpenSpiel: openspiel:kuhn_poker, openspiel:leduc_poker, openspiel:goofspiel", central=True),
     Family("pettingzoo:", "runnel.envs.pettingzoo:PettingZooEnvironment", "pettingzoo", "pettingzoo",

@@ -24,6 +24,7 @@ SMALLEST = {
     "fragments": ["async:environment", "--actors", "1", "--runs", "1", "--seconds", "0.5"],
     "fused_ppo": ["CartPole-v1:8:2", "--runs", "1"],
     "handoff": ["--only", "shared", "threads", "eventfd", "queue", "--runs", "1", "--messages", "50"],
+    "hide_and_seek": ["--envs", "2", "--unroll", "2", "--runs", "1", "--seconds", "0.1"],
     "inline_ppo": ["--runs", "1", "--steps", "8000"],
     "knobs": ["--only", "unroll", "--rounds", "1", "--steps", "40000"],
     "learning": ["--list"],

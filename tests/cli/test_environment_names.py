@@ -28,6 +28,7 @@ ONE = {
     "jaxmarl:": ("jaxmarl:3m", "see_enemy_actions", False),
     "pgx:": ("pgx:tic_tac_toe", "max_steps", 9),
     "matrix:": ("matrix:rock_paper_scissors", "rounds", 3),
+    "hide:": ("hide:quadrant", "seekers", 1),
     "openspiel:": ("openspiel:goofspiel", "num_cards", 4),
     "pettingzoo:": ("pettingzoo:mpe2.simple_spread_v3", "N", 2),
     "envpool:": ("envpool:CartPole-v1", "max_episode_steps", 50),

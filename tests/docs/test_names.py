@@ -18,7 +18,15 @@ CLASSES = {name for file in FILES for name in definitions(file) if name[0].isupp
 SUFFIXES = ("py", "md", "json", "jsonl", "toml", "txt", "svg", "png", "mp4", "pt", "log", "sh", "yml", "yaml", "html")
 LIBRARIES = ("brax", "envpool", "gymnasium", "gymnax", "jaxmarl", "openspiel", "pettingzoo", "pgx")
 """Adapters that are named like the library that they adapt."""
-PLACES = ("runnel", "tests", "benchmarks", "docs", "tools", *(path.name for path in PACKAGE.iterdir() if path.is_dir()))
+PLACES = (
+    "runnel",
+    "hide_and_seek",
+    "tests",
+    "benchmarks",
+    "docs",
+    "tools",
+    *(path.name for path in PACKAGE.iterdir() if path.is_dir()),
+)
 """With what a path in a page begins: a folder of the repository, or a package."""
 
 

@@ -85,7 +85,7 @@ def _required_fields(node: ast.ClassDef) -> int:
     return sum("ClassVar" not in ast.unparse(each.annotation) for each in fields)
 
 
-FILES = sorted((ROOT / "runnel").rglob("*.py"))
+FILES = sorted(path for package in ("runnel", "hide_and_seek") for path in (ROOT / package).rglob("*.py"))
 FOUND = [(str(path.relative_to(ROOT)), each) for path in FILES for each in large(path.read_text(encoding="utf-8"))]
 
 

@@ -135,7 +135,8 @@ def test_a_module_that_does_not_import_is_named(tmp_path, monkeypatch, source, w
 def test_schemes_are_those_that_work():
     known = {scheme.prefix: scheme for scheme in schemes()}
     assert list(known) == [
-        "", "gymnax", "brax", "jaxmarl", "pgx", "matrix", "openspiel", "pettingzoo", "envpool", "package.module",
+        "", "gymnax", "brax", "jaxmarl", "pgx", "matrix", "hide", "openspiel", "pettingzoo", "envpool",
+        "package.module",
     ]  # fmt: skip
     assert all(scheme.installed for scheme in known.values())
 
