@@ -29,11 +29,11 @@ NEGLIGIBLE: Final = 1e-9
 class Candidate(NamedTuple):
     """A policy that can be an opponent."""
 
-    key: str  # as payoffs name it: `group:version`, or the name of a scripted policy
+    key: str  # as payoffs name it: `group:version`, or `RUN_DIR@TAG` of a stored policy
     version: int = 0  # updates that produced its parameters
     env_steps: int = 0  # after which it was taken
     group: str = ""  # whose seats it fills
-    pinned: bool = False  # never dropped from a pool, such as a scripted policy or one that the user named
+    pinned: bool = False  # never dropped from a pool, such as a stored policy that the user named
 
 
 class Matches(NamedTuple):
@@ -334,7 +334,7 @@ def _check_payoff(payoff: str) -> None:
 
 @dataclass(frozen=True)
 class Fixed(Matchmaker):
-    """Named policies with equal probability: scripted ones, or snapshots that are in the pool."""
+    """Named policies with equal probability: stored ones of other runs, or snapshots that are in the pool."""
 
     keys: tuple[str, ...] = ()
     latest_share: float = 0.0
