@@ -22,6 +22,7 @@ from runnel.payoffs import PayoffTable
 
 MOST_PLACES: Final = 1024
 MOST_IN_POOL: Final = 4096
+MOST_GAMES: Final = 100_000
 NEGLIGIBLE: Final = 1e-9
 """The smallest share of games for which a policy gets a place: solvers return smaller ones by rounding."""
 
@@ -29,11 +30,11 @@ NEGLIGIBLE: Final = 1e-9
 class Candidate(NamedTuple):
     """A policy that can be an opponent."""
 
-    key: str  # as payoffs name it: `group:version`, or the name of a scripted policy
+    key: str  # as payoffs name it: `group:version`, or `RUN_DIR@TAG` of a stored policy
     version: int = 0  # updates that produced its parameters
     env_steps: int = 0  # after which it was taken
     group: str = ""  # whose seats it fills
-    pinned: bool = False  # never dropped from a pool, such as a scripted policy or one that the user named
+    pinned: bool = False  # never dropped from a pool, such as a stored policy that the user named
 
 
 class Matches(NamedTuple):
@@ -64,6 +65,10 @@ class Matchmaker:
     pool_size: int = 64
     """The largest number of snapshots of a group in the pool. When it is full, snapshots evenly spaced in environment
     steps are kept."""
+    games: int = 0
+    """The number of games that the learner's newest policy plays against each candidate at a decision, beside training.
+    Only these are results then. With 0, results are those of training, where the learner changes meanwhile and meets
+    the policies of the places only. In a league, and in games of two roles, results are always those of training."""
 
     def __post_init__(self) -> None:
         for name, most in (("every", None), ("places", MOST_PLACES), ("pool_every", None), ("pool_size", MOST_IN_POOL)):
@@ -71,6 +76,11 @@ class Matchmaker:
             if type(value) is not int or value < 1 or (most is not None and value > most):
                 limit = "of at least 1" if most is None else f"from 1 to {most}"
                 raise UserError(f"{name}={str(value)[:40]}: found {str(value)[:40]}, expected a whole number {limit}")
+        if type(self.games) is not int or not 0 <= self.games <= MOST_GAMES:
+            raise UserError(
+                f"games={str(self.games)[:40]}: found {str(self.games)[:40]}, expected a whole number from 0 to "
+                f"{MOST_GAMES}"
+            )
         share = getattr(self, "latest_share", 0.0)
         if not isinstance(share, int | float) or not 0 <= share <= 1:
             raise UserError(f"latest_share={share}: found {share}, expected a number from 0 to 1")
@@ -334,7 +344,7 @@ def _check_payoff(payoff: str) -> None:
 
 @dataclass(frozen=True)
 class Fixed(Matchmaker):
-    """Named policies with equal probability: scripted ones, or snapshots that are in the pool."""
+    """Named policies with equal probability: stored ones of other runs, or snapshots that are in the pool."""
 
     keys: tuple[str, ...] = ()
     latest_share: float = 0.0
@@ -363,9 +373,14 @@ class Fixed(Matchmaker):
 class Psro(Matchmaker):
     """Policy-space response oracles (Lanctot et al. 2017): opponents by a meta-strategy over the payoff table.
 
-    The learner is the oracle, which trains a response to the mixture. Pairs without games count as even.
+    The learner is the oracle, which trains a response to the mixture. At each decision it plays all candidates, so the
+    table is complete. Pairs without games count as even: they are in games of two roles, where there are only results
+    of training.
     """
 
+    games: int = 100
+    """The number of games that the learner's newest policy plays against each candidate at a decision, beside training;
+    0 for the results of training, which leave pairs out."""
     solver: str = "nash"
     """`nash`, `prd` (projected replicator dynamics), `alpharank` (needs OpenSpiel) or `uniform`."""
     latest_share: float = 0.0

@@ -3,7 +3,7 @@
     table = PayoffTable().add(GameResult("player:12", "player:4", wins=3, draws=1))
     table.score("player:12", "player:4")  # 0.875
 
-A player is named by a key: `group:version` for a snapshot, or the name of a scripted opponent.
+A player is named by a key: `group:version` for a snapshot of the run, or `RUN_DIR@TAG` for a stored policy.
 """
 
 from __future__ import annotations

@@ -174,3 +174,6 @@ class Trajectory(NamedTuple):
 
 PER_COLUMN: Final = ("memory", "discounted_sum", "version", "index")
 """Fields of a `Trajectory` without a time axis: [B, ...]. All others are [T, B, ...]."""
+
+OMISSIBLE: Final = tuple(name for name in Trajectory._fields if name not in ("version", "index"))
+"""Fields that a rollout may leave out. The others are not sent: whoever takes a trajectory knows them."""

@@ -260,6 +260,12 @@ def test_policies_keep_their_places(matchmaker: Matchmaker, payoffs: PayoffTable
     assert keep_places(None, after) == after
 
 
+@pytest.mark.parametrize("games", [-1, 1.5, True, 100_001])
+def test_a_number_of_games_that_cannot_be_played_is_refused(games: Any) -> None:
+    with pytest.raises(UserError, match=f"games={games}: found {games}, expected a whole number from 0 to 100000"):
+        Latest(games=games)
+
+
 # Pools
 
 

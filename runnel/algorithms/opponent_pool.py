@@ -32,6 +32,9 @@ NOBODY = -1
 
 WIN, DRAW, LOSS = range(3)
 
+UNUSED = ("observation", "action", "last_observation", "first", "memory")
+"""The fields of a trajectory that results do not depend on."""
+
 
 class PoolParams(NamedTuple):
     """The parameters that `act` uses."""
@@ -182,7 +185,7 @@ class OpponentPool(Algorithm):
         return state._replace(results=results), {"games": weight.sum()}
 
     def loop(self, flow: Flow) -> None:
-        trajectory = flow.rollout(self.act, steps=flow.unroll or self.unroll, discount=1.0)
+        trajectory = flow.rollout(self.act, steps=flow.unroll or self.unroll, discount=1.0, omits=UNUSED)
         flow.learn(self.learn, trajectory)
 
 

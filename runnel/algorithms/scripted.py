@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from runnel.algorithm import Algorithm
-from runnel.types import Act, AgentSpec, Array, PyTree, Trajectory
+from runnel.types import OMISSIBLE, Act, AgentSpec, Array, PyTree, Trajectory
 
 if TYPE_CHECKING:
     from runnel.graph.flow import Flow
@@ -44,4 +44,4 @@ class Scripted(Algorithm):
         return state, {}
 
     def loop(self, flow: Flow) -> None:
-        flow.learn(self.learn, flow.rollout(self.act, steps=flow.unroll or self.unroll))
+        flow.learn(self.learn, flow.rollout(self.act, steps=flow.unroll or self.unroll, omits=OMISSIBLE))

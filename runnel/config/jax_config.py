@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+MIN_COMPILE_TIME = "jax_persistent_cache_min_compile_time_secs"
 CPU_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
 
 
@@ -23,7 +24,7 @@ def configure_jax() -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         # Compiled programs are kept between runs, so that only the first start is slow.
         jax.config.update("jax_compilation_cache_dir", cache_directory())
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        jax.config.update(MIN_COMPILE_TIME, 0.5)
     flags = os.environ.get("XLA_FLAGS", "")
     if CPU_SCHEDULER not in flags:
         # It looks for work to do side by side; small programs on the CPU have none, and pay in every call.
@@ -34,6 +35,15 @@ def configure_jax() -> None:
         from runnel.config import cpu_convolutions
 
         cpu_convolutions.register()
+
+
+def cache_every_program() -> None:
+    """Keeps small programs in the compilation cache too: for a worker that compiles the same ones several times in a
+    run. A limit that the user has set is left alone."""
+    import jax
+
+    if MIN_COMPILE_TIME.upper() not in os.environ:
+        jax.config.update(MIN_COMPILE_TIME, 0.0)
 
 
 @contextlib.contextmanager

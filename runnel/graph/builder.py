@@ -6,7 +6,7 @@ anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -82,7 +82,7 @@ class Builder:
             discounted_sum=Type((columns,), jnp.result_type(float)),
             version=Type((columns,), jnp.int32),
             index=Type((columns,), jnp.int32),
-        )
+        )._replace(**dict.fromkeys(settings.omits, ()))
         act_node = self._add(
             "act", group, (), Act(actions, batched(memory, columns), batched(given.extras, columns)), act
         )
@@ -92,10 +92,10 @@ class Builder:
         self._edge("environment", act_node, "observation", seen, steps)
         self._edge(act_node, "environment", "action", {"action": actions}, steps, feedback=True)
         step = {**seen, **rewarded, "last_observation": observation}
-        self._edge("environment", node, "step", step, steps)
+        self._edge("environment", node, "step", _without(settings.omits, step), steps)
         acted = {"action": actions, "extras": batched(given.extras, columns)}
-        self._edge(act_node, node, "act", acted, steps)
-        if jax.tree.leaves(memory):
+        self._edge(act_node, node, "act", _without(settings.omits, acted), steps)
+        if jax.tree.leaves(memory) and "memory" not in settings.omits:
             self._edge(act_node, node, "memory", {"memory": batched(memory, columns)})
         return Ref(node, trajectory)
 
@@ -310,6 +310,10 @@ class Builder:
 
     def _of(self, group: str) -> str:
         return "" if len(self.spec.groups) == 1 else f" for group '{group}'"
+
+
+def _without(omits: Collection[str], value: dict[str, PyTree]) -> dict[str, PyTree]:
+    return {name: part for name, part in value.items() if name not in omits}
 
 
 def keep_state(state: PyTree, trajectory: PyTree, key: Any) -> tuple[PyTree, PyTree]:

@@ -11,7 +11,7 @@ from runnel.errors import UserError, nearest
 from runnel.graph.builder import Builder
 from runnel.graph.nodes import Graph, Ref, Rollout, Sampling
 from runnel.replay import PrioritisedReplay, Replay
-from runnel.types import Act, AgentSpec, EnvSpec, PyTree
+from runnel.types import OMISSIBLE, Act, AgentSpec, EnvSpec, PyTree
 
 
 class Value:
@@ -67,13 +67,21 @@ class Flow:
         rollouts = [node for node in self._builder.nodes.values() if node.kind == "rollout"]
         return rollouts[0].rollout.steps if rollouts else None
 
-    def rollout(self, act: Callable[..., Act], steps: int, discount: float | None = None) -> Value:
+    def rollout(
+        self, act: Callable[..., Act], steps: int, discount: float | None = None, omits: Collection[str] = ()
+    ) -> Value:
         """Acts for `steps` steps in every environment; returns a `Trajectory` of those in which the group plays.
 
         With a `discount`, the trajectory carries each column's discounted sum of rewards of the episode so
-        far, for scaling by returns.
+        far, for scaling by returns. `omits`: names of the trajectory's fields that learning does not use. They are
+        `()`, and are not sent to learners.
         """
-        settings = Rollout(steps, discount)
+        for name in omits:
+            if name not in OMISSIBLE:
+                raise UserError(f"flow.rollout(omits=): found '{name}', expected a field{nearest(name, OMISSIBLE)}")
+        if "first" in omits and "memory" not in omits:
+            raise UserError("flow.rollout(omits=): found 'first' without 'memory', which begins anew there; omit both")
+        settings = Rollout(steps, discount, tuple(name for name in OMISSIBLE if name in omits))
         return self._each(
             lambda group: self._builder.played_columns(group, self._builder.rollout(group, act, settings))
         )

@@ -76,6 +76,7 @@ class Rollout:
 
     steps: int
     discount: float | None = None
+    omits: tuple[str, ...] = ()  # fields of the trajectory that are left empty and not sent
 
 
 @dataclass(frozen=True)

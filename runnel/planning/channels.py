@@ -40,8 +40,9 @@ def group_types(graph: Graph) -> dict[str, GroupTypes]:
         (action,) = column(act.action)
         real = np.dtype(jnp.result_type(float)).str
         types[node.group] = GroupTypes(
-            graph.spec.groups[node.group], action, column(act.extras), column(act.memory), real
-        )
+            graph.spec.groups[node.group], action, column(act.extras), column(act.memory), real,
+            graph.only("rollout", node.group).rollout.omits,
+        )  # fmt: skip
     return types
 
 

@@ -33,6 +33,7 @@ class GroupTypes:
     extras: tuple[Field, ...]  # the leaves of what `act` returns for learning
     memory: tuple[Field, ...]  # the leaves of its memory
     real: str  # the dtype of rewards
+    omits: tuple[str, ...] = ()  # fields of a trajectory that are not sent
 
     @property
     def observation(self) -> list[Field]:
@@ -43,6 +44,11 @@ class GroupTypes:
 
 def unroll_fields(types: GroupTypes, steps: int, envs: int) -> Fields:
     """An unroll of T steps of one group in E environments, B columns: the output of its rollout."""
+    return {name: part for name, part in all_unroll_fields(types, steps, envs).items() if name not in types.omits}
+
+
+def all_unroll_fields(types: GroupTypes, steps: int, envs: int) -> Fields:
+    """The same with the fields that are not sent."""
     columns = envs * types.agents.agents
     flags = [Field((steps, envs), "|b1")]
     observation = each(types.observation, steps, columns)
@@ -71,8 +77,9 @@ def request_fields(types: GroupTypes, envs: int, results: bool) -> Fields:
             "reward": [Field((columns,), types.real)],
             "terminated": [Field((envs,), "|b1")],
             "truncated": [Field((envs,), "|b1")],
-            "last_observation": each(types.observation, columns),
         }
+        if "last_observation" not in types.omits:
+            fields["last_observation"] = each(types.observation, columns)
     return fields
 
 
@@ -84,7 +91,8 @@ def reply_fields(types: GroupTypes, envs: int, extras: bool) -> Fields:
     columns = envs * types.agents.agents
     fields: Fields = {"action": each([types.action], columns)}
     if extras:
-        fields |= {"extras": each(types.extras, columns), "memory": each(types.memory, columns)}
+        more = {"extras": each(types.extras, columns), "memory": each(types.memory, columns)}
+        fields |= {name: part for name, part in more.items() if name not in types.omits}
     return fields
 
 

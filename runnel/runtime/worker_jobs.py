@@ -96,6 +96,8 @@ class GroupJob:
     memory: tuple[Field, ...]
     real: str
     """The dtype of rewards."""
+    omits: tuple[str, ...] = ()
+    """Fields of the group's trajectories that are not sent."""
 
 
 @dataclass(frozen=True)

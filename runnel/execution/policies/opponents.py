@@ -7,6 +7,7 @@ seed, on their number and on the results so far, so a run that resumes from a ch
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections import deque
@@ -24,6 +25,7 @@ from runnel.envs import seats
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun
 from runnel.execution.policies.group_algorithms import policy_of
+from runnel.execution.policies.pool_games import PoolGames
 from runnel.execution.policies.stored_policies import StoredPolicy, find
 from runnel.execution.policies.warm_start import fitted_parameters, with_parameters
 from runnel.execution.snapshots.policy_recorder import PolicyRecorder
@@ -62,6 +64,7 @@ class _Pool:
     agents: int
     pinned: tuple[Candidate, ...]  # stored policies of other runs
     like: PyTree  # shapes of the state of a policy that can play here
+    games: PoolGames
     rounds: list[MatchRound] = field(default_factory=list)
     _past: list[dict[str, tuple[Candidate, ...]]] = field(default_factory=list)  # after each decision
 
@@ -149,7 +152,8 @@ class Opponents:
         spec = self._built.graph.spec.groups[group]
         like = jax.eval_shape(lambda key: algorithm.policy.init(key, spec), jax.random.key(0))
         number = list(pools_in(self._built.graph)).index(group)
-        return _Pool(group, number, algorithm, spec.agents, pinned, like)
+        games = PoolGames(self._built, group, algorithm, self._seed)
+        return _Pool(group, number, algorithm, spec.agents, pinned, like, games)
 
     def __bool__(self) -> bool:
         return bool(self._pools)
@@ -225,7 +229,12 @@ class Opponents:
     def _decide(
         self, states: Mapping[str, PyTree], versions: Mapping[str, Any], env_steps: int, groups: set[str]
     ) -> dict[str, PyTree]:
-        results = {group: self._since_last(self._pools[group], states[group], versions) for group in sorted(groups)}
+        results = {
+            group: self._played(self._pools[group], states, versions, env_steps)
+            if self._pools[group].games.played
+            else self._since_last(self._pools[group], states[group], versions)
+            for group in sorted(groups)
+        }
         rounds = [made for pool in self._pools.values() for made in pool.rounds]
         payoffs = payoffs_of(rounds).add(*(result for found in results.values() for result in found))
         changed = {}
@@ -336,6 +345,24 @@ class Opponents:
             won, drawn, lost = (float(games[k, which]) for which in (WIN, DRAW, LOSS))
             found.append(GameResult(key, learner, won, drawn, lost, float(returns[k]), role))
         return PayoffTable(tuple(found)).results  # a policy may have several places
+
+    def _played(
+        self, pool: _Pool, states: Mapping[str, PyTree], versions: Mapping[str, Any], env_steps: int
+    ) -> tuple[GameResult, ...]:
+        """Games of the learner's newest policy against all other candidates, which have played each other before."""
+        newest = pool.newest(versions, env_steps)
+        (*others, latest) = pool.candidates(newest)
+        own, found = states[pool.algorithm.learner].params, []
+        for each in others:
+            if each.key not in self._lost:
+                with contextlib.suppress(UserError, OSError):  # one that plays next is reported there
+                    found.append(pool.games.play(each.key, self._parameters_of(pool, each.key), latest.key, own))
+        return PayoffTable(tuple(found)).results
+
+    def close(self) -> None:
+        """Closes the environments of games beside training."""
+        for pool in self._pools.values():
+            pool.games.close()
 
     def _parameters_of(self, pool: _Pool, key: str) -> PyTree:
         if key not in self._parameters:

@@ -147,6 +147,7 @@ class Session:
         state = self.state
         stack.callback(self._close)
         stack.callback(state.policies.close)
+        stack.callback(state.opponents.close)
         program = self._first_program()
         tuned = ", ".join(state.built.tuned)
         notes = [f"tuned for {state.config['environment']['name']}: {tuned}"] if tuned else []

@@ -172,7 +172,7 @@ class WorkerGroup:
             {node.group: node.rollout.discount for node in rollouts},
             tuple(BlockJob(b.number, b.start, b.stop) for b in self.topology.blocks if b.worker == spec.name),
             {
-                group: GroupJob(types.action, types.extras, types.memory, types.real)
+                group: GroupJob(types.action, types.extras, types.memory, types.real, types.omits)
                 for group, types in group_types(self.graph).items()
             },
         )

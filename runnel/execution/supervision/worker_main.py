@@ -38,7 +38,7 @@ def step_environments(job: dict[str, Any], control: Any, fds: Sequence[int]) -> 
         world = environments.make(env.environment.name, **env.environment.settings)
         assert isinstance(world, HostEnvironment)
         types = {
-            group: GroupTypes(world.spec.groups[group], own.action, own.extras, own.memory, own.real)
+            group: GroupTypes(world.spec.groups[group], own.action, own.extras, own.memory, own.real, own.omits)
             for group, own in env.groups.items()
         }
         vectors = _Vectors(world, bootstrap.job.run.seed)
@@ -79,7 +79,8 @@ def prepare(job: dict[str, Any]) -> None:
 
 def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
     """Acts and learns; steps JAX environments, or host environments whose policies it holds."""
-    from runnel.config.jax_config import configure_jax
+    from runnel.algorithms.opponent_pool import OpponentPool
+    from runnel.config.jax_config import cache_every_program, configure_jax
     from runnel.environment import JaxEnvironment, is_traceable
     from runnel.envs.stepped import Stepped
     from runnel.planning.channels import derive_channels
@@ -95,6 +96,8 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
         peers, shared = bootstrap.job.peers, bootstrap.job.run
         joined = None if peers is None else join(peers.address, peers.processes, peers.rank, peers.devices)
         built = _built(shared.build)
+        if any(isinstance(built.algorithm.for_group(group), OpponentPool) for group in built.graph.spec.groups):
+            cache_every_program()  # at a decision, workers begin again and compile their programs anew
         traced = is_traceable(built.environment)
         topology = derive_channels(built.plan, built.graph, not traced)
         spec = next(spec for spec in topology.workers if spec.name == bootstrap.job.name)

@@ -219,12 +219,12 @@ class Loop:
             terminated = timestep.terminated
             truncated = timestep.truncated & ~terminated
             seen = (
-                observation,
-                {group: act.action for group, act in acts.items()},
-                {group: act.extras for group, act in acts.items()},
+                self._kept("observation", observation),
+                self._kept("action", {group: act.action for group, act in acts.items()}),
+                self._kept("extras", {group: act.extras for group, act in acts.items()}),
                 jax.tree.map(lambda r: jnp.asarray(r, jnp.result_type(float)), self.by_column(timestep.reward)),
                 (terminated, truncated, first),
-                self.by_column(timestep.observation),
+                self._kept("last_observation", self.by_column(timestep.observation)),
                 env_metrics.named(timestep.metrics),
             )
             after_step = EnvStates(state, self.by_column(after), terminated | truncated)
@@ -267,21 +267,30 @@ class Loop:
 
         Its parameters are one list because they are the fields of a `Trajectory`, before columns have an index.
         """
-        began = self.each_column(first, group)
-        return Trajectory(
+        omits = self.node("rollout", group).rollout.omits
+        began = () if "first" in omits else self.each_column(first, group)
+        whole = Trajectory(
             observation=observation,
             action=action,
             reward=reward,
-            terminated=self.each_column(terminated, group),
-            truncated=self.each_column(truncated, group),
+            terminated=() if "terminated" in omits else self.each_column(terminated, group),
+            truncated=() if "truncated" in omits else self.each_column(truncated, group),
             last_observation=last_observation,
-            first=began,
-            memory=self.begun(group, memory, began[0]),
+            first=began,  # type: ignore[arg-type]
+            memory=() if "memory" in omits else self.begun(group, memory, began[0]),
             extras=extras,
             discounted_sum=discounted_sum,
             version=version,
             index=index,
         )
+        return whole._replace(**dict.fromkeys(omits, ()))
+
+    def _kept(self, field: str, by_group: dict[str, PyTree]) -> dict[str, PyTree]:
+        """Without the groups whose trajectories omit a field: `()` there."""
+        return {
+            group: () if field in self.node("rollout", group).rollout.omits else value
+            for group, value in by_group.items()
+        }
 
     def _count(self, carry: Carry, reward: dict[str, Array], done: Array) -> tuple[Carry, Finished]:
         """Episodes and discounted sums, from rewards [T, B] and ends [T, E]."""

@@ -38,6 +38,15 @@ def assemble(
         sides = [list(leaves) for leaves in zip(*(block[name] for block in named), strict=True)]
         return [jnp.concatenate(side, axis) if len(side) > 1 else jnp.asarray(side[0]) for side in sides]
 
+    def one(name: str) -> Any:
+        return () if name in types.omits else joined(name)[0]
+
+    def tree(name: str, like: Any) -> Any:
+        return () if name in types.omits else jax.tree.unflatten(jax.tree.structure(like), joined(name))
+
+    def seen(name: str) -> Any:
+        return () if name in types.omits else as_observation(space, joined(name))
+
     act = loop.node("act", group).output
     space = graph.spec.groups[group].observation
     each = jnp.arange(envs * agents, dtype=jnp.int32)
@@ -45,18 +54,18 @@ def assemble(
     version = jnp.repeat(versions, envs * agents)
     trajectory = loop.trajectory(
         group,
-        memory=jax.tree.unflatten(jax.tree.structure(act.memory), joined("memory")),
-        discounted_sum=joined("discounted_sum")[0],
+        memory=tree("memory", act.memory),
+        discounted_sum=one("discounted_sum"),
         version=version,
         index=index,
-        observation=as_observation(space, joined("observation")),
-        action=joined("action")[0],
-        extras=jax.tree.unflatten(jax.tree.structure(act.extras), joined("extras")),
-        reward=joined("reward")[0],
-        terminated=joined("terminated")[0],
-        truncated=joined("truncated")[0],
-        last_observation=as_observation(space, joined("last_observation")),
-        first=joined("first")[0],
+        observation=seen("observation"),
+        action=one("action"),
+        extras=tree("extras", act.extras),
+        reward=one("reward"),
+        terminated=one("terminated"),
+        truncated=one("truncated"),
+        last_observation=seen("last_observation"),
+        first=one("first"),
     )
     numbers = (starts[:, None] + jnp.arange(envs, dtype=jnp.int32)).reshape(-1)
     returns = loop.own_returns(group, joined("episode_return")[0], numbers)
@@ -77,8 +86,8 @@ def pack(types: GroupTypes, trajectory: Trajectory, memory: Any, returns: Array,
     """A compiled unroll of a worker as the arrays of a message; `memory` is that before the first step."""
     steps, envs = lengths.shape
 
-    def per_environment(flags: Array) -> Array:
-        return flags[:, :: types.agents.agents]
+    def per_environment(flags: Any) -> Any:
+        return jax.tree.map(lambda x: x[:, :: types.agents.agents], flags)
 
     values = {
         "observation": trajectory.observation,
@@ -95,4 +104,4 @@ def pack(types: GroupTypes, trajectory: Trajectory, memory: Any, returns: Array,
         "episode_length": lengths,
     }
     fields = unroll_fields(types, steps, envs)
-    return from_parts(fields, {name: jax.tree.leaves(value) for name, value in values.items()})
+    return from_parts(fields, {name: jax.tree.leaves(values[name]) for name in fields})

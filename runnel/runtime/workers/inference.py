@@ -81,8 +81,9 @@ class InferenceClient:
             slot = self.kept.slot
             self.terminated[t - 1], self.truncated[t - 1] = named["terminated"][0], named["truncated"][0]
             slot.named["reward"][0][t - 1] = named["reward"][0]
-            for to, value in zip(slot.named["last_observation"], named["last_observation"], strict=True):
-                to[t - 1] = value
+            if "last_observation" in named:
+                for to, value in zip(slot.named["last_observation"], named["last_observation"], strict=True):
+                    to[t - 1] = value
         self.request.release(message)
         return seen
 
@@ -106,11 +107,11 @@ class InferenceClient:
             self.kept.slot.action[t][...] = action
             rows = self.kept.slot.extras[t]
         else:
-            rows = named["extras"]
-            if t == 0:
+            rows = named.get("extras", [])
+            if t == 0 and "memory" in named:
                 for to, value in zip(named["memory"], memory, strict=True):
                     to[...] = value
-        for to, value in zip(rows, extras, strict=True):
+        for to, value in zip(rows, extras if rows else (), strict=True):
             to[...] = value
         self.reply.commit(self.header)
         if self._message is not None:

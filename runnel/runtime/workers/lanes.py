@@ -14,7 +14,7 @@ from its own streams what was sent before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from runnel.planning.schemas import (  # fmt: skip
     Fields,
     GroupTypes,
+    all_unroll_fields,
     as_observation,
     each,
     empty,
@@ -69,10 +70,16 @@ class Unrolled(NamedTuple):
 
 
 class Slot:
-    """Memory of one unroll of one group, and the views of it that each step reads and writes."""
+    """Memory of one unroll of one group, and the views of it that each step reads and writes.
 
-    def __init__(self, types: GroupTypes, fields: Fields, arrays: Sequence[np.ndarray], steps: int):
-        named = parts(fields, arrays)
+    `unsent`: memory of the fields that are not sent, which steps read and write too.
+    """
+
+    def __init__(
+        self, types: GroupTypes, fields: Fields, arrays: Sequence[np.ndarray], steps: int,
+        unsent: Mapping[str, list[np.ndarray]],
+    ):  # fmt: skip
+        named = {**parts(fields, arrays), **unsent}
         space = types.agents.observation
 
         def rows(name: str, t: int) -> list[np.ndarray]:
@@ -102,6 +109,8 @@ class LocalPolicyLane:
     def __init__(self, types: GroupTypes, group: str, steps: int, envs: int, outs: Sequence[OutPort]):
         self.types, self.group, self.steps, self.envs = types, group, steps, envs
         self.fields = unroll_fields(types, steps, envs)
+        every = all_unroll_fields(types, steps, envs)
+        self._unsent = {name: empty(every[name]) for name in types.omits}
         self.outs = list(outs)  # one for each replica of each consumer
         self._slots = [[self._made(arrays) for arrays in out.slots] for out in self.outs]
         self._own: Slot | None = None
@@ -113,7 +122,7 @@ class LocalPolicyLane:
         self._stamp, self._unroll = NO_STAMP, 0
 
     def _made(self, arrays: Sequence[np.ndarray]) -> Slot:
-        return Slot(self.types, self.fields, arrays, self.steps)
+        return Slot(self.types, self.fields, arrays, self.steps, self._unsent)
 
     def _scratch(self) -> Slot:
         """Memory for an unroll that has no consumer."""
@@ -223,9 +232,9 @@ class RemotePolicyLane(LocalPolicyLane):
         message = answer(self.reply, step)
         named = parts(self._reply_fields, message.arrays)
         self.slot.action[t][...] = named["action"][0]
-        for row, value in zip(self.slot.extras[t], named["extras"], strict=True):
+        for row, value in zip(self.slot.extras[t] if "extras" in named else (), named.get("extras", ()), strict=True):
             row[...] = value
-        if t == 0:
+        if t == 0 and "memory" in named:
             self.remember(named["memory"])
         self.reply.release(message)
         return self.slot.action[t]
@@ -242,11 +251,12 @@ class RemoteRolloutLane:
         fields = request_fields(types, envs, True)
         self._named = [parts(fields, arrays) for arrays in request.slots]
         space = types.agents.observation
+        unsent = empty(each(types.observation, envs * types.agents.agents))
         self._results = [
             Results(
                 as_observation(space, named["observation"]),
                 named["reward"][0],
-                as_observation(space, named["last_observation"]),
+                as_observation(space, named.get("last_observation", unsent)),
             )
             for named in self._named
         ]

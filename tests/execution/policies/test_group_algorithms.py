@@ -12,6 +12,8 @@ from toys import flee
 import runnel
 from runnel.algorithm import PerGroup
 from runnel.algorithms.a2c import A2C
+from runnel.algorithms.dqn import DQN
+from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.opponent_pool import OpponentPool
 from runnel.algorithms.ppo import PPO
 from runnel.algorithms.scripted import Scripted
@@ -19,6 +21,7 @@ from runnel.cli.main import main
 from runnel.errors import UserError
 from runnel.evaluation.evaluate import evaluate
 from runnel.execution.policies.group_algorithms import by_group, parse_settings, resolved
+from runnel.runtime.programs.loop import Loop
 
 HUNTER = A2C(unroll=5, hidden=(8,))
 RUNNERS = PPO(unroll=5, hidden=(8,), minibatches=1, epochs=1)
@@ -53,10 +56,38 @@ def test_each_group_trains_as_it_does_under_the_same_algorithm_for_all(tmp_path)
         np.testing.assert_array_equal(np.asarray(mine), np.asarray(own))
 
 
-@pytest.mark.parametrize("distribution", ["fused", pytest.param("environments", marks=pytest.mark.slow)])
+SLOW = ("environments", "coarse", "fine", "replicated")
+
+
+@pytest.mark.parametrize("distribution", ["fused", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_distributions_train_the_same(distribution, two, tmp_path):
     other = train(tmp_path / "other", {"hunter": HUNTER, "runners": RUNNERS}, distribution)
     for mine, own in zip(jax.tree.leaves(dict(other.states)), jax.tree.leaves(dict(two.states)), strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(own), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["async", "decoupled"])
+def test_groups_learn_asynchronously_by_their_own_algorithms(distribution, tmp_path):
+    two = {"hunter": IMPALA(unroll=5, hidden=(8,)), "runners": RUNNERS}
+    run = train(tmp_path / "run", two, distribution, iterations=12, actors=2)
+    assert run.result["status"] == "finished"
+    assert run.result["updates"] >= 2 * 12
+    first = Loop(run.built.graph)
+    for group in two:
+        began = jax.tree.leaves(first.init_state(jax.numpy.uint32(2), group).params)
+        ended = jax.tree.leaves(run.states[group].params)
+        assert any((np.asarray(one) != np.asarray(other)).any() for one, other in zip(began, ended, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["coarse", "fine"])
+def test_a_group_with_a_replay_trains_the_same_beside_one_without(distribution, tmp_path):
+    two = {"hunter": DQN(unroll=5, min_size=40, capacity=80, batch=10, hidden=(8,)), "runners": RUNNERS}
+    whole = train(tmp_path / "whole", two, iterations=6)
+    other = train(tmp_path / "other", two, distribution, iterations=6)
+    assert other.result["updates"] == whole.result["updates"] > 6
+    for mine, own in zip(jax.tree.leaves(dict(other.states)), jax.tree.leaves(dict(whole.states)), strict=True):
         np.testing.assert_allclose(np.asarray(mine), np.asarray(own), rtol=1e-4, atol=1e-5)
 
 
@@ -103,6 +134,17 @@ def test_the_command_line_names_algorithms_and_settings_by_group(tmp_path):
     assert main([*command, *flags]) == 0
     kept = runnel.execution.training.read_config(tmp_path / "run")["algorithm"]["settings"]["algorithms"]["dict"]
     assert kept["hunter"]["settings"]["learning_rate"] == 0.5
+
+
+def test_the_command_line_names_a_function(tmp_path, capsys):
+    command = ["hunter=a2c,runners=toys:flee", "toys:Tag", "--set", "hunter.unroll=5", "--envs", "4"]
+    assert main(["train", *command, "--steps", "40", "--quiet", "--run-dir", str(tmp_path / "run")]) == 0
+    kept = runnel.execution.training.read_config(tmp_path / "run")["algorithm"]["settings"]["algorithms"]["dict"]
+    assert kept["runners"]["class"].endswith(":Scripted")
+    assert main(["plan", *command]) == 0
+    assert "hunter=A2C,runners=Scripted on tag" in capsys.readouterr().out
+    assert main(["train", *command, "--set", "runners.unroll=5"]) == 2
+    assert "group 'runners' does not learn" in capsys.readouterr().err
 
 
 def test_a_plan_names_all_algorithms(capsys):

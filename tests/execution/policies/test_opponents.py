@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,9 +26,15 @@ from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
 from runnel.evaluation.evaluate import evaluate
-from runnel.execution.policies.opponents import Opponents
-from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, UniformPast
+from runnel.execution.policies.group_algorithms import resolved
+from runnel.execution.policies.opponents import Opponents, pools_in
+from runnel.execution.policies.pool_games import PoolGames
+from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, Psro, UniformPast
+from runnel.ops import meta_games
+from runnel.planning.channels import derive_channels
 from runnel.recording.match_log import payoffs_of, read_matches
+from runnel.runtime.programs.loop import Loop
+from runnel.transport.memory import arrays_bytes
 
 SMALL = PPO(unroll=8, minibatches=2, epochs=2, hidden=(16,), learning_rate=3e-3, advantages="gae")
 GRU = PPO(unroll=8, minibatches=2, epochs=1, hidden=(16,), memory="gru", memory_size=8, advantages="gae")
@@ -126,6 +133,73 @@ def test_asynchronous_learners_play_past_policies_too(distribution, tmp_path):
     assert len(read_matches(last.run_dir)) > len(rounds)
 
 
+PSRO = Psro(every=ITERATION, places=6, payoff="return", games=20)
+
+
+@pytest.fixture(scope="module")
+def psro_run(tmp_path_factory):
+    return play(tmp_path_factory.mktemp("psro") / "run", opponents=PSRO, iterations=5)
+
+
+def test_psro_plays_every_pair_of_its_pool_beside_training(psro_run):
+    """So its payoff table is complete, and the policies of the places are those of the meta-strategy of that table."""
+    rounds = read_matches(psro_run.run_dir)
+    payoffs, keys = payoffs_of(rounds), rounds[-1].pool
+    assert keys == tuple(f"player:{k}" for k in range(6))
+    assert all(payoffs.games(one, other) == PSRO.games for one in keys for other in keys if one != other)
+    mixture = meta_games.solve("nash", np.nan_to_num(payoffs.zero_sum_returns(keys))).column
+    played = Counter()
+    for key, share in zip(rounds[-1].places, rounds[-1].probabilities, strict=True):
+        played[key] += share
+    np.testing.assert_allclose([played[key] for key in keys], mixture, atol=1e-6)
+
+
+def test_games_beside_training_are_of_the_policies_that_are_given():
+    """Nearly always rock, against nearly always paper, from either side."""
+    built = runnel.build(SMALL, GAME, "fused", envs=ENVS, opponents=PSRO)
+    ((group, pool),) = pools_in(built.graph).items()
+    state = Loop(built.graph).init_state(jax.numpy.uint32(3), "player")
+
+    def always(action):
+        bias = 9.0 * jax.nn.one_hot(action, 3)
+        return jax.tree.map(lambda x: bias if x.shape == (3,) else x, state.params)
+
+    games = PoolGames(built, group, pool, seed=3)
+    assert games.play("a", always(0), "b", always(1)) == ("a", "b", 0, 0, 20, -20, "")
+    assert games.play("b", always(1), "a", always(0)) == ("b", "a", 20, 0, 0, 20, "")
+    assert games.play("b", always(1), "c", always(1)) == ("b", "c", 0, 20, 0, 0, "")
+
+
+def test_psro_makes_the_same_decisions_when_it_is_resumed(psro_run, tmp_path):
+    play(tmp_path / "run", opponents=PSRO, iterations=2)
+    last = runnel.resume(tmp_path / "run", steps=5 * ITERATION, quiet=True)
+    assert read_matches(last.run_dir) == read_matches(psro_run.run_dir)
+
+
+def trajectory_bytes(plan) -> dict[str, int]:
+    """By group: of a trajectory that actors send in an iteration."""
+    return {cut.group: cut.bytes_per_iteration for cut in plan.cuts if cut.channel == "unroll"}
+
+
+@pytest.mark.parametrize("distribution", ["coarse", "async"])
+def test_of_an_opponents_games_only_results_are_sent(distribution):
+    built = runnel.build(SMALL, "openspiel:kuhn_poker", distribution, envs=ENVS, opponents=MATCHMAKER)
+    # By step: the place, its serial and the reward, 4 bytes each, and two flags. By column: a sum, version and index.
+    assert trajectory_bytes(built.plan)["opponent"] == ITERATION * 14 + ENVS * 12
+    streams = {s.group: s for s in derive_channels(built.plan, built.graph, True).streams if s.kind == "unroll"}
+    sent = {group: arrays_bytes(stream.schema) / stream.schema[0].shape[1] for group, stream in streams.items()}
+    assert sent["opponent"] < sent["player"] / 4
+
+
+@pytest.mark.parametrize("distribution", ["coarse", "async"])
+def test_of_a_function_nothing_is_sent_but_ends_of_episodes(distribution):
+    hunted, _ = resolved({"hunter": IMPALA(unroll=8), "runners": "toys:flee"}, "toys:Tag", None)
+    built = runnel.build(hunted, "toys:Tag", distribution, envs=ENVS)
+    groups = {s.group: s for s in derive_channels(built.plan, built.graph, False).streams if s.kind == "unroll"}
+    assert [field.dtype for field in groups["runners"].schema] == ["<f4", "<i4"]  # returns and lengths
+    assert trajectory_bytes(built.plan)["runners"] == 2 * ENVS * 8  # versions and indices, which need no message
+
+
 @contextmanager
 def compilations():
     """A list that gets longer with every program that is compiled in this process."""
@@ -163,20 +237,23 @@ def test_more_stored_policies_compile_nothing(distribution, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("distribution", ["coarse", "decoupled"])
 def test_workers_compile_nothing_new_for_more_stored_policies(distribution, tmp_path, monkeypatch):
-    """Workers begin again from what they saved at a decision; their programs are in the compilation cache."""
-    cache = tmp_path / "cache"
-    for name, value in (("DIR", cache), ("MIN_COMPILE_TIME_SECS", 0), ("MIN_ENTRY_SIZE_BYTES", -1)):
-        prefix = "JAX_COMPILATION_CACHE_" if name == "DIR" else "JAX_PERSISTENT_CACHE_"
-        monkeypatch.setenv(prefix + name, str(value))
+    """Workers begin again from what they saved at a decision. All their programs are in the compilation cache, also
+    those that compile quickly, with its default settings: a run that keeps all for certain adds none."""
+    limit = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", limit):
+        monkeypatch.delenv(name, raising=False)
     found = []
-    for iterations in (3, 6):
+    for number, iterations in enumerate((3, 6, 3)):
+        if number == 2:
+            monkeypatch.setenv(limit, "0")
         play(
-            tmp_path / str(iterations), IMPALA(unroll=8) if distribution == "decoupled" else SMALL,
+            tmp_path / str(number), IMPALA(unroll=8) if distribution == "decoupled" else SMALL,
             distribution=distribution, iterations=iterations, opponents=UniformPast(every=ITERATION, places=2),
         )  # fmt: skip
-        found.append({path.name for path in cache.iterdir() if path.name.endswith("-cache")})
+        found.append({path.name for path in (tmp_path / "runnel" / "xla").iterdir() if path.name.endswith("-cache")})
     assert found[0]
-    assert found[1] == found[0]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(
@@ -286,6 +363,37 @@ def test_killed_workers_change_nothing(distribution, tmp_path):
     payoffs = payoffs_of(read_matches(killed))
     assert payoffs == payoffs_of(read_matches(calm))
     assert sum(result.games for result in payoffs.results) > 1000
+
+
+KILLED_ASYNCHRONOUS = {
+    "async": ["actor-0", "actor-1", "learner"],
+    "decoupled": ["environment-0", "environment-1", "inference", "learner"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("distribution", KILLED_ASYNCHRONOUS)
+def test_an_asynchronous_run_whose_workers_are_killed_finishes_with_its_pool(distribution, tmp_path):
+    command = ["impala", "openspiel:kuhn_poker", "--distribution", distribution, "--actors", "2", "--opponents", "pfsp"]
+    command += ["--set", "opponents.every=8192", "opponents.places=3"]
+    run_dir = tmp_path / "run"
+    chaos = Chaos(train(command, run_dir, 60_000), run_dir, KILLED_ASYNCHRONOUS[distribution], seed=1, most=4)
+    assert chaos.run() == 0, chaos.output()
+    assert chaos.done
+    assert json.loads((run_dir / "result.json").read_text())["status"] == "finished"
+    rounds = read_matches(run_dir)
+    assert [made.round for made in rounds] == list(range(len(rounds)))
+    assert len(rounds) >= 4
+    for before, made in pairwise(rounds):
+        assert made.env_steps > before.env_steps
+        assert {result.player for result in made.results} <= set(before.places)
+    stored = {f"player:{snapshot.version}" for snapshot in runnel.policies(run_dir).query("player")}
+    assert stored >= set(rounds[-1].places)
+    assert "results_lost" not in (run_dir / "events.jsonl").read_text()
+    # What plays in the last checkpoint are the policies that the last decision named.
+    last = final_state(run_dir)
+    assert int(next(value for name, value in last.items() if name.endswith("opponent/round"))) == rounds[-1].round
 
 
 def test_a_policy_that_is_gone_is_reported_and_not_played_any_more(played):
