@@ -10,6 +10,7 @@ from runnel.errors import UserError
 from runnel.graph.nodes import Graph, tree_bytes
 from runnel.ops.blocks import divisors, learners_in_words
 from runnel.planning.cuts import PlacedFragment, learns
+from runnel.planning.distribution import Fragment
 from runnel.planning.placed import human_bytes, plural, stepping_fragment
 from runnel.planning.slacks import Slacks
 from runnel.replay import shared_axis
@@ -27,6 +28,20 @@ def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
             "; choose another distribution or algorithm: `runnel list` shows which go together",
             page="command-line#list",
         )
+
+
+def check_compiled(name: str, fragments: Sequence[Fragment]) -> None:
+    """Refuses a compiled fragment that is not the whole plan in one process: workers loop around compiled parts."""
+    workers = sum(fragment.replicas for fragment in fragments)
+    for fragment in fragments:
+        if fragment.compiled and workers > 1:
+            many = f"has {fragment.replicas} replicas" if fragment.replicas > 1 else f"is 1 of {workers} workers"
+            raise UserError(
+                f"distribution {name}: fragment '{fragment.name}' {many}, found compiled=True, expected one worker "
+                "for the whole plan: only a run of one process is one XLA program; leave out compiled=True, as workers "
+                "compile what they can, or use one fragment with 1 replica and devices='all'",
+                page="write-a-distribution",
+            )
 
 
 def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph) -> None:
