@@ -14,7 +14,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, has_gradient
+from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, first_state, has_gradient
 from runnel.errors import UserError
 from runnel.graph.attributes import check_attributes
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
@@ -227,8 +227,8 @@ class Builder:
     def _state(self, group: str) -> PyTree:
         agents, algorithm = self.spec.groups[group], self.algorithm.for_group(group)
         name = algorithm_name(algorithm)
-        check_takes(algorithm.init, f"{name}.init", "key", "spec")
-        state = typed(lambda key: algorithm.init(key, agents), self.key, what=f"{name}.init")
+        check_takes(algorithm.init, f"{name}.init", "key", "spec", optional=("group",))
+        state = typed(lambda key: first_state(algorithm, key, agents, group), self.key, what=f"{name}.init")
         if not hasattr(state, "params"):
             raise UserError(f"{name}.init returns a {type(state).__name__} without `params`; acting needs state.params")
         return state
