@@ -157,6 +157,7 @@ class Builder:
 
     def replay(self, group: str, items: Ref, settings: Sampling) -> Ref:
         replay = settings.replay
+        self._check_own(group, items, "replay.insert")
         if self.nodes[items.node].replays:
             raise UserError("replay.insert takes what an iteration makes, not what was made from replayed batches")
         if replay.capacity > MOST_ITEMS:
@@ -174,6 +175,7 @@ class Builder:
         return Ref(self._add("replay", group, (items,), output, settings=settings, keeps=state), output)
 
     def priorities(self, replay: str, priorities: Ref) -> None:
+        self._check_own(self.nodes[replay].group, priorities, "replay.update")
         wanted = (self.nodes[replay].sampling.batch,)
         if not hasattr(priorities.type, "shape") or priorities.type.shape != wanted:
             raise UserError(f"replay.update wants priorities {list(wanted)}, found {describe(priorities.type)}")
@@ -265,6 +267,7 @@ class Builder:
         name = kind if len(self.spec.groups) == 1 else f"{group}/{kind}"
         taken = sum(1 for node in self.nodes if node.rstrip("0123456789") == name)
         name = f"{name}{taken + 1}" if taken else name
+        self._check_crossing(group, inputs)
         replays = frozenset[str]().union(*(self.nodes[ref.node].replays for ref in inputs))
         replays = replays | {name} if kind == "replay" else replays
         cut = () if replays else blocks
@@ -309,6 +312,25 @@ class Builder:
 
     def _columns(self, group: str) -> int:
         return self.envs * self.spec.groups[group].agents
+
+    def _check_own(self, group: str, ref: Ref, called: str) -> None:
+        """A replay belongs to one group."""
+        other = self.nodes[ref.node].group
+        if other != group:
+            raise UserError(
+                f"{called} of group '{group}': found a value of group '{other}', expected one of its own; make one of "
+                "both by flow.map first"
+            )
+
+    def _check_crossing(self, group: str, inputs: tuple[Ref, ...]) -> None:
+        """Another group's batches of a replay come when that group's do."""
+        for node in (self.nodes[ref.node] for ref in inputs):
+            if node.group not in ("", group) and node.replays:
+                raise UserError(
+                    f"a stage of group '{group}' takes '{node.name}', found a batch of a replay of group "
+                    f"'{node.group}', expected what an iteration makes: join both groups' trajectories by flow.map "
+                    "before replay.insert"
+                )
 
     def _of(self, group: str) -> str:
         return "" if len(self.spec.groups) == 1 else f" for group '{group}'"

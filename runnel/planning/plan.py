@@ -38,6 +38,7 @@ from runnel.planning.reuse import reuses
 from runnel.planning.slacks import matches, slacks
 from runnel.planning.validate import (
     check_compiled,
+    check_joined,
     check_learning,
     check_needs,
     check_parts,
@@ -251,6 +252,7 @@ def build_plan(
     found = slacks(name, layout, {node: each.name for each in placed for node in each.nodes}, graph)
     check_unrolling(name, placed, graph)
     check_parts(name, placed, found.staleness_updates, graph)
+    check_joined(name, placed, graph)
     check_learning(name, placed, found.staleness_updates, graph)
     check_synchronisation(name, placed, found, graph)
     hosts = {

@@ -95,6 +95,30 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], staleness: Mappi
                 )
 
 
+def check_joined(name: str, fragments: Sequence[PlacedFragment], graph: Graph) -> None:
+    """A node that takes another group's value is in one worker with what else is made of it: both groups' unrolls then
+    arrive together, of the same environments and iteration."""
+    home = {node: fragment.name for fragment in fragments for node in fragment.nodes}
+    nodes = graph.after_rollout()
+    for taker in nodes:
+        for source in (graph.nodes[ref.node] for ref in taker.inputs):
+            if source.group == taker.group:
+                continue
+            if source.kind == "rollout":  # its trajectories come to where the nodes of its own group take them
+                own = [node for node in nodes if node.group == source.group]
+                beside = [node.name for node in own if any(ref.node == source.name for ref in node.inputs)]
+            else:
+                beside = []
+            apart = [node for node in beside or [source.name] if home[node] != home[taker.name]]
+            if apart:
+                raise UserError(
+                    f"distribution {name} puts '{taker.name}', which takes a value of group '{source.group}', into "
+                    f"fragment '{home[taker.name]}', and '{apart[0]}' into '{home[apart[0]]}'; expected them in one "
+                    "fragment, where both groups' unrolls arrive together: use another distribution, such as coarse",
+                    page="write-an-algorithm#several-policies",
+                )
+
+
 def check_learning(name: str, fragments: Sequence[PlacedFragment], staleness: Mapping[str, int], graph: Graph) -> None:
     """Refuses learners that cannot share a batch, and nodes in different fragments that must be in one."""
     home = {node: fragment for fragment in fragments for node in fragment.nodes}
