@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from runnel.execution.building import build
 from runnel.execution.supervision.distributed_program import DistributedProgram
 from runnel.execution.supervision.machine_pool import MachinePool, SingleMachine
 from runnel.planning.plan import Distribution
+from runnel.recording.events import ReportEvent, ignore_event
 
 START_LIMIT_S = 180.0
 """How long a run may take to its first update."""
@@ -53,6 +55,18 @@ def watch(
 
     `look` is called at the end, while the workers are still at work. `pool`: other machines than this one.
     """
+    with started(algorithm, environment, distribution, envs, env_settings, pool) as program:
+        shares = _watch(program, warm_s, seconds)
+        look(program)
+        return shares
+
+
+@contextmanager
+def started(
+    algorithm: Algorithm, environment: str, distribution: Distribution, envs: int, env_settings: dict[str, Any],
+    pool: MachinePool | None = None, report_event: ReportEvent = ignore_event,
+) -> Iterator[DistributedProgram]:  # fmt: skip
+    """A run whose workers have been started, and are ended with this context."""
     configure_jax()
     pool = pool or SingleMachine()
     built = build(
@@ -68,23 +82,26 @@ def watch(
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory)
         (run_dir / "logs").mkdir()
-        program = DistributedProgram(built, config, run_dir, pool.site(run_dir / "logs"), pool.machines)
+        site = pool.site(run_dir / "logs")
+        program = DistributedProgram(built, config, run_dir, site, pool.machines, report_event)
         try:
-            shares = _watch(program, warm_s, seconds)
-            look(program)
-            return shares
+            yield program
         finally:
             program.close()
 
 
-def _watch(program: DistributedProgram, warm_s: float, seconds: float) -> dict[str, Share]:
-    deadline = time.monotonic() + START_LIMIT_S
+def until_first_update(program: DistributedProgram, limit_s: float = START_LIMIT_S) -> None:
+    deadline = time.monotonic() + limit_s
     while not program.run(ENDLESS, 0.1, float("inf"), lambda: False).updates:
         if time.monotonic() > deadline:
-            raise SystemExit(f"no update within {START_LIMIT_S:.0f} s")
-    _go_on(program, warm_s)
+            raise SystemExit(f"no update within {limit_s:.0f} s")
+
+
+def _watch(program: DistributedProgram, warm_s: float, seconds: float) -> dict[str, Share]:
+    until_first_update(program)
+    go_on(program, warm_s)
     before = _statuses(program)
-    _go_on(program, seconds)
+    go_on(program, seconds)
     return {name: _share(before[name], status) for name, status in _statuses(program).items()}
 
 
@@ -98,7 +115,7 @@ def _statuses(program: DistributedProgram) -> dict[str, dict[str, Any]]:
     return told
 
 
-def _go_on(program: DistributedProgram, seconds: float) -> None:
+def go_on(program: DistributedProgram, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         program.run(ENDLESS, 0.1, float("inf"), lambda: False)

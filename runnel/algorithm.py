@@ -54,7 +54,10 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def init(self, key: Array, spec: AgentSpec) -> Any:
-        """The learner's first state: a pytree with a field `params`."""
+        """The learner's first state: a pytree with a field `params`.
+
+        An `init` with a parameter `group` receives the name of the group whose state it makes.
+        """
 
     @abc.abstractmethod
     def act(self, params: PyTree, observation: PyTree, memory: PyTree, key: Array, explore: bool) -> Act:
@@ -159,6 +162,12 @@ def has_gradient(algorithm: Algorithm) -> bool:
 def asks_for(function: Any, name: str) -> bool:
     """Whether a user's function has a parameter of this name, and so receives it."""
     return name in inspect.signature(function).parameters
+
+
+def first_state(algorithm: Algorithm, key: Array, spec: AgentSpec, group: str) -> Any:
+    """Calls `init`, with the group's name if it names a parameter `group`."""
+    named = {"group": group} if asks_for(algorithm.init, "group") else {}
+    return algorithm.init(key, spec, **named)
 
 
 def act_one(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from runnel.algorithm import Algorithm
+from runnel.algorithm import Algorithm, first_state
 from runnel.matchmaking import Matchmaker
 from runnel.ops import episodes, random
 from runnel.ops.grouping import apply_by_place
@@ -106,9 +106,13 @@ class OpponentPool(Algorithm):
     def max_staleness(self) -> int:  # type: ignore[override]
         return self.policy.max_staleness
 
-    def init(self, key: Array, spec: AgentSpec) -> PoolState:
+    def player(self, group: str) -> str:
+        """The group whose policies play in the pool of this group; that itself, where those of other runs do."""
+        return (*self.players, self.learner)[0] or group
+
+    def init(self, key: Array, spec: AgentSpec, group: str = "") -> PoolState:
         """Fills all places with one new policy; the first exchange takes place before the first step."""
-        one = self.policy.init(key, spec).params
+        one = first_state(self.policy, key, spec, self.player(group)).params
         return self.filled([one] * self.places, [1.0] * self.places, [0] * self.places)
 
     def filled(

@@ -14,7 +14,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, has_gradient
+from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, first_state, has_gradient
 from runnel.errors import UserError
 from runnel.graph.attributes import check_attributes
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
@@ -157,6 +157,7 @@ class Builder:
 
     def replay(self, group: str, items: Ref, settings: Sampling) -> Ref:
         replay = settings.replay
+        self._check_own(group, items, "replay.insert")
         if self.nodes[items.node].replays:
             raise UserError("replay.insert takes what an iteration makes, not what was made from replayed batches")
         if replay.capacity > MOST_ITEMS:
@@ -174,6 +175,7 @@ class Builder:
         return Ref(self._add("replay", group, (items,), output, settings=settings, keeps=state), output)
 
     def priorities(self, replay: str, priorities: Ref) -> None:
+        self._check_own(self.nodes[replay].group, priorities, "replay.update")
         wanted = (self.nodes[replay].sampling.batch,)
         if not hasattr(priorities.type, "shape") or priorities.type.shape != wanted:
             raise UserError(f"replay.update: found priorities {describe(priorities.type)}, expected {list(wanted)}")
@@ -227,8 +229,8 @@ class Builder:
     def _state(self, group: str) -> PyTree:
         agents, algorithm = self.spec.groups[group], self.algorithm.for_group(group)
         name = algorithm_name(algorithm)
-        check_takes(algorithm.init, f"{name}.init", "key", "spec")
-        state = typed(lambda key: algorithm.init(key, agents), self.key, what=f"{name}.init")
+        check_takes(algorithm.init, f"{name}.init", "key", "spec", optional=("group",))
+        state = typed(lambda key: first_state(algorithm, key, agents, group), self.key, what=f"{name}.init")
         if not hasattr(state, "params"):
             raise UserError(f"{name}.init returns a {type(state).__name__} without `params`; acting needs state.params")
         return state
@@ -261,6 +263,7 @@ class Builder:
         name = kind if len(self.spec.groups) == 1 else f"{group}/{kind}"
         taken = sum(1 for node in self.nodes if node.rstrip("0123456789") == name)
         name = f"{name}{taken + 1}" if taken else name
+        self._check_crossing(group, inputs)
         replays = frozenset[str]().union(*(self.nodes[ref.node].replays for ref in inputs))
         replays = replays | {name} if kind == "replay" else replays
         cuts = () if replays else cuts
@@ -307,6 +310,25 @@ class Builder:
 
     def _columns(self, group: str) -> int:
         return self.envs * self.spec.groups[group].agents
+
+    def _check_own(self, group: str, ref: Ref, called: str) -> None:
+        """A replay belongs to one group."""
+        other = self.nodes[ref.node].group
+        if other != group:
+            raise UserError(
+                f"{called} of group '{group}': found a value of group '{other}', expected one of its own; make one of "
+                "both by flow.map first"
+            )
+
+    def _check_crossing(self, group: str, inputs: tuple[Ref, ...]) -> None:
+        """Another group's batches of a replay come when that group's do."""
+        for node in (self.nodes[ref.node] for ref in inputs):
+            if node.group not in ("", group) and node.replays:
+                raise UserError(
+                    f"a stage of group '{group}' takes '{node.name}', found a batch of a replay of group "
+                    f"'{node.group}', expected what an iteration makes: join both groups' trajectories by flow.map "
+                    "before replay.insert"
+                )
 
     def _of(self, group: str) -> str:
         return "" if len(self.spec.groups) == 1 else f" for group '{group}'"

@@ -31,13 +31,43 @@ class Value:
         except AttributeError as error:
             raise UserError(str(error)) from None
 
-    def ref(self, group: str) -> Ref:
+    def of(self, group: str) -> Value:
+        """The value of one group, for the stages of every group: `trajectory.of("hunters")`."""
         if group not in self._refs:
             raise UserError(
+                f"value.of('{group}'): found a value of group {', '.join(self._refs)}{nearest(group, self._refs)}; "
+                "expected one of a call that was made for that group"
+            )
+        return _ValueOf(self._refs[group])
+
+    def ref(self, group: str) -> Ref:
+        if group not in self._refs:
+            first = next(iter(self._refs))
+            raise UserError(
                 f"a value of group {', '.join(self._refs)} is used by group '{group}'; "
-                "use values of the same flow.agents(group)"
+                f"use values of the same flow.agents(group), or say whose it is by value.of('{first}')"
             )
         return self._refs[group]
+
+
+class _ValueOf(Value):
+    """One group's value, whichever group's stages take it."""
+
+    def __init__(self, ref: Ref):
+        super().__init__({})
+        self._ref = ref
+
+    def __getitem__(self, key: str | int) -> Value:
+        try:
+            return _ValueOf(self._ref[key])
+        except AttributeError as error:
+            raise UserError(str(error)) from None
+
+    def of(self, group: str) -> Value:
+        raise UserError(f"value.of(...).of('{group}'): the value is of one group already; leave out one of the two")
+
+    def ref(self, group: str) -> Ref:
+        return self._ref
 
 
 class Flow:

@@ -41,6 +41,9 @@ class _AnyValue(Value):
     def __getitem__(self, key: str | int) -> Value:
         return self
 
+    def of(self, group: str) -> Value:
+        return self
+
     def ref(self, group: str) -> Any:
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,14 +36,17 @@ def traced(function: Callable[..., Any], *args: Any, what: str) -> tuple[Any, An
         ) from error
 
 
-def check_takes(function: Callable[..., Any], what: str, *names: str) -> None:
-    """Refuses a method of the user that cannot be called with these arguments, and says where it is defined."""
+def check_takes(function: Callable[..., Any], what: str, *names: str, optional: Sequence[str] = ()) -> None:
+    """Refuses a method of the user that cannot be called with these arguments, and says where it is defined.
+
+    `optional`: arguments that it receives by keyword, if it names them.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # it has no signature to look at: the call will show it
         return
     try:
-        signature.bind(*names)
+        signature.bind(*names, **{name: name for name in optional if name in signature.parameters})
     except TypeError as problem:
         code = getattr(inspect.unwrap(function), "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""

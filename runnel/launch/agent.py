@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ from runnel.launch.agent_messages import (
     FindPort,
     FreePort,
     FromWorker,
+    FromWorkers,
     GetTracebacks,
     GetTraffic,
     Hello,
@@ -60,12 +61,13 @@ from runnel.launch.agent_messages import (
     Tracebacks,
     Traffic,
     WorkerEnded,
-    WorkerLog,
+    WorkerLogs,
     parse_request,
 )
 from runnel.launch.framing import MalformedMessage
 from runnel.launch.host import ENV_ONLY_MODULES, JAX_MODULES, HostChannels, HostRuntime, WorkerOrder, free_port
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess
+from runnel.launch.report_batch import ReportBatch
 from runnel.launch.standalone import StandaloneProcesses
 from runnel.planning.machine import gpus
 from runnel.system.oom import oom_kills
@@ -113,6 +115,7 @@ class HostAgent:
         self.standalone = StandaloneProcesses(self.logs)
         self.lives: dict[str, int] = {}  # by worker: which of those that had its name this is
         self._ended: set[str] = set()
+        self._reports = ReportBatch()
         self._read: dict[str, int] = {}  # by worker: how much of its log was sent
         self._pulsed = 0.0
         self._over = False
@@ -128,26 +131,31 @@ class HostAgent:
         sockets = zmq.Poller()
         sockets.register(self.call.socket, zmq.POLLIN)
         sockets.register(stdin, zmq.POLLIN)
+        sockets.register(self.standalone.watch.fileno(), zmq.POLLIN)
         while not self._over:
-            for fd in self._fds():
-                sockets.register(fd, zmq.POLLIN)
+            workers = self.host.watch.fileno() if self.host is not None else None
+            if workers is not None:
+                sockets.register(workers, zmq.POLLIN)
             ready = dict(sockets.poll(int(1000 * PULSE_S / 2)))
-            for fd in self._fds():
-                sockets.unregister(fd)
+            if workers is not None:
+                sockets.unregister(workers)
             if stdin in ready and not os.read(stdin, 4096):
                 return
             self._listen()
-            self._relay()
+            self._relay(self._speaking())
             self._pulse()
             self.mail.tick()
             if time.monotonic() > self.mail.heard + DRIVER_LOST_S:
                 print(f"nothing was heard of the driver for {DRIVER_LOST_S:.0f} s", file=sys.stderr)
                 return
 
-    def _fds(self) -> list[int]:
-        living = [process for name, process in self._processes().items() if name not in self._ended]
-        each = [fd for process in living for fd in (process.control.fileno(), process.fileno())]
-        return [fd for fd in each if fd >= 0]
+    def _speaking(self) -> set[str]:
+        """The workers that have sent a message or ended."""
+        return self.standalone.watch.poll(0.0) | (self.host.watch.poll(0.0) if self.host is not None else set())
+
+    def _process(self, name: str) -> LocalProcess | None:
+        found = self.standalone.processes.get(name)
+        return found if found is not None or self.host is None else self.host.processes.get(name)
 
     def _processes(self) -> dict[str, LocalProcess]:
         """All workers of this machine; no two have the same name."""
@@ -267,7 +275,7 @@ class HostAgent:
         return [(process.name, process.pid, self.lives.setdefault(process.name, 0)) for process in started]
 
     def _pass_on(self, command: SendToWorker, arrays: Mapping[str, np.ndarray]) -> None:
-        process = self._processes().get(command.worker)
+        process = self._process(command.worker)
         if process is None or process.exit_status() is not None:
             return  # its end is reported
         try:
@@ -289,22 +297,43 @@ class HostAgent:
 
     # Messages of workers
 
-    def _relay(self) -> None:
-        for name, process in self._processes().items():
+    def _relay(self, names: Iterable[str]) -> None:
+        for name in names:
+            process = self._process(name)
+            if process is None:
+                continue
             self._forward(process)
             if name not in self._ended and process.ended():
                 status = process.exit_status()
                 self._forward(process)
                 if status is not None:
                     self._ended.add(name)
-                    self._send_log(name, whole=True)
+                    for each in (self.standalone, self.host):
+                        if each is not None and each.processes.get(name) is process:
+                            each.watch.drop(name)
+                    while text := self._new_text(name):
+                        self._send(WorkerLogs({name: text}))
+                    self._send_reports()
                     tail = process.tail().strip()
                     self._send(WorkerEnded(name, self.lives[name], status, tail, oom_kills()))
+        if self._reports.urgent:
+            self._send_reports()
+
+    def _send_reports(self) -> None:
+        """Sends what is held of all workers as one message."""
+        reports = self._reports.take()
+        if reports:
+            self._send(FromWorkers(reports))
 
     def _forward(self, process: LocalProcess) -> None:
         try:
             while (message := process.control.receive()) is not None:
-                self._send(FromWorker(process.name, self.lives[process.name], message.value), message.arrays)
+                life = self.lives[process.name]
+                if message.arrays:
+                    self._send_reports()
+                    self._send(FromWorker(process.name, life, message.value), message.arrays)
+                else:
+                    self._reports.add(process.name, life, message.value)
         except OutOfDescriptors as error:
             self._give_up(process, error)
 
@@ -318,9 +347,10 @@ class HostAgent:
         if now < self._pulsed + PULSE_S:
             return
         self._pulsed = now
-        for name in self._processes():
-            if name not in self._ended:
-                self._send_log(name)
+        texts = {name: self._new_text(name) for name in self._processes() if name not in self._ended}
+        if any(texts.values()):
+            self._send(WorkerLogs({name: text for name, text in texts.items() if text}))
+        self._send_reports()
         pulse = Pulse(self.courier.rejected())
         if self.host is not None:
             names = [name for name in self.host.processes if name not in self._ended]
@@ -333,22 +363,21 @@ class HostAgent:
             )
         self._send(pulse)
 
-    def _send_log(self, name: str, whole: bool = False) -> None:
-        """Sends what a worker has written since; skips lines if it writes faster than they can be sent."""
+    def _new_text(self, name: str) -> str:
+        """What a worker has written since, a part at a time; skips lines if it writes faster than they can be sent."""
         path = self.logs / f"{name}.log"
         try:
             size, sent = path.stat().st_size, self._read.get(name, 0)
-            while size > sent:
+            text = ""
+            if size > sent:
                 with path.open("rb") as file:
                     file.seek(sent)
                     text = file.read(LOG_BYTES).decode(errors="replace")
-                self._read[name] = sent = size if size - sent > 16 * LOG_BYTES else sent + LOG_BYTES
-                self._send(WorkerLog(name, text))
-                if not whole:
-                    break
-            self._read[name] = min(self._read.get(name, 0), size)
+                sent = size if size - sent > 16 * LOG_BYTES else sent + LOG_BYTES
+            self._read[name] = min(sent, size)
+            return text
         except OSError:
-            pass
+            return ""
 
     # The end
 
@@ -357,7 +386,7 @@ class HostAgent:
         if self.host is None:
             return
         self.launcher.close(seconds)
-        self._relay()
+        self._relay([*self.host.processes])
         self.courier.stop()
         self.host.free()
         self.host, self.launcher = None, self._launcher()

@@ -233,11 +233,19 @@ class Pulse(JsonMessage):
 
 @dataclass(frozen=True)
 class FromWorker(JsonMessage):
-    """A worker's message, with its arrays."""
+    """A worker's message that has arrays, with these."""
 
     worker: str
     life: int
     message: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FromWorkers(JsonMessage):
+    """The other messages of all workers of the machine since the last of these, in order."""
+
+    reports: list[tuple[str, int, dict[str, Any]]]
+    """Worker, life and message."""
 
 
 @dataclass(frozen=True)
@@ -253,14 +261,13 @@ class WorkerEnded(JsonMessage):
 
 
 @dataclass(frozen=True)
-class WorkerLog(JsonMessage):
-    """The text that a worker has written to its log since the last of these."""
+class WorkerLogs(JsonMessage):
+    """The texts that workers have written to their logs since the last of these."""
 
-    worker: str
-    text: str
+    texts: dict[str, str]
 
 
-News = Reply | Hello | Pulse | FromWorker | WorkerEnded | WorkerLog
+News = Reply | Hello | Pulse | FromWorker | FromWorkers | WorkerEnded | WorkerLogs
 
 
 def parse_request(value: Mapping[str, Any]) -> AgentRequest:

@@ -39,6 +39,7 @@ from runnel.launch.agent_messages import (
     FindPort,
     FreePort,
     FromWorker,
+    FromWorkers,
     GetTracebacks,
     GetTraffic,
     Hello,
@@ -56,7 +57,7 @@ from runnel.launch.agent_messages import (
     Tracebacks,
     Traffic,
     WorkerEnded,
-    WorkerLog,
+    WorkerLogs,
     parse_news,
 )
 from runnel.launch.framing import MalformedMessage, Received
@@ -176,6 +177,7 @@ class Cluster:
         self._starting: dict[int, RemoteProcess] = {}  # by the id of the request: those without a reply yet
         self.logs: Path | None = None
         self._layouts: dict[str, HostChannels] = {}
+        self._slots: dict[int, int] = {}  # by stream, the same on every host
         self._epoch = 0
         self._ids, self._lives = count(), count(1)
         self._replies: dict[int, Result] = {}
@@ -342,13 +344,19 @@ class Cluster:
                 process = self._living(host, worker, life)
                 if process is not None:
                     process.received.append(Received(message, (), arrays))
+            case FromWorkers(reports):
+                for worker, life, message in reports:
+                    process = self._living(host, worker, life)
+                    if process is not None:
+                        process.received.append(Received(message, (), {}))
             case WorkerEnded(worker, life, status, tail, oom_kills):
                 process = self._living(host, worker, life)
                 agent.ooms = oom_kills
                 if process is not None:
                     process.status, process.last = status, tail
-            case WorkerLog(worker, text):
-                self._write(worker, text)
+            case WorkerLogs(texts):
+                for worker, text in texts.items():
+                    self._write(worker, text)
             case Hello():
                 agent.courier = news.courier
 
@@ -366,6 +374,7 @@ class Cluster:
     def open(self, layouts: Mapping[str, HostChannels]) -> None:
         self._epoch += 1
         self._layouts = dict(layouts)
+        self._slots = {stream.id: stream.slots for layout in layouts.values() for stream in layout.streams}
         homes = {name: host for host, layout in layouts.items() for name in layout.workers}
         commands = {
             host: OpenChannels(
@@ -424,8 +433,7 @@ class Cluster:
         self.ask_all({host: ClearChannels(self._epoch) for host in self._layouts}, Done)
 
     def fill(self, host: str, stream: int) -> _Fill:
-        slots = next(each.slots for each in self._layouts[host].streams if each.id == stream)
-        return _Fill(self.agents[host], stream, slots)
+        return _Fill(self.agents[host], stream, self._slots[stream])
 
     def port(self, host: str) -> str:
         address = self.agents[host].joined.address

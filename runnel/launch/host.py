@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Self
 from runnel.launch.core_balancer import CoreBalancer, StepProgress
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
 from runnel.launch.logs import WorkerLogs
+from runnel.launch.process_watch import ProcessWatch
 from runnel.runtime.recovery.journal import BlockMemory
 from runnel.runtime.worker_jobs import WorkerDescriptors
 from runnel.system.limits import RUN, WORKER, check_descriptors
@@ -25,7 +26,7 @@ from runnel.system.oom import oom_kills
 from runnel.system.platform import open_descriptors
 from runnel.transport import interface, shared_memory
 from runnel.transport.parameter_store import ParameterStore
-from runnel.transport.stream import Field, Schema, Stream
+from runnel.transport.stream import End, Field, Schema, Stream
 
 ENV_ONLY_MODULES = (
     "runnel.execution.supervision.worker_main",
@@ -136,6 +137,11 @@ class HostRuntime:
         self.journals: dict[str, BlockMemory] = {}
         self.streams: dict[int, Stream] = {}
         self.stores: dict[int, ParameterStore] = {}
+        self._ends: dict[str, list[tuple[int, End]]] = defaultdict(list)  # by worker: those of streams
+        for stream in layout.streams:
+            self._ends[stream.source].append((stream.id, "writer"))
+            self._ends[stream.target].append((stream.id, "reader"))
+        self.watch = ProcessWatch()
         self._balancer: CoreBalancer | None = None
         self._logs = WorkerLogs()
         try:
@@ -156,6 +162,7 @@ class HostRuntime:
         ]  # fmt: skip
         started = self.launcher.start_all(workers)
         self.processes |= {process.name: process for process in started}
+        self.watch.add(started)
         if self.layout.balanced and self._balancer is None:
             self._balancer = CoreBalancer(self._progress)
             self._balancer.start()
@@ -189,14 +196,7 @@ class HostRuntime:
     def poll(self, seconds: float) -> set[str]:
         """The workers that have sent a report or ended."""
         self._logs.look(process.log for process in self.processes.values())
-        poll = select.poll()
-        by_fd: dict[int, str] = {}
-        for name, process in self.processes.items():
-            for fd in (process.control.fileno(), process.fileno()):
-                if fd >= 0:
-                    poll.register(fd, select.POLLIN)
-                    by_fd[fd] = name
-        return {by_fd[fd] for fd, _ in poll.poll(seconds * 1000)}
+        return self.watch.poll(seconds)
 
     def beats(self, name: str) -> int | None:
         """A worker's count of heartbeats."""
@@ -212,13 +212,11 @@ class HostRuntime:
 
     def reap(self, name: str) -> None:
         """Ends a worker that is lost, and prepares its ends of streams for its replacement."""
+        self.watch.drop(name)
         if name in self.processes:
             self.processes.pop(name).close()
-        for stream in self.layout.streams:
-            if stream.source == name:
-                self.streams[stream.id].reset_end("writer")
-            if stream.target == name:
-                self.streams[stream.id].reset_end("reader")
+        for number, end in self._ends[name]:
+            self.streams[number].reset_end(end)
 
     def clear(self) -> None:
         """Empties all channels. No worker may be at work."""
@@ -229,6 +227,7 @@ class HostRuntime:
         """Frees the memory, after the launcher has ended the workers."""
         if self._balancer is not None:
             self._balancer.close()
+        self.watch.close()
         held: Iterable[Any] = (
             *self.streams.values(), *self.stores.values(), *self.journals.values(), *self.bells.values(),
         )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from runnel.launch.host import WorkerOrder
 from runnel.launch.local_launcher import LocalLauncher, LocalProcess, WorkerCommand
+from runnel.launch.process_watch import ProcessWatch
 from runnel.launch.site import WorkerLine
 from runnel.planning.machine import DRIVER
 from runnel.planning.placement import standalone_hosts
@@ -147,6 +148,7 @@ class StandaloneProcesses:
         self._logs = logs
         self._launcher: LocalLauncher | None = None
         self.processes: dict[str, LocalProcess] = {}
+        self.watch = ProcessWatch()
 
     def start(self, order: WorkerOrder) -> LocalProcess:
         if self._launcher is None:
@@ -156,13 +158,17 @@ class StandaloneProcesses:
         log = self._logs / f"{order.name}.log"
         command = WorkerCommand(order.name, order.entry, order.job, (), order.env_only, order.environ, log=log)
         process = self.processes[order.name] = self._launcher.start(command)
+        self.watch.add([process])
         return process
 
     def end(self, name: str) -> None:
+        self.watch.drop(name)
         if name in self.processes:
             self.processes.pop(name).close()
 
     def close(self, timeout_s: float) -> None:
+        for name in self.processes:
+            self.watch.drop(name)
         if self._launcher is not None:
             self._launcher.close(timeout_s)
             self._launcher = None

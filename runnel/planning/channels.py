@@ -155,7 +155,7 @@ def _blocks(stepping: PlacedFragment) -> Iterator[EnvBlock]:
 
 def server_of(acts: PlacedFragment, stepping: PlacedFragment, block: EnvBlock) -> str:
     """The worker that acts for a block."""
-    return acts.workers()[served_by(stepping.workers().index(block.worker), stepping.replicas, acts.replicas)]
+    return acts.workers()[served_by(block.number // stepping.env_splits, stepping.replicas, acts.replicas)]
 
 
 def sent(graph: Graph, node: Node, taker: PlacedFragment) -> list[Ref]:

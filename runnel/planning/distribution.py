@@ -28,8 +28,9 @@ class Fragment:
     """Nodes that run as one program, and how often.
 
     `nodes` names kinds (`act`), nodes (`hunters/act`), groups (`hunters/*`) or `REST`. A `compiled` fragment is
-    one XLA program or an error; others are loops of a process around compiled parts. A worker whose environments
-    ask others for their actions holds them in `env_splits` blocks: while one block waits, another steps.
+    one XLA program or an error, and the whole plan in one worker; others are loops of a process around compiled parts.
+    A worker whose environments ask others for their actions holds them in `env_splits` blocks: while one block waits,
+    another steps.
 
     Replicas that step environments share them; replicas that learn are one program over all their devices; other
     replicas take whole iterations in rotation.

@@ -37,6 +37,8 @@ from runnel.planning.placement import Placement, ReplicaRequest, place, standalo
 from runnel.planning.reuse import reuses
 from runnel.planning.slacks import matches, slacks
 from runnel.planning.validate import (
+    check_compiled,
+    check_joined,
     check_learning,
     check_needs,
     check_parts,
@@ -242,6 +244,7 @@ def build_plan(
         _check_fragment(fragment, homes[fragment.name], graph, environment)
     ordered = in_order(machines)
     fragments = [fragment for fragment in layout.fragments if homes[fragment.name]]
+    check_compiled(name, fragments)
     seats = place([_wanted(fragment, homes[fragment.name], graph) for fragment in fragments], ordered)
     placed = tuple(
         _placed(fragment, homes[fragment.name], graph, at) for fragment, at in zip(fragments, seats, strict=True)
@@ -249,6 +252,7 @@ def build_plan(
     found = slacks(name, layout, {node: each.name for each in placed for node in each.nodes}, graph)
     check_unrolling(name, placed, graph)
     check_parts(name, placed, found.staleness_updates, graph)
+    check_joined(name, placed, graph)
     check_learning(name, placed, found.staleness_updates, graph)
     check_synchronisation(name, placed, found, graph)
     hosts = {

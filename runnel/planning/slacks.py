@@ -84,7 +84,8 @@ def group_of(edge: Edge, graph: Graph) -> str:
 
 
 def limits_in_iterations(sums: Mapping[str, int], homes: Mapping[str, str], graph: Graph) -> dict[str, int]:
-    """By group, how many iterations an unroll may be behind. Groups that one fragment trains share the lowest."""
+    """By group, how many iterations an unroll may be behind. Groups that one fragment trains, or that one
+    node joins, share the lowest."""
     limits = {}
     for group, bound in sums.items():
         learners = graph.learners(group)
@@ -94,10 +95,17 @@ def limits_in_iterations(sums: Mapping[str, int], homes: Mapping[str, str], grap
     shared = [
         {n.group for n in graph.after_rollout() if homes[n.name] == each} for each in dict.fromkeys(homes.values())
     ]
+    shared += joined_groups(graph)
     for _ in limits:  # a group may share with another, which shares with a third
         for trained in shared:
             limits |= dict.fromkeys(trained, min((limits[group] for group in trained), default=0))
     return limits
+
+
+def joined_groups(graph: Graph) -> list[set[str]]:
+    """The sets of groups whose values one node takes together."""
+    found = [{node.group, *(graph.nodes[ref.node].group for ref in node.inputs)} for node in graph.after_rollout()]
+    return [groups for groups in found if len(groups) > 1]
 
 
 def updates_per_iteration(graph: Graph, group: str) -> int:

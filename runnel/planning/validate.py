@@ -10,6 +10,7 @@ from runnel.errors import UserError
 from runnel.graph.nodes import Graph, tree_bytes
 from runnel.ops.column_blocks import divisors, learners_in_words
 from runnel.planning.cuts import PlacedFragment, learns
+from runnel.planning.distribution import Fragment
 from runnel.planning.placed import human_bytes, plural, stepping_fragment
 from runnel.planning.slacks import Slacks
 from runnel.replay import shared_axis
@@ -27,6 +28,20 @@ def check_needs(name: str, needs: Sequence[str], graph: Graph) -> None:
             "; choose another distribution or algorithm: `runnel list` shows which go together",
             page="command-line#list",
         )
+
+
+def check_compiled(name: str, fragments: Sequence[Fragment]) -> None:
+    """Refuses a compiled fragment that is not the whole plan in one process: workers loop around compiled parts."""
+    workers = sum(fragment.replicas for fragment in fragments)
+    for fragment in fragments:
+        if fragment.compiled and workers > 1:
+            many = f"has {fragment.replicas} replicas" if fragment.replicas > 1 else f"is 1 of {workers} workers"
+            raise UserError(
+                f"distribution {name}: fragment '{fragment.name}' {many}, found compiled=True, expected one worker "
+                "for the whole plan: only a run of one process is one XLA program; leave out compiled=True, as workers "
+                "compile what they can, or use one fragment with 1 replica and devices='all'",
+                page="write-a-distribution",
+            )
 
 
 def check_unrolling(name: str, fragments: Sequence[PlacedFragment], graph: Graph) -> None:
@@ -77,6 +92,30 @@ def check_parts(name: str, fragments: Sequence[PlacedFragment], staleness: Mappi
                     f"distribution {name} puts '{node.name}' into {shared}, and synchronises at a barrier, where the "
                     f"learner samples from one replay: use BoundedStaleness, put '{node.name}' elsewhere, or use 1 "
                     f"{gives.name} worker"
+                )
+
+
+def check_joined(name: str, fragments: Sequence[PlacedFragment], graph: Graph) -> None:
+    """A node that takes another group's value is in one worker with what else is made of it: both groups' unrolls then
+    arrive together, of the same environments and iteration."""
+    home = {node: fragment.name for fragment in fragments for node in fragment.nodes}
+    nodes = graph.after_rollout()
+    for taker in nodes:
+        for source in (graph.nodes[ref.node] for ref in taker.inputs):
+            if source.group == taker.group:
+                continue
+            if source.kind == "rollout":  # its trajectories come to where the nodes of its own group take them
+                own = [node for node in nodes if node.group == source.group]
+                beside = [node.name for node in own if any(ref.node == source.name for ref in node.inputs)]
+            else:
+                beside = []
+            apart = [node for node in beside or [source.name] if home[node] != home[taker.name]]
+            if apart:
+                raise UserError(
+                    f"distribution {name} puts '{taker.name}', which takes a value of group '{source.group}', into "
+                    f"fragment '{home[taker.name]}', and '{apart[0]}' into '{home[apart[0]]}'; expected them in one "
+                    "fragment, where both groups' unrolls arrive together: use another distribution, such as coarse",
+                    page="write-an-algorithm#several-policies",
                 )
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.algorithm import Algorithm, act_one
+from runnel.algorithm import Algorithm, act_one, first_state
 from runnel.ops import hardware
 from runnel.recording.parameters import parameter_leaves
 from runnel.types import Act, AgentSpec, Array, PyTree, zeros
@@ -40,14 +40,15 @@ def acting_names(
 
 
 def same_acting(
-    one: tuple[Algorithm, Callable[..., Act]], other: tuple[Algorithm, Callable[..., Act]], spec: AgentSpec,
+    one: tuple[Algorithm, Callable[..., Act]], other: tuple[Algorithm, Callable[..., Act]], spec: AgentSpec, group: str,
     explore: bool,
 ) -> bool:  # fmt: skip
-    """Whether two algorithms, each with the `act` of its loop, compute the same actions from the same parameters."""
+    """Whether two algorithms, each with the `act` of its loop, compute the same actions of a group from the same
+    parameters."""
     texts, constants = [], []
     for algorithm, act in (one, other):
         key = jax.eval_shape(lambda: jax.random.key(0))
-        state = jax.eval_shape(lambda key, algorithm=algorithm: algorithm.init(key, spec), key)
+        state = jax.eval_shape(lambda key, algorithm=algorithm: first_state(algorithm, key, spec, group), key)
         traced = _traced(algorithm, act, spec, state, explore)
         texts.append(re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr)))  # addresses of functions
         constants.append([np.asarray(constant) for constant in traced.consts])

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.algorithm import Algorithm, act_one
+from runnel.algorithm import Algorithm, act_one, first_state
 from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError, nearest
 from runnel.graph.rollout_act import rollout_act
@@ -52,7 +52,8 @@ class Policy:
         self.algorithm, self.config, self.spec, self.arrays = algorithm, config, config.spec, dict(arrays)
         self.acts_with = rollout_act(algorithm, config.group, config.spec)  # what the loop passes to a rollout
         self.device = find_device(device)
-        state = jax.eval_shape(lambda key: algorithm.init(key, config.spec), jax.eval_shape(lambda: jax.random.key(0)))
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        state = jax.eval_shape(lambda key: first_state(algorithm, key, config.spec, config.group), key)
         self.params: PyTree = jax.device_put(params_of(state, self.arrays, where), self.device)
         self._key = random.base_key(seed, random.ACT)
         self._steps = 0

@@ -43,6 +43,7 @@ SMALLEST = {
     "sweep_members": ["--trials", "2", "--envs", "4", "--steps", "2000", "--seeds", "1", "--winner-seeds", "1",
                       "--sample", "1", "--halving", "2", "--eval-episodes", "2", "--no-warm-up"],
     "tcp_streams": ["--only", "courier", "sockets", "--runs", "1", "--seconds", "0.05"],
+    "workers": ["--workers", "2", "--seconds", "1", "--kills", "1"],
 }  # fmt: skip
 """By script: arguments with which it ends within minutes."""
 

@@ -33,7 +33,7 @@ WAYS = (
     "member 0 of two, settings traced",
     "member 1 of two, settings traced",
 )
-ALGORITHMS = ("PPO", "PPO continuous", "PPO GRU", "DQN", "own algorithm", "groups")
+ALGORITHMS = ("PPO", "PPO continuous", "PPO GRU", "DQN", "own algorithm", "groups", "joined groups")
 CONTINUOUS = ("DDPG", "TD3", "SAC")
 TEAMS = ("MAPPO", "VDN", "QMIX")
 
@@ -66,6 +66,8 @@ EVERY = {
     "DQN, JAX": ("fused", *SEVERAL, "replicated 5", "replicated 8", "store", "maps"),
     "SAC, JAX": ("fused", "coarse 2", "fine 2", "replicated 2", "environments 2", "store", "maps"),
     "groups, JAX": ("fused", *SEVERAL, "split"),
+    "joined groups, host": ("coarse 2", "fine 2"),
+    "joined groups, JAX": ("fused", "coarse 2", "coarse 4", "fine 2, 2 splits", "replicated 2"),
     "MAPPO, groups": ("fused", "coarse 2", "fine 2", "replicated 2", "environments 2"),
     "MAPPO GRU, groups": ("fused", "coarse 2", "environments 2"),
     "VDN, groups": ("fused", "coarse 2", "replicated 2", "environments 2"),

@@ -24,7 +24,11 @@ from runnel.launch.agent_messages import (
 
 OBJECTS = st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.lists(st.booleans()), max_size=3)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-TYPES = {"dict[str, Any]": OBJECTS, "list[dict[str, Any]]": st.lists(OBJECTS, max_size=3), "float": FINITE}
+REPORTS = st.lists(st.tuples(st.text(), st.integers(), OBJECTS), max_size=3)
+TYPES = {
+    "dict[str, Any]": OBJECTS, "list[dict[str, Any]]": st.lists(OBJECTS, max_size=3), "float": FINITE,
+    "list[tuple[str, int, dict[str, Any]]]": REPORTS,
+}  # fmt: skip
 
 
 def messages(kind: Any) -> st.SearchStrategy[Any]:

@@ -259,3 +259,19 @@ def test_each_learner_of_a_group_of_its_own_may_apply_what_others_compute():
     workers = tuple(Fragment(f"{group}-worker", (f"{group}/gradient",)) for group in groups)
     built = plan(Given((ACTOR, *workers, *servers)), A2C(), Tag())
     assert {*nodes(built)} == {"actor", *(f"{group}-{which}" for group in groups for which in ("worker", "server"))}
+
+
+@pytest.mark.parametrize(
+    ("fragments", "found"),
+    [
+        ((Fragment("worker", (REST,), replicas=2, devices="all", compiled=True),), "'worker' has 2 replicas"),
+        ((Fragment("actor", ("environment", "act"), compiled=True), LEARNER), "'actor' is 1 of 2 workers"),
+        ((ACTOR, Fragment("learner", (REST,), compiled=True)), "'learner' is 1 of 3 workers"),
+    ],
+)
+def test_a_compiled_fragment_is_the_whole_plan_in_one_worker(fragments, found):
+    with pytest.raises(UserError) as caught:
+        plan(Given(fragments), Reinforce(), Corridor(), envs=12)
+    assert f"distribution given: fragment {found}, found compiled=True, expected one worker" in str(caught.value)
+    alone = plan(Given((Fragment("worker", (REST,), devices="all", compiled=True),)), Reinforce(), Corridor(), envs=12)
+    assert "[environment, act, rollout, learn]  one XLA program" in alone.text()

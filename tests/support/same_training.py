@@ -25,7 +25,7 @@ import numpy as np
 from custom_distributions import Maps, Split, Store
 from gaps import largest_gap
 from teams import Meeting
-from toys import Corridor, Drift, Reinforce, Tag
+from toys import Corridor, Drift, Joined, Reinforce, Tag
 from traced import another, fixed_settings, float_settings, traced_settings
 
 import runnel
@@ -92,6 +92,7 @@ CASES = {
     ),
     "own algorithm": (Reinforce(), Corridor()),
     "groups": (Drift(), Tag()),
+    "joined groups": (Joined(), Tag()),
     "MAPPO": (MAPPO(unroll=8, epochs=2, minibatches=2, hidden=(8,)), Meeting()),
     "VDN": (VDN(batch=32, min_size=64, capacity=512, samples_per_insert=0.5, hidden=(8,), n_step=2), Meeting()),
     "QMIX": (QMIX(batch=32, min_size=64, capacity=512, samples_per_insert=0.5, hidden=(8,)), Meeting()),
@@ -201,6 +202,8 @@ TRAININGS = {
     "DQN, JAX": (SMALL_DQN, "gymnax:CartPole-v1"),
     "SAC, JAX": (SMALL_SAC, "gymnax:Pendulum-v1"),
     "groups, JAX": (Drift(), "toys:Tag"),
+    "joined groups, host": (Joined(), "custom_distributions:host_tag"),
+    "joined groups, JAX": (Joined(), "toys:Tag"),
     "MAPPO, groups": (SMALL_MAPPO, "teams:Meeting"),
     "MAPPO GRU, groups": (GRU_MAPPO, "toys:Tag"),
     "VDN, groups": (SMALL_VDN, "teams:Meeting"),

@@ -188,6 +188,36 @@ class Drift(Algorithm):
 
 
 @dataclass(frozen=True)
+class Joined(Drift):
+    """Drifts by what its own group and the hunter were rewarded in the same steps of the same environments, and adds up
+    how far what both saw of the runners differs: not at all, where it is of the same steps."""
+
+    tolerates: int = 0
+
+    @property
+    def max_staleness(self):
+        return self.tolerates
+
+    def init(self, key, spec):
+        zero = jnp.zeros((), jnp.result_type(float))
+        return State({"sum": zero, "apart": zero}, ())
+
+    def learn(self, state, own, hunter, key):
+        agents = own.reward.shape[1] // hunter.reward.shape[1]
+        steps, envs = hunter.reward.shape
+        seen = own.observation.reshape(steps, envs, agents, -1)
+        places = seen[..., 0] if agents > 1 else seen[:, :, 0, 1:]
+        apart = state.params["apart"] + jnp.abs(places - hunter.observation[..., 1:]).max()
+        rewarded = own.reward * (1 + jnp.repeat(hunter.reward, agents, axis=1))
+        total = state.params["sum"] + rewarded.mean()
+        return State({"sum": total, "apart": apart.astype(total.dtype)}, ()), {"sum": total, "apart": apart}
+
+    def loop(self, flow):
+        trajectory = flow.rollout(self.act, steps=self.unroll)
+        flow.learn(self.learn, trajectory, trajectory.of("hunter"))
+
+
+@dataclass(frozen=True)
 class GradientDrift(Drift):
     """The same, in two halves."""
 

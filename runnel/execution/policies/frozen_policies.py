@@ -83,7 +83,7 @@ def _acts_alike(built: BuiltRun, group: str, settings: Mapping[str, Any], explor
     try:
         other: Algorithm = dataclasses.replace(own, **settings)  # type: ignore[type-var]
         acts = [(each, rollout_act(each, group, spec)) for each in (own, other)]
-        return same_acting(acts[0], acts[1], spec, explore)
+        return same_acting(acts[0], acts[1], spec, group, explore)
     except Exception:  # one setting does not go without another, or the file was edited
         return False
 

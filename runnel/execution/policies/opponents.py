@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runnel.algorithm import first_state
 from runnel.algorithms.opponent_pool import DRAW, LOSS, WIN, OpponentPool, PoolState
 from runnel.envs import seats
 from runnel.errors import UserError
@@ -147,10 +148,10 @@ class Opponents:
 
     def _made(self, group: str, algorithm: OpponentPool) -> _Pool:
         keys: Sequence[str] = getattr(algorithm.matchmaker, "keys", ())
-        player = (*algorithm.players, algorithm.learner, group)[0] or group
+        player = algorithm.player(group)
         pinned = tuple(Candidate(key, group=player, pinned=True) for key in keys if not OWN.fullmatch(key))
         spec = self._built.graph.spec.groups[group]
-        like = jax.eval_shape(lambda key: algorithm.policy.init(key, spec), jax.random.key(0))
+        like = jax.eval_shape(lambda key: first_state(algorithm.policy, key, spec, player), jax.random.key(0))
         number = list(pools_in(self._built.graph)).index(group)
         games = PoolGames(self._built, group, algorithm, self._seed)
         return _Pool(group, number, algorithm, spec.agents, pinned, like, games)

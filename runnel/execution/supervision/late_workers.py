@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from runnel.execution.supervision.fault_policy import stuck
 from runnel.execution.supervision.hang_watch import HELD_S, SHOWN_S
 from runnel.execution.supervision.liveness import DeadlockDetector, HeartbeatMonitor
-from runnel.execution.supervision.worker_record import WorkerRecord
+from runnel.execution.supervision.worker_record import WorkerRecord, named
 from runnel.launch.site import WorkerProcess
 from runnel.system.tracebacks import Frame, place, read
 
 SILENT = "no heartbeat"
+
+MOST_STACKS = 16
+"""Of how many workers the stacks are read: each takes a tenth of a second."""
 
 
 def displayed_phase(record: WorkerRecord, heartbeats: HeartbeatMonitor, deadlocks: DeadlockDetector) -> str:
@@ -29,7 +32,7 @@ def not_at_work(phases: Mapping[str, str]) -> str:
     """Which workers are still starting or compiling: `starting: actor-0, actor-1; compiling: learner`."""
     shown = ("starting", "compiling", SILENT)
     by_phase = {phase: [worker for worker in phases if phases[worker] == phase] for phase in shown}
-    late = [f"{phase}: {', '.join(workers)}" for phase, workers in by_phase.items() if workers]
+    late = [f"{phase}: {named(workers)}" for phase, workers in by_phase.items() if workers]
     return "; ".join(late) or "waiting for the first update"
 
 
@@ -43,14 +46,14 @@ def late_workers(
     wait for another worker.
     """
     silent = [n for n in processes if not records[n].paused and heartbeats.silence_s(records[n]) > HELD_S]
-    late = stuck({name: _stack(processes, name) for name in silent})
+    late = stuck({name: _stack(processes, name) for name in silent[:MOST_STACKS]})
+    others = len(silent) - MOST_STACKS
     if not late:
         asked = _asked(records)
         names = [name for name in asked if not deadlocks.waits(records[name])] or asked
-        late = {name: _stack(processes, name) for name in names}
-    return "; ".join(
-        f"{name}, in {place(stack)}" if stack else _without_stack(processes, name) for name, stack in late.items()
-    )
+        late, others = {name: _stack(processes, name) for name in names[:MOST_STACKS]}, len(names) - MOST_STACKS
+    shown = [f"{name}, in {place(stack)}" if stack else _without_stack(processes, name) for name, stack in late.items()]
+    return "; ".join([*shown, *([f"{others} more"] if others > 0 else [])])
 
 
 def _asked(records: Mapping[str, WorkerRecord]) -> list[str]:

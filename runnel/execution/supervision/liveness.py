@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from runnel.execution.supervision.fault_policy import Fault
-from runnel.execution.supervision.worker_record import Heartbeat, ReportedWait, WorkerRecord
+from runnel.execution.supervision.worker_record import Heartbeat, ReportedWait, WorkerRecord, named
 
 
 class HeartbeatMonitor:
@@ -75,7 +75,7 @@ class DeadlockDetector:
         self._noticed = now if self._noticed is None else self._noticed
         if now - self._noticed < self.CONFIRM_S:
             return None
-        causes = ", ".join(f"{name} for {wait.cause}" for name, wait in waits.items())
+        causes = named([f"{name} for {wait.cause}" for name, wait in waits.items()])
         return Fault("everybody", f"has waited for {self.limit_s:.0f} s (--hang-after): {causes}", "", crashed=True)
 
     def _fresh(self, wait: ReportedWait) -> bool:

@@ -66,7 +66,7 @@ class ProgressAggregator:
         return any(report.target_reached for report in self._of_learners())
 
     def _of_learners(self) -> list[ProgressReport]:
-        return [report for name, report in self.last.items() if name in self.learners]
+        return [self.last[name] for name in self.learners if name in self.last]
 
     def progress(self, target: float = math.inf) -> ProgressDelta:
         """The progress since the last call."""

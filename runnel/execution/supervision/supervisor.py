@@ -24,7 +24,7 @@ from runnel.execution.supervision.fault_policy import (
     to_blame,
 )
 from runnel.execution.supervision.hang_watch import SHOWN_S
-from runnel.execution.supervision.late_workers import displayed_phase, late_workers, not_at_work
+from runnel.execution.supervision.late_workers import MOST_STACKS, displayed_phase, late_workers, not_at_work
 from runnel.execution.supervision.liveness import DeadlockDetector, HeartbeatMonitor
 from runnel.execution.supervision.progress import ProgressAggregator
 from runnel.execution.supervision.worker_group import WorkerGroup
@@ -52,6 +52,7 @@ from runnel.runtime.workers.usage_meter import UsageMeter
 from runnel.system import startup
 
 POLL_S = 0.05
+"""How long one wait for reports lasts, and how often all workers are looked at, however many reports arrive."""
 
 COMPILING = 3
 """How many times as long as a compiling worker may be silent a wait goes on while workers compile: half an hour, or
@@ -81,6 +82,9 @@ class Supervisor:
         self._clock = clock
         self._hurried_at: float | None = None  # when the user began to wait for the end
         self._oom_kills = group.oom_kills()
+        self._looked_at: float | None = None  # when all workers were looked at last
+        self._checked_at: float | None = None  # the look after which deadlocks were looked for last
+        self._compiling = False  # whether any of them compiled then
 
     # Commands
 
@@ -123,7 +127,7 @@ class Supervisor:
                     shown = True
                     end = f"ends without a checkpoint after {limit_s:.0f} s; once more ends at once"
                     self.report_event("interrupted", reason=f"waits for {self._late()}", action=end)
-            elif any(record.phase == "compiling" for record in self.records.values()):
+            elif self._compiling:
                 compiled_s += now - seen
                 began = now if compiled_s <= most_s else began
             seen = now
@@ -150,6 +154,14 @@ class Supervisor:
                 kills, self._oom_kills = self._oom_kills, self.group.oom_kills()
                 tail = self.group.processes[name].tail().strip()
                 self._lost(ended(name, status, tail, kills != self._oom_kills))
+        now = self._clock()
+        if self._looked_at is None or now >= self._looked_at + POLL_S:
+            self._looked_at = now
+            self._look()
+
+    def _look(self) -> None:
+        """Looks at every worker's heartbeats and phase."""
+        self._compiling = any(record.phase == "compiling" for record in self.records.values())
         for name, process in list(self.group.processes.items()):
             record, beats = self.records[name], self.group.beats(name)
             if beats is None:  # its host is not heard from, which the cluster looks after
@@ -198,12 +210,17 @@ class Supervisor:
     def _note_phase(self, name: str, phase: PhaseName) -> None:
         record = self.records[name]
         record.phase = phase
-        shown = {n: displayed_phase(self.records[n], self.heartbeats, self.deadlocks) for n in self.group.processes}
-        startup.phase(not_at_work(shown))
+        startup.phase(self._not_at_work)
         if phase == "working" and record.replacement is not None:
             (since, fault), record.replacement = record.replacement, None
             self.report_event("recovered", worker=name, action="at work again", after=fault.reason,
                               seconds=time.monotonic() - since)  # fmt: skip
+
+    def _not_at_work(self) -> str:
+        """Which workers are not at work yet: computed only where it is shown, by another thread."""
+        processes, records = self.group.processes, self.records
+        shown = {n: displayed_phase(records[n], self.heartbeats, self.deadlocks) for n in list(processes)}
+        return not_at_work(shown)
 
     # Faults
 
@@ -234,10 +251,14 @@ class Supervisor:
 
     def check_deadlock(self) -> None:
         """Raises `StateLost` if all workers wait for each other."""
+        if self._checked_at is not None and self._checked_at == self._looked_at:
+            return  # a report may be new, but nobody's heartbeats are: workers are looked at several times a second
+        self._checked_at = self._looked_at
         fault = self.deadlocks.fault(self.records)
         if fault is None:
             return
-        tracebacks = "\n".join(f"{name}:\n{process.tracebacks()}" for name, process in self.group.processes.items())
+        some = list(self.group.processes.items())[:MOST_STACKS]
+        tracebacks = "\n".join(f"{name}:\n{process.tracebacks()}" for name, process in some)
         self.report_event("hang", worker=fault.worker, reason=fault.reason, tracebacks=tracebacks, show=False)
         self.budget.spend(fault._replace(detail=tracebacks), self.progress.worked)
         self.report_event("restart", worker=fault.worker, reason=fault.reason, action="all go back to a checkpoint")

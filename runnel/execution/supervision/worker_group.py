@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,7 @@ from runnel.execution.supervision.fault_policy import replaceable
 from runnel.graph.nodes import Graph
 from runnel.launch.host import HostChannels, HostParameters, HostStream, WorkerOrder
 from runnel.launch.site import Site, StreamFill, WorkerProcess
-from runnel.planning.channels import StreamSpec, Topology, WorkerSpec, group_types
+from runnel.planning.channels import ParameterChannel, StreamSpec, Topology, WorkerSpec, group_types
 from runnel.planning.pace import paces
 from runnel.planning.plan import Machine, Plan, learns
 from runnel.runtime.worker_jobs import (
@@ -52,6 +52,14 @@ class WorkerGroup:
         self.learners = {n for f in self.plan.fragments if learns(f, self.graph) for n in f.workers()}
         first = next(iter(self.machines))
         self.hosts = {name: self.plan.hosts.get(name, first) for name in self.specs}
+        self._crowds = Counter(self.hosts.values())
+        self._beside = Counter((self.hosts[name], spec.fragment) for name, spec in self.specs.items())
+        self._sharing = Counter((self.hosts[n], device) for n, spec in self.specs.items() for device in spec.devices)
+        self._blocks: dict[str, list[BlockJob]] = defaultdict(list)
+        for b in topology.blocks:
+            self._blocks[b.worker].append(BlockJob(b.number, b.start, b.stop))
+        self._streams = _ends((stream.source, stream.target) for stream in topology.streams)
+        self._stores = _ends((store.source, *store.targets) for store in topology.stores)
         try:
             site.open({host: self._layout(host) for host in dict.fromkeys(self.hosts.values())})
         except BaseException:
@@ -65,13 +73,14 @@ class WorkerGroup:
     def _layout(self, host: str) -> HostChannels:
         """The channels of a host: all that have an end there."""
         stores = dict(enumerate(self.topology.stores))
+        readers = {number: set(store.targets) for number, store in stores.items()}
 
         def here(*names: str) -> bool:
             return any(self.hosts[name] == host for name in names)
 
         def bounds(stream: StreamSpec) -> tuple[int, ...]:
             bounded = not self.plan.synchronous and stream.kind in ("unroll", "value")
-            return tuple(n for n, store in stores.items() if bounded and stream.source in store.targets)
+            return tuple(n for n in stores if bounded and stream.source in readers[n])
 
         return HostChannels(
             tuple(name for name in self.specs if here(name)),
@@ -131,12 +140,11 @@ class WorkerGroup:
         )
 
     def _order(self, spec: WorkerSpec, run: RunJob, peers: PeersJob | None) -> WorkerOrder:
-        streams, stores = self.topology.of(spec.name)
-        others = {name for stream in streams for name in (stream.source, stream.target)}
-        others |= {name for store in stores for name in (store.source, *store.targets)}
-        bells = tuple(sorted(others - {spec.name}))
+        streams = [self.topology.streams[number] for number in self._streams[spec.name]]
+        stores = [self.topology.stores[number] for number in self._stores[spec.name]]
+        bells = _rung(spec.name, streams, stores)
         host = self.hosts[spec.name]
-        crowd = sum(1 for name in self.specs if self.hosts[name] == host)
+        crowd = self._crowds[host]
         job = WorkerJob(
             spec.name,
             run,
@@ -156,8 +164,8 @@ class WorkerGroup:
             self._environ(spec),
             tuple(name.partition(":")[2] for name in spec.devices if not name.startswith("cpu")),
             bells,
-            tuple(self.topology.streams.index(stream) for stream in streams),
-            tuple(self.topology.stores.index(store) for store in stores),
+            tuple(self._streams[spec.name]),
+            tuple(self._stores[spec.name]),
         )
 
     def _env_job(self, spec: WorkerSpec) -> EnvJob:
@@ -170,7 +178,7 @@ class WorkerGroup:
             {group: pace.lead for group, pace in paces(self.plan, self.graph).items()},
             tuple(node.group for node in rollouts if node.name in fragment.nodes),
             {node.group: node.rollout.discount for node in rollouts},
-            tuple(BlockJob(b.number, b.start, b.stop) for b in self.topology.blocks if b.worker == spec.name),
+            tuple(self._blocks[spec.name]),
             {
                 group: GroupJob(types.action, types.extras, types.memory, types.real, types.omits)
                 for group, types in group_types(self.graph).items()
@@ -179,18 +187,16 @@ class WorkerGroup:
 
     def _environ(self, spec: WorkerSpec) -> dict[str, str]:
         host = self.hosts[spec.name]
-        neighbours = [other for other in self.topology.workers if self.hosts[other.name] == host]
         platform = spec.devices[0].partition(":")[0]
         environ = {"JAX_ENABLE_X64": "1" if jax.config.jax_enable_x64 else "0"}  # type: ignore[attr-defined]
         if platform == "cpu":
             fragment = self.plan.fragment(spec.fragment)
             own = 1
             if learns(fragment, self.graph):
-                replicas = sum(1 for other in neighbours if other.fragment == spec.fragment)
-                own = max(1, (self.machines[host].cpus - (len(neighbours) - replicas)) // replicas)
+                replicas = self._beside[host, spec.fragment]
+                own = max(1, (self.machines[host].cpus - (self._crowds[host] - replicas)) // replicas)
             return environ | {"JAX_PLATFORMS": "cpu", "NPROC": str(own), "PJRT_NPROC": str(own)}
-        sharing = sum(1 for other in neighbours if spec.devices[0] in other.devices)
-        return environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / sharing:.2f}"}
+        return environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / self._sharing[host, spec.devices[0]]:.2f}"}
 
     def _peers(self, specs: Iterable[WorkerSpec]) -> dict[str, PeersJob]:
         """By learner of several processes that are one program: how they find each other."""
@@ -243,6 +249,22 @@ class WorkerGroup:
     def close(self, seconds: float) -> None:
         """Ends every worker and frees the channels."""
         self.site.close(seconds)
+
+
+def _ends(channels: Iterable[Iterable[str]]) -> dict[str, list[int]]:
+    """By worker: the numbers of the channels that it has an end of."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for number, workers in enumerate(channels):
+        for name in dict.fromkeys(workers):
+            found[name].append(number)
+    return found
+
+
+def _rung(worker: str, streams: Iterable[StreamSpec], stores: Iterable[ParameterChannel]) -> tuple[str, ...]:
+    """The workers whose bells a worker rings: those at the other ends of its streams, and the readers of its stores."""
+    others = {name for stream in streams for name in (stream.source, stream.target)}
+    others |= {name for store in stores if store.source == worker for name in store.targets}
+    return tuple(sorted(others - {worker}))
 
 
 def _stream_job(stream: StreamSpec) -> StreamJob:

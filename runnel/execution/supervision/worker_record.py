@@ -6,6 +6,7 @@ new record: nothing that was reported before is taken for the new process's own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -14,6 +15,16 @@ import numpy as np
 from runnel.execution.supervision.fault_policy import Fault
 from runnel.planning.channels import WorkerSpec
 from runnel.runtime.control_messages import PhaseName, Status
+
+MOST_NAMED = 8
+"""How many workers are named one by one; of the others, their number."""
+
+
+def named(workers: Sequence[str]) -> str:
+    """`actor-0, actor-1`; of many, the first and the number of the others."""
+    more = len(workers) - MOST_NAMED
+    return ", ".join([*workers[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
+
 
 WorkerState = Literal["running", "pausing", "paused", "saving", "saved", "ready"]
 """A worker's place in the control protocol (`runtime/control_messages.py`).

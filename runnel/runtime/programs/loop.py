@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from runnel.algorithm import act_one
+from runnel.algorithm import act_one, first_state
 from runnel.environment import JaxEnvironment
 from runnel.graph.kinds import NodeKind
 from runnel.graph.nodes import Graph, Node
@@ -96,7 +96,7 @@ class Loop:
     def init_state(self, seed: Array, group: str) -> PyTree:
         """The learner's first state."""
         key = group_key(self.graph, seed, random.INIT, group)
-        return self.graph.algorithm.for_group(group).init(key, self.graph.spec.groups[group])
+        return first_state(self.graph.algorithm.for_group(group), key, self.graph.spec.groups[group], group)
 
     def initial_memory(self, group: str) -> PyTree:
         """[B, ...] the memory of every column at the start of an episode."""

@@ -1,5 +1,7 @@
 """One record per worker process: what an old process has reported is not taken for its replacement's."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,21 @@ from supervision import DUMP, WAITING, Clock, FakeGroup
 from runnel.config.run_config import RunConfig
 from runnel.errors import StateLost, WorkerFailed
 from runnel.execution.supervision.checkpoint_protocol import CheckpointProtocol
+from runnel.execution.supervision.late_workers import MOST_STACKS
 from runnel.execution.supervision.liveness import HeartbeatMonitor
 from runnel.execution.supervision.progress import ProgressAggregator
-from runnel.execution.supervision.supervisor import Supervisor
+from runnel.execution.supervision.supervisor import POLL_S, Supervisor
 from runnel.recording.events import EventLog, read_events
 from runnel.runtime.control_messages import Paused, Phase, ReadyToLoad, Saved, Status
 from runnel.runtime.recovery import checkpoint_names as names
 from runnel.runtime.workers.usage_meter import UsageMeter
+from runnel.system import startup
 
 KILLED = -9
 
 
-def supervisor(group: Any, log: EventLog) -> Supervisor:
-    return Supervisor(group, ProgressAggregator(group.learners), UsageMeter({}, []), RunConfig(), log.record)
+def supervisor(group: Any, log: EventLog, clock: Callable[[], float] = time.monotonic) -> Supervisor:
+    return Supervisor(group, ProgressAggregator(group.learners), UsageMeter({}, []), RunConfig(), log.record, clock)
 
 
 @pytest.fixture
@@ -46,7 +50,8 @@ def kill(supervised: Supervisor, group: FakeGroup, name: str) -> None:
 
 def test_a_hang_is_shown_once_with_what_was_done_about_it(tmp_path: Path, group: FakeGroup) -> None:
     shown: list[str] = []
-    supervised, clock = supervisor(group, EventLog(tmp_path, shown.append)), Clock()
+    clock = Clock()
+    supervised = supervisor(group, EventLog(tmp_path, shown.append), clock)
     supervised.heartbeats = HeartbeatMonitor(2.0, clock)
     group.processes["actor-1"].report(Phase("working"))
     supervised.listen(0.0)
@@ -193,9 +198,7 @@ def waited_for_a_compiler(tmp_path: Path, finished_at_s: float) -> float:
     """Waits 120 s for a pause that comes at a time; gives the time at which the wait ended."""
     clock = Clock()
     group: Any = Compiling(tmp_path, clock, 50.0)
-    supervised = Supervisor(
-        group, ProgressAggregator(group.learners), UsageMeter({}, []), RunConfig(), EventLog(tmp_path).record, clock
-    )
+    supervised = supervisor(group, EventLog(tmp_path), clock)
     supervised.wait_until(lambda: clock.now >= finished_at_s, 120.0, "pause")
     return clock.now
 
@@ -236,8 +239,52 @@ def test_a_learner_that_waits_for_one_that_compiles_does_not_hang(
 ) -> None:
     clock = Clock()
     group: Any = OneProgram(tmp_path, clock, compiled_s)
-    supervised = supervisor(group, EventLog(tmp_path))
+    supervised = supervisor(group, EventLog(tmp_path), clock)
     supervised.heartbeats = HeartbeatMonitor(120.0, clock)
     with pytest.raises(StateLost, match="no heartbeat"):
         supervised.wait_until(lambda: clock.now > 4000, 1e9, "end")
     assert clock.now == pytest.approx(hung_at_s, abs=20.0)
+
+
+class Beating(FakeGroup):
+    """Counts how often heartbeats are read."""
+
+    looks = 0
+
+    def beats(self, name: str) -> int:
+        self.looks += 1
+        return self.looks
+
+
+def test_all_workers_are_looked_at_a_few_times_a_second_however_many_reports_arrive(tmp_path: Path) -> None:
+    names, clock = [f"actor-{i}" for i in range(40)], Clock()
+    group: Any = Beating(tmp_path, [*names, "learner"])
+    supervised = supervisor(group, EventLog(tmp_path), clock)
+    for i in range(1000):  # in one second
+        clock.now = i / 1000
+        group.processes[names[i % 40]].report(Status("working", clock.now, {}, {}))
+        supervised.listen(0.0)
+        supervised.check_deadlock()
+    assert group.looks == 41 * round(1 / POLL_S)
+    assert all(supervised.records[name].status is not None for name in names)
+
+
+def test_who_is_not_at_work_is_worked_out_where_it_is_shown_and_many_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group: Any = FakeGroup(tmp_path, [f"actor-{i}" for i in range(100)])
+    supervised, phases = supervisor(group, EventLog(tmp_path)), []
+    monkeypatch.setattr(startup, "phase", phases.append)
+    group.processes["actor-0"].report(Status("working", 1.0, {}, {}))
+    supervised.listen(0.0)
+    (shown,) = phases
+    assert shown() == f"starting: {', '.join(f'actor-{i}' for i in range(1, 9))}, 91 more"
+
+
+def test_the_stacks_of_a_few_workers_are_read_however_many_are_late(tmp_path: Path) -> None:
+    group: Any = FakeGroup(tmp_path, [f"actor-{i}" for i in range(100)])
+    supervised, read = supervisor(group, EventLog(tmp_path)), []
+    for name, process in group.processes.items():
+        process.tracebacks = lambda name=name: read.append(name) or ""
+    assert supervised._late().endswith("; 84 more")
+    assert len(read) == MOST_STACKS

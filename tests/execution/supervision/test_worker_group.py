@@ -139,3 +139,25 @@ def test_a_machine_opens_the_channels_that_have_an_end_there(tmp_path):
             assert (stream.source, stream.target, stream.schema, stream.slots) == (
                 wanted.source, wanted.target, wanted.schema, wanted.slots,
             )  # fmt: skip
+
+
+def test_an_environment_worker_gets_as_many_descriptors_however_many_others_there_are(tmp_path):
+    """Every environment worker reads the versions of the parameters; only their source rings the readers."""
+    algorithm, found = PLANS["decoupled, many of each"].algorithm, {}
+    for actors in (2, 32):
+        built = build(algorithm, HOST, Decoupled(actors=actors), 64)
+        launcher, run_dir = Launcher(), tmp_path / str(actors)
+        group = group_of(built, LocalSite(launcher, run_dir), run_dir, [Machine(64, ("cpu:0",))])
+        try:
+            group.start()
+            (store,) = group.topology.stores
+            commands = {command.name: command for command in launcher.commands}
+            workers = [command for command in launcher.commands if command.env_only]
+            assert len(workers) == actors
+            assert {command.name for command in workers} < {*store.targets}
+            found[actors] = {len(command.fds) for command in workers}
+            assert {*store.targets} <= {*commands[store.source].job["bells"]}
+        finally:
+            group.close(0.0)
+    assert found[2] == found[32]
+    assert len(found[2]) == 1
