@@ -162,7 +162,8 @@ class Assignment:
         if not (self.training_nodes and self.steps_envs and self.fragment.replicas > 1) or self.learns:
             return self.run_graph
         start, stop = self.fragment.environments[self.spec.replica]
-        return trace(self.run_graph.algorithm, self.run_graph.spec, stop - start, self.run_graph.frozen)
+        graph = self.run_graph
+        return trace(graph.algorithm, graph.spec, stop - start, graph.frozen, graph.precision)
 
     @cached_property
     def blocks(self) -> list[EnvBlock]:
