@@ -10,6 +10,7 @@ its last 100 training episodes. It compares scores, not speed: CPUs have no unit
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -32,7 +33,8 @@ def returns(precision: Any, environment: str, seeds: int, steps: int) -> list[fl
             "ppo", environment, "fused", seeds=seeds, steps=steps, precision=precision, quiet=True,
             run_dir=f"{directory}/runs",
         )  # fmt: skip
-        return [float(run.result["mean_return"]) for run in found.runs]
+        results = [json.loads((member / "result.json").read_text()) for member in found.members]
+        return [float(result["mean_return"]) for result in results]
 
 
 def main() -> None:

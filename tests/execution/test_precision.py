@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import jax
 import numpy as np
 import pytest
 from exports import VECTOR, policy_of
-from toys import Tag
+from toys import Drift
 
 import runnel
 from runnel.algorithms.ppo import PPO
 from runnel.cli.main import main
 from runnel.config.policy_config import from_json
 from runnel.errors import UserError
+from runnel.evaluation.acting_function import acting_function
+from runnel.evaluation.evaluate import evaluate
+from runnel.evaluation.export import in_float32
 from runnel.execution.building import build
 from runnel.policy import Policy
 from runnel.types import AgentSpec, Discrete
@@ -64,7 +68,7 @@ def test_workers_compute_in_bf16(narrow: Any, tmp_path: Path) -> None:
     """Their first updates are those of one process, except for what batches of another size round differently."""
     plain = train(tmp_path / "float32", "float32", steps=32)
     alone = train(tmp_path / "alone", "bf16", steps=32)
-    spread = train(tmp_path / "coarse", "bf16", steps=32, distribution=runnel.Coarse(actors=2))
+    spread = train(tmp_path / "coarse", "bf16", steps=32, distribution="coarse", actors=2)
     assert distance(spread, alone) < distance(plain, alone) / 3
 
 
@@ -94,18 +98,13 @@ def test_a_policy_of_an_older_version_has_float32(narrow: Any) -> None:
 def test_an_evaluation_acts_in_bf16(narrow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[str] = []
     monkeypatch.setattr("runnel.graph.builder.with_precision", lambda f, precision: traced.append(precision) or f)
-    runnel.evaluate(narrow.run_dir, episodes=1)
+    evaluate(narrow.run_dir, episodes=1)
     assert set(traced) == {"bf16"}
 
 
 def test_a_stablehlo_file_acts_like_the_policy_and_an_onnx_file_computes_in_float32(tmp_path: Path) -> None:
-    from runnel.evaluation.acting_function import acting_function
-    from runnel.evaluation.export import in_float32
-
     plain = policy_of(PPO(hidden=(16,)), AgentSpec(VECTOR, Discrete(3)))
-    policy = runnel.policy.Policy(
-        plain.algorithm, plain.config.__class__(**{**vars(plain.config), "precision": "bf16"}), plain.arrays
-    )
+    policy = Policy(plain.algorithm, replace(plain.config, precision="bf16"), plain.arrays)
     found = jax.jit(acting_function(policy).__call__)(SEEN)[0]
     np.testing.assert_array_equal(found, policy.act(SEEN))
     described = json.loads((runnel.export(policy, tmp_path / "out") / "model.json").read_text())
@@ -116,11 +115,11 @@ def test_a_stablehlo_file_acts_like_the_policy_and_an_onnx_file_computes_in_floa
 
 
 def test_a_frozen_policy_of_another_precision_is_refused(tmp_path: Path) -> None:
-    one = runnel.train(SMALL, "toys:Tag", envs=2, steps=16, run_dir=tmp_path / "run", quiet=True, keep_every=16)
+    one = runnel.train(Drift(), "toys:Tag", envs=2, steps=16, run_dir=tmp_path / "run", quiet=True)
     with pytest.raises(UserError, match="was trained with precision=float32, found precision=bf16"):
         runnel.train(
-            SMALL, "toys:Tag", envs=2, steps=16, run_dir=tmp_path / "other", quiet=True, precision="bf16",
-            frozen={next(iter(Tag.spec.groups)): str(one.run_dir)},
+            Drift(), "toys:Tag", envs=2, steps=16, run_dir=tmp_path / "other", quiet=True, precision="bf16",
+            frozen={"hunter": str(one.run_dir)},
         )  # fmt: skip
 
 
@@ -128,16 +127,17 @@ def test_members_share_a_program_in_bf16(tmp_path: Path) -> None:
     found = runnel.train_members(
         SMALL, "toys:Corridor", seeds=2, envs=4, steps=64, run_dir=tmp_path / "runs", quiet=True, precision="bf16"
     )
-    assert [json.loads((run.run_dir / "config.json").read_text())["precision"] for run in found.runs] == ["bf16"] * 2
+    first, second = (runnel.load(directory) for directory in found.members)
+    assert [first.config.precision, second.config.precision] == ["bf16"] * 2
     alone = runnel.train(
         SMALL, "toys:Corridor", seed=0, envs=4, steps=64, run_dir=tmp_path / "alone", quiet=True, precision="bf16"
     )
     plain = runnel.train(SMALL, "toys:Corridor", seed=0, envs=4, steps=64, run_dir=tmp_path / "plain", quiet=True)
-    assert distance(found.runs[0], alone) < distance(plain, alone) / 3
+    assert distance(first, alone) < distance(plain, alone) / 3
 
 
 def test_another_precision_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="precision='half'.*expected 'float32' or 'bf16'"):
+    with pytest.raises(UserError, match=r"precision='half'.*expected 'float32' or 'bf16'"):
         train(tmp_path / "run", "half")
     with pytest.raises(SystemExit):
         main(["train", "ppo", "CartPole-v1", "--precision", "half"])
