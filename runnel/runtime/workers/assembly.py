@@ -279,7 +279,8 @@ def make_servers(a: Assignment, parameters: ParameterSource) -> list[InferenceSe
                 worker_checkpoint.load_client(client, a.start.saved)
                 clients.append(client)
         if group not in a.plan.step_synchronous:
-            servers.append(AsyncInferenceServer(a.context, a.run_graph, clients, parameters, a.seed))
+            deadline_us = a.fragment.deadline_us
+            servers.append(AsyncInferenceServer(a.context, a.run_graph, clients, parameters, a.seed, deadline_us))
         else:
             servers.append(InferenceServer(a.run_graph, clients, parameters, a.seed))
         worker_checkpoint.load_server(servers[-1], a.start.saved)
