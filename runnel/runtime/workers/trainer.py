@@ -151,7 +151,8 @@ class Trainer:
 
     def at_work(self) -> bool:
         """Whether the device still computes the last iteration."""
-        return not all(leaf.is_ready() for leaf in jax.tree.leaves(self.carry.states) if isinstance(leaf, jax.Array))
+        leaves: list[Any] = jax.tree.leaves(self.carry.states)
+        return not all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
 
     def acted_in(self, group: str) -> Acted:
         """The versions of the unrolls that the present iteration is made from."""

@@ -182,7 +182,7 @@ class UsageMeter:
             return WorkerUsage(name, fragment)
         reported = self._heard[name].counts  # since the worker began: compiling it took steps too
         before = self._before.get(name, {})
-        counts = {key: int(reported[key] + before.get(key, 0)) for key in COUNTED if key in reported}
+        counts: dict[str, Any] = {key: int(reported[key] + before.get(key, 0)) for key in COUNTED if key in reported}
         if seconds < LEAST_S:
             return WorkerUsage(name, fragment, **counts)
         waited, counted = stretch.waited[name], stretch.counted[name]

@@ -1,8 +1,10 @@
 """A learner's next batch is taken while the device is at work, and given back before a pause."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sources import Source
@@ -14,6 +16,7 @@ from runnel.graph.flow import trace
 from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.ports import WorkerContext
 from runnel.runtime.workers.prefetch import LOOK_S, Prefetch
+from runnel.runtime.workers.trainer import Trainer
 from runnel.transport import in_process
 from runnel.types import Box, Discrete, EnvSpec
 
@@ -102,6 +105,21 @@ def test_a_pause_returns_what_was_prefetched_once() -> None:
     device.prefetch.give_back()
     assert device.returned == 1
     assert device.prefetch.take() is None
+
+
+class Leaf:
+    def __init__(self, done: bool) -> None:
+        self.done = done
+
+    def is_ready(self) -> bool:
+        return self.done
+
+
+@pytest.mark.parametrize("done", [[True, True], [True, False]])
+def test_the_device_is_at_work_until_every_part_of_the_state_is_there(done: list[bool]) -> None:
+    states = {"agent": [np.float32(1), jnp.ones(2), *map(Leaf, done)]}
+    trainer: Any = SimpleNamespace(carry=SimpleNamespace(states=states))
+    assert Trainer.at_work(trainer) == (not all(done))
 
 
 def test_messages_that_are_given_back_are_collected_again_or_drained() -> None:
