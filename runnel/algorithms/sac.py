@@ -17,6 +17,7 @@ from runnel.nn import Critics, StochasticPolicy, bounds_of, joint_network, netwo
 from runnel.ops import exploration
 from runnel.ops.critic_loss import critic_loss, td_errors
 from runnel.ops.n_step import Transition, n_step_transitions
+from runnel.ops.precision import default_float
 from runnel.replay import Prioritised, PrioritisedReplay, UniformReplay, weighted
 from runnel.types import Act, AgentSpec, Array, Box, PyTree, Trajectory, zeros
 
@@ -105,7 +106,7 @@ class SAC(Algorithm):
         joint = joint_network(self.network, spec.observation, bounds.size, self.hidden, self.activation)
         policy = StochasticPolicy.create(policy_key, network, bounds, seen)
         critics = Critics.create(critic_key, joint, bounds.size, seen, count=2)
-        log_temperature = jnp.full((), math.log(self.initial_temperature), networks.default_float())
+        log_temperature = jnp.full((), math.log(self.initial_temperature), default_float())
         optimiser = self._optimiser().init(Learnt(policy, critics, log_temperature))
         return State(Params(policy, jnp.int32(0)), critics, log_temperature, critics, optimiser)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from runnel.cli.catalog import FLAGS
 from runnel.cli.flag_values import launcher, number, or_none, seconds, seeds, whole
 from runnel.cli.parser import HelpWithSettings, Parser
-from runnel.config.run_config import MOST_ENVS, MOST_EPISODES, MOST_MEMBERS, MOST_SEED
+from runnel.config.run_config import MOST_ENVS, MOST_EPISODES, MOST_MEMBERS, MOST_SEED, Precision
 
 NAMES = ("algorithm", "environment")
 """What `train` and `sweep` are given without a flag; with `--config` they may be left out."""
@@ -63,6 +63,7 @@ def add_training(parser: Parser, what: Group) -> Group:
         help="a stored policy acts for a group, which does not learn",
     )
     add("--seed", type=whole(0, MOST_SEED), metavar="N", help="seed of all random numbers (0)")
+    add("--precision", choices=get_args(Precision), help="what networks compute in (float32)")
     long = parser.add_argument_group("how long")
     help = "environment steps to train for, one action each, summed over environments (500000)"
     long.add_argument("--steps", type=whole(1), metavar="N", help=help)

@@ -101,7 +101,7 @@ def _asked(args: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     return algorithm, environment, {
         **found,
         **asked,
-        **flags_given(args, "envs", "steps", "seed", "run_dir", *SERVED),
+        **flags_given(args, "envs", "steps", "seed", "precision", "run_dir", *SERVED),
         **flags_given(args, "checkpoint_every_s", "restarts", "hang_after_s", "on_nan"),
         **flags_given(args, "eval_every", "eval_episodes", "eval_seed", "eval_workers", "eval_metric"),
         **flags_given(args, "keep_every", "keep_every_s", "keep_best", "eval_wait", "eval_explore"),

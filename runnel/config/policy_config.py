@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from runnel import __version__
 from runnel.config import spec_json
+from runnel.config.run_config import Precision
 from runnel.errors import UserError
 from runnel.types import AgentSpec
 
@@ -31,6 +32,7 @@ class PolicyConfig:
     trained_on: str = ""  # the environment's name
     digest: str = ""  # of model.safetensors
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    precision: Precision = "float32"  # that its networks were trained to act with
     code: Mapping[str, Any] | None = None  # the signature of an algorithm of the user's own
 
     def to_json(self) -> dict[str, Any]:
@@ -49,6 +51,7 @@ class PolicyConfig:
             "trained_on": self.trained_on,
             "digest": self.digest,
             "metadata": dict(self.metadata),
+            "precision": self.precision,
             **code,
         }
 
@@ -87,10 +90,14 @@ def from_json(config: Any, path: Path | str) -> PolicyConfig:
             raise UserError(
                 f"{path}: '{name}' is {str(config.get(name))[:60]!r}, which no policy has; was the file edited?"
             )
+    precision = config.get("precision", "float32")  # which an older version did not write
+    if precision not in get_args(Precision):
+        raise UserError(f"{path}: 'precision' is {str(precision)[:60]!r}, expected {' or '.join(get_args(Precision))}")
     code = config.get("code")
     return PolicyConfig(
         **{name: config[name] for name in _FITS if name != "acting"},
         acting=tuple(config["acting"]),
         spec=spec_json.from_json(config.get("spec"), str(path)),
+        precision=precision,
         code=code if isinstance(code, dict) else None,
     )

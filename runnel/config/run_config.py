@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 OnNan = Literal["stop", "skip", "rollback"]
 """What to do when an update is refused because something is not finite."""
 
+Precision = Literal["float32", "bf16"]
+"""What networks compute in. `float32` is JAX's default: float64 under `jax_enable_x64`."""
+
 MOST_ENVS: Final = 2**24
 MOST_STEPS: Final = 2**62
 MOST_SEED: Final = 2**32 - 1
@@ -79,6 +82,8 @@ class RunConfig:
     """Environment steps to train for: one action each, summed over environments."""
     seed: int = field(default=0, metadata=_stored(SEED))
     """Seed of all random numbers."""
+    precision: Precision = field(default="float32", metadata=_stored())
+    """What networks compute in: `float32`, or `bf16`; parameters, statistics and losses have 32 bits in either case."""
     run_dir: str | Path | None = None
     """Where the run is stored. None: a new directory under runs/."""
     stop_at_return: float | None = field(default=None, metadata=_stored())
@@ -213,6 +218,7 @@ _AS_JSON: Final[Mapping[str, Callable[[Any], bool]]] = {
     "str": lambda x: isinstance(x, str),
     "dict[str, Any]": lambda x: isinstance(x, dict),
     "OnNan": lambda x: x in get_args(OnNan),
+    "Precision": lambda x: x in get_args(Precision),
 }
 """By a word of a field's annotation: the values of JSON that it admits."""
 

@@ -58,7 +58,9 @@ ALGORITHMS: Final[Mapping[str, str]] = {
 DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "actors": "processes that step the environments, each a share of --envs; usual: one per core beside the learner",
     "env_splits": "blocks of each worker's environments: one steps while another waits for actions; usual: 1 to 4",
+    "inference_deadline_us": "microseconds that a request waits for those of other blocks; none: not at all",
     "inference": "processes that compute the actions of all environment workers, on a device each",
+    "prefetch": "a learner on a GPU copies the next unrolls to it during the update; off: to measure what that gains",
     "learners": "processes that share the learning, each a part of every batch; usual: one per GPU",
 }
 

@@ -12,12 +12,13 @@ class Async(Distribution):
 
     actors: int = 2
     learners: int = 1
+    prefetch: bool = True
 
     def layout(self, graph: Graph) -> Layout:
         return Layout(
             (
                 Fragment("actor", ("environment", "act", "rollout"), replicas=self.actors),
-                Fragment("learner", (REST,), replicas=self.learners, devices="one"),
+                Fragment("learner", (REST,), replicas=self.learners, devices="one", prefetch=self.prefetch),
             ),
             BoundedStaleness(graph.algorithm.max_staleness),
         )

@@ -16,13 +16,15 @@ class Decoupled(Distribution):
     inference: int = 1
     learners: int = 1
     env_splits: int = 2
+    inference_deadline_us: int | None = None
+    prefetch: bool = True
 
     def layout(self, graph: Graph) -> Layout:
         return Layout(
             (
                 Fragment("environment", ("environment", "rollout"), replicas=self.actors, env_splits=self.env_splits),
-                Fragment("inference", ("act",), replicas=self.inference, devices="one"),
-                Fragment("learner", (REST,), replicas=self.learners, devices="one"),
+                Fragment("inference", ("act",), self.inference, "one", deadline_us=self.inference_deadline_us),
+                Fragment("learner", (REST,), replicas=self.learners, devices="one", prefetch=self.prefetch),
             ),
             BoundedStaleness(graph.algorithm.max_staleness),
         )

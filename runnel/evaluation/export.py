@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -79,6 +80,8 @@ def export(
     startup.phase("reading the policy")
     configure_jax()
     policy = source if isinstance(source, Policy) else _found(source, tag, group, algorithm, trust)
+    if format == "onnx":
+        policy = in_float32(policy)
     startup.phase(f"exporting to {format}")
     function = _traced(policy)
     if format == "onnx":
@@ -165,6 +168,13 @@ def _traced(policy: Policy) -> ActingFunction:
         ) from error
 
 
+def in_float32(policy: Policy) -> Policy:
+    """The policy with networks that compute in float32: runtimes of ONNX lack operators of bfloat16."""
+    if policy.config.precision == "float32":
+        return policy
+    return Policy(policy.algorithm, replace(policy.config, precision="float32"), policy.arrays, device="cpu")
+
+
 # model.json
 
 
@@ -180,6 +190,7 @@ def _described(
         "jax_version": jax.__version__,
         **versions,
         "algorithm": type(policy.algorithm).__name__,
+        "precision": policy.config.precision,
         "group": config.group,
         "agents": list(policy.spec.names),
         "version": config.version,

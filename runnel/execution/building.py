@@ -18,6 +18,7 @@ from runnel.algorithm import Algorithm
 from runnel.config import policy_config, run_config, serialization
 from runnel.config import settings as fields
 from runnel.config.presets import tuned
+from runnel.config.run_config import Precision
 from runnel.environment import METRIC_NAME, MOST_METRICS, Environment, JaxEnvironment, is_traceable
 from runnel.errors import UserError, nearest
 from runnel.execution import plan_settings, trust
@@ -69,6 +70,7 @@ def build(
     frozen: Collection[str] = (),
     opponents: Matchmaker | None = None,
     asked: Mapping[str, Any] | None = None,
+    precision: Precision = "float32",
     **fields_of_distribution: Any,
 ) -> BuiltRun:
     """Traces the algorithm on the environment and applies the distribution; starts nothing.
@@ -78,7 +80,7 @@ def build(
     A named algorithm has the tuned settings of the environment, if there are any; `settings` override them. An
     instance is used unchanged, a class with its defaults. An environment is a name, a class, a function that
     returns one, or an instance. Groups in `frozen` act and do not learn. `asked`: the given values of settings that
-    the plan decided (`plan_settings.py`). Other keywords are fields of the distribution:
+    the plan decided (`plan_settings.py`). `precision`: that of networks. Other keywords are fields of the distribution:
     `build("ppo", "CartPole-v1", "coarse", actors=4)`.
 
     It is one function because each of its steps needs what the last one has settled: settings, environment, number of
@@ -118,7 +120,7 @@ def build(
     startup.phase(f"tracing {type(chosen).__name__}")
 
     def traced(algorithm: Algorithm) -> tuple[Graph, Plan]:
-        graph = trace(algorithm, world.spec, count, frozen)
+        graph = trace(algorithm, world.spec, count, frozen, precision)
         return graph, planned(distribution, graph, world, machine or Machine.here())
 
     decided = plan_settings.decide(chosen, asked or {}, traced, waits=type(distribution).one_process)
@@ -252,7 +254,8 @@ def rebuild(
         )
     return build(
         algorithm, environment, chosen, config["envs"], env_settings=kept["settings"],
-        frozen=tuple(config.get("frozen") or ()), asked=asked, **fields_of_distribution,
+        frozen=tuple(config.get("frozen") or ()), asked=asked, precision=config.get("precision", "float32"),
+        **fields_of_distribution,
     )  # fmt: skip
 
 

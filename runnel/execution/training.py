@@ -21,7 +21,7 @@ from runnel.algorithm import Algorithm
 from runnel.config import run_config, serialization
 from runnel.config import settings as fields
 from runnel.config.jax_config import configure_jax
-from runnel.config.run_config import OnNan, RunConfig
+from runnel.config.run_config import OnNan, Precision, RunConfig
 from runnel.envs import FAMILIES
 from runnel.errors import UserError, nearest
 from runnel.execution import plan_settings
@@ -65,6 +65,7 @@ def train(
     envs: int | None = None,
     steps: int = 500_000,
     seed: int = 0,
+    precision: Precision = "float32",
     run_dir: str | Path | None = None,
     stop_at_return: float | None = None,
     launcher: str | HostLauncher = "local",
@@ -152,7 +153,7 @@ def train(
             stack, launcher, address, transport, distribution, environment,
             lambda: build(
                 one, environment, distribution, run.envs, settings, env_settings, frozen=frozen or (),
-                opponents=matchmaker(opponents),
+                opponents=matchmaker(opponents), precision=precision,
             ),
         )  # fmt: skip
         config = run_config.to_json(replace(run, envs=built.graph.envs), described(built))
@@ -193,7 +194,7 @@ def resolve(
         one, settings = resolved(algorithm, environment, run.settings)
         built = build(
             one, environment, distribution, run.envs, settings, run.env_settings, frozen=frozen,
-            opponents=matchmaker(run.opponents),
+            opponents=matchmaker(run.opponents), precision=run.precision,
         )  # fmt: skip
         if run.eval_every is not None:
             check_metric(run.eval_metric, built.graph)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from runnel.algorithm import Algorithm, act_one, algorithm_name, asks_for, first_state, has_gradient
+from runnel.config.run_config import Precision
 from runnel.errors import UserError
 from runnel.graph.attributes import check_attributes
 from runnel.graph.nodes import Edge, Graph, Node, Ref, Rollout, Sampling
@@ -22,6 +23,7 @@ from runnel.graph.played_columns import columns_played
 from runnel.graph.typecheck import Type, batched, check_takes, describe, same_types, space_type, traced, typed
 from runnel.ops.column_blocks import ColumnBlocks
 from runnel.ops.minibatches import cuts_of
+from runnel.ops.precision import with_precision
 from runnel.replay import MOST_ITEMS
 from runnel.types import Act, AgentSpec, Box, EnvSpec, PyTree, Trajectory
 
@@ -33,8 +35,9 @@ class Builder:
     were added before it.
     """
 
-    def __init__(self, algorithm: Algorithm, spec: EnvSpec, envs: int):
+    def __init__(self, algorithm: Algorithm, spec: EnvSpec, envs: int, precision: Precision = "float32"):
         self.algorithm, self.spec, self.envs = algorithm, spec, envs
+        self.precision: Precision = precision
         self.nodes: dict[str, Node] = {}
         self.edges: list[Edge] = []
         self.frozen: frozenset[str] = frozenset()
@@ -222,7 +225,10 @@ class Builder:
             raise UserError(f"{self.name}.loop adds no rollout for group {', '.join(silent)}; call flow.agents for it")
         for group in dict.fromkeys(node.group for node in self.nodes.values() if node.traits.learns):
             self._publish(group)
-        return Graph(self.algorithm, self.spec, self.envs, self.nodes, tuple(self.edges), self.states, self.frozen)
+        return Graph(
+            self.algorithm, self.spec, self.envs, self.nodes, tuple(self.edges), self.states, self.frozen,
+            self.precision,
+        )  # fmt: skip
 
     # Parts
 
@@ -267,6 +273,8 @@ class Builder:
         replays = frozenset[str]().union(*(self.nodes[ref.node].replays for ref in inputs))
         replays = replays | {name} if kind == "replay" else replays
         cuts = () if replays else cuts
+        if function is not None and self.precision != "float32":
+            function = with_precision(function, self.precision)
         self.nodes[name] = Node(
             name, kind, group, inputs, output, function, settings, replays, column_blocks=cuts, keeps=keeps
         )

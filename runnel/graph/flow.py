@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from runnel.algorithm import Algorithm
+from runnel.config.run_config import Precision
 from runnel.errors import UserError, nearest
 from runnel.graph.builder import Builder
 from runnel.graph.nodes import Graph, Ref, Rollout, Sampling
+from runnel.ops.precision import check_precision, computing
 from runnel.replay import PrioritisedReplay, Replay
 from runnel.types import OMISSIBLE, Act, AgentSpec, EnvSpec, PyTree
 
@@ -172,13 +174,18 @@ class ReplayFlow:
             self.flow._builder.priorities(self.sampled.ref(group).node, priorities.ref(group))
 
 
-def trace(algorithm: Algorithm, spec: EnvSpec, envs: int, frozen: Collection[str] = ()) -> Graph:
+def trace(
+    algorithm: Algorithm, spec: EnvSpec, envs: int, frozen: Collection[str] = (), precision: Precision = "float32"
+) -> Graph:
     """The dataflow graph of `algorithm.loop` on `envs` environments of this kind.
 
-    Groups in `frozen` act and do not learn: what the loop does with their trajectories is left out.
+    Groups in `frozen` act and do not learn: what the loop does with their trajectories is left out. The functions of
+    the graph's nodes compute networks with `precision`, in whatever program they are traced.
     """
-    builder = Builder(algorithm, spec, envs)
-    algorithm.loop(Flow(builder, tuple(spec.groups)))
+    check_precision(precision)
+    with computing(precision):
+        builder = Builder(algorithm, spec, envs, precision)
+        algorithm.loop(Flow(builder, tuple(spec.groups)))
     for group in frozen:
         if group not in spec.groups:
             raise UserError(f"frozen=: there is no group '{group}'{nearest(group, spec.groups)}", keywords=("frozen",))

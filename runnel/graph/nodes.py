@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from runnel.algorithm import Algorithm, asks_for
+from runnel.config.run_config import Precision
 from runnel.graph.kinds import KINDS, VALUE, KindTraits, LearnerValue, NodeKind
 from runnel.ops import column_blocks
 from runnel.ops.column_blocks import ColumnBlocks
@@ -174,6 +175,7 @@ class Graph:
     edges: tuple[Edge, ...]
     states: Mapping[str, PyTree]  # by group: the type of the learner's state
     frozen: frozenset[str] = frozenset()  # groups that act and do not learn
+    precision: Precision = "float32"  # of the networks that its nodes compute
 
     def of_kind(self, *kinds: NodeKind) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind in kinds]

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen, struct
 
-from runnel.nn.networks import dense
+from runnel.nn.networks import dense, widened
 from runnel.nn.noisy import NOISE, NoisyDense
 from runnel.observations import view
 from runnel.types import Array, PyTree
@@ -45,7 +45,7 @@ class ActionHead(linen.Module):
     def _outputs(self, features: Array, rows: int) -> Array:
         size = rows * math.prod(self.each)
         layer = NoisyDense(size) if self.noisy else dense(size, scale=1.0)
-        return layer(features).reshape(rows, *self.each)
+        return widened(layer(features)).reshape(rows, *self.each)
 
 
 class ActionValues(struct.PyTreeNode):

@@ -23,9 +23,10 @@ from flax import struct
 
 from runnel.nn.cores import Core
 from runnel.nn.heads import ActionDistribution, Head
-from runnel.nn.networks import dense
+from runnel.nn.networks import dense, widened
 from runnel.observations import view
 from runnel.ops.hardware import launch_bound, plain
+from runnel.ops.precision import compute_dtype
 from runnel.types import Array, PyTree
 
 
@@ -144,7 +145,7 @@ class ActorCritic(struct.PyTreeNode):
             return jax.tree.map(itemgetter(0), distribution), value[0]
         policy_features, value_features = features
         value: Any = dense(1).apply(self.critic, value_features)
-        return self.head.apply(self.policy, policy_features), jnp.squeeze(value, -1)
+        return self.head.apply(self.policy, policy_features), widened(jnp.squeeze(value, -1))
 
     def _read_jointly(self, features: Array) -> tuple[ActionDistribution, Array]:
         """[T] from features `[2, T, f]`: both heads as one batched product, the critic's filled up with zeros."""
@@ -152,7 +153,8 @@ class ActorCritic(struct.PyTreeNode):
         missing = policy["kernel"].shape[-1] - 1
         kernel = jnp.stack([policy["kernel"], jnp.pad(critic["kernel"], ((0, 0), (0, missing)))])
         bias = jnp.stack([policy["bias"], jnp.pad(critic["bias"], (0, missing))])
-        outputs = jnp.einsum("htf,hfk->htk", features, kernel) + bias[:, None]
+        features, kernel, bias = (x.astype(compute_dtype()) for x in (features, kernel, bias))
+        outputs = widened(jnp.einsum("htf,hfk->htk", features, kernel) + bias[:, None])
         distribution = jax.vmap(lambda row: self.head.read(self.policy["params"], row))(outputs[0])
         return distribution, outputs[1, :, 0]
 

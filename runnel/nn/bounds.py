@@ -14,7 +14,7 @@ import numpy as np
 
 from runnel.errors import UserError
 from runnel.nn.heads import ENORMOUS
-from runnel.nn.networks import default_float
+from runnel.ops.precision import default_float
 from runnel.types import Array, Box
 
 

@@ -19,7 +19,7 @@ from flax import struct
 from runnel.nn.agents import ActorCriticSettings, check_mask, core_for
 from runnel.nn.cores import Core
 from runnel.nn.heads import ActionDistribution, Head, head_for
-from runnel.nn.networks import dense
+from runnel.nn.networks import dense, widened
 from runnel.nn.teams import TeamNetworkSettings, WholeState, beside, identities_of, identity, network_beside
 from runnel.observations import parted, view
 from runnel.ops.teams import observed_together
@@ -108,7 +108,7 @@ class StateValue(struct.PyTreeNode):
         """[] the value for one observation that has been through `with_state`."""
         known = beside(view(observation).seen, _besides(observation, agent, self.agents))
         value: Any = dense(1).apply(self.critic, self.network.apply(self.torso, known))
-        return jnp.squeeze(value, -1)
+        return widened(jnp.squeeze(value, -1))
 
     def with_state(self, observation: PyTree) -> PyTree:
         """[T, B, ...] observations that include the state, computed from all agents' observations if necessary."""

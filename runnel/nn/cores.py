@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from runnel.nn.networks import default_float
+from runnel.ops.precision import default_float
 from runnel.types import Array, PyTree
 
 Memory = Literal["none", "gru", "lstm"]

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from runnel.nn import networks
-from runnel.nn.networks import MLP, Activation, dense
+from runnel.nn.networks import MLP, Activation, dense, widened
 from runnel.ops.hardware import launch_bound
+from runnel.ops.precision import default_float
 from runnel.types import Array, Box, PyTree, Space
 
 
@@ -31,7 +32,7 @@ class Critics(struct.PyTreeNode):
     @classmethod
     def create(cls, key: Array, network: Any, size: int, observation: PyTree, count: int = 1) -> Critics:
         """Creates `count` critics of actions with `size` elements; `network` is one of `joint_network`."""
-        seen = (observation, jnp.zeros(size, networks.default_float()))
+        seen = (observation, jnp.zeros(size, default_float()))
 
         def layers(key: Array) -> tuple[PyTree, PyTree]:
             torso_key, head_key = jax.random.split(key)
@@ -45,7 +46,7 @@ class Critics(struct.PyTreeNode):
 
         def one(torso: PyTree, head: PyTree) -> Array:
             value: Any = dense(1).apply(head, self.network.apply(torso, (observation, action)))
-            return jnp.squeeze(value, -1)
+            return widened(jnp.squeeze(value, -1))
 
         layers = (self.torso, self.head)
         if launch_bound():

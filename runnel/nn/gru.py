@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from runnel.nn import cores
-from runnel.nn.networks import default_float
+from runnel.nn.networks import product, widened
+from runnel.ops.precision import default_float
 from runnel.types import Array
 
 
@@ -43,10 +44,10 @@ class GRU:
         return jnp.zeros(self.size, default_float())
 
     def step(self, params: GRUParams, memory: Array, features: Array) -> Array:
-        return self._advance(params, memory, features @ params.inputs + params.bias)
+        return self._advance(params, memory, widened(product(features, params.inputs)) + params.bias)
 
     def unroll(self, params: GRUParams, memory: Array, features: Array, first: Array) -> Array:
-        driven = features @ params.inputs + params.bias
+        driven = widened(product(features, params.inputs)) + params.bias
         return cores.unroll(partial(self._advance, params), memory, driven, first)
 
     def output(self, memory: Array) -> Array:
@@ -54,7 +55,7 @@ class GRU:
 
     def _advance(self, params: GRUParams, memory: Array, driven: Array) -> Array:
         reset_x, update_x, candidate_x = jnp.split(driven, 3, -1)
-        reset_h, update_h, candidate_h = jnp.split(memory @ params.memory, 3, -1)
+        reset_h, update_h, candidate_h = jnp.split(widened(product(memory, params.memory)), 3, -1)
         reset = jax.nn.sigmoid(reset_x + reset_h)
         update = jax.nn.sigmoid(update_x + update_h)
         candidate = jnp.tanh(candidate_x + reset * (candidate_h + params.candidate_bias))

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from runnel.nn import cores
-from runnel.nn.networks import default_float
+from runnel.nn.networks import product, widened
+from runnel.ops.precision import default_float
 from runnel.types import Array
 
 
@@ -49,17 +50,18 @@ class LSTM:
         return LSTMMemory(*jnp.zeros((2, self.size), default_float()))
 
     def step(self, params: LSTMParams, memory: LSTMMemory, features: Array) -> LSTMMemory:
-        return self._advance(params, memory, features @ params.inputs + params.bias)
+        return self._advance(params, memory, widened(product(features, params.inputs)) + params.bias)
 
     def unroll(self, params: LSTMParams, memory: LSTMMemory, features: Array, first: Array) -> LSTMMemory:
-        driven = features @ params.inputs + params.bias
+        driven = widened(product(features, params.inputs)) + params.bias
         return cores.unroll(partial(self._advance, params), memory, driven, first)
 
     def output(self, memory: LSTMMemory) -> Array:
         return memory.hidden
 
     def _advance(self, params: LSTMParams, memory: LSTMMemory, driven: Array) -> LSTMMemory:
-        gates, candidate = jnp.split(driven + memory.hidden @ params.memory, [3 * self.size], -1)
+        recalled = widened(product(memory.hidden, params.memory))
+        gates, candidate = jnp.split(driven + recalled, [3 * self.size], -1)
         enter, keep, tell = jnp.split(jax.nn.sigmoid(gates), 3, -1)
         cell = keep * memory.cell + enter * jnp.tanh(candidate)
         return LSTMMemory(tell * jnp.tanh(cell), cell)

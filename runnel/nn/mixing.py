@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen, struct
 
-from runnel.nn.networks import default_float, dense
+from runnel.nn.networks import dense, product, widened
 from runnel.nn.teams import WholeState
+from runnel.ops.precision import default_float
 from runnel.ops.teams import observed_together
 from runnel.types import AgentSpec, Array, PyTree, zeros
 
@@ -34,7 +35,7 @@ class MixingNetwork(linen.Module):
         last_weights = jnp.abs(made("last_weights", self.embed, self.hidden))
         # Biases keep their sign: they say what a state is worth, whatever its agents do.
         bias, last_bias = dense(self.embed, scale=1.0, name="bias")(state), made("last_bias", 1, self.embed)
-        return jax.nn.elu(values @ weights + bias) @ last_weights + last_bias[0]
+        return widened(product(jax.nn.elu(product(values, weights) + bias), last_weights) + last_bias[0])
 
 
 class Mixer(struct.PyTreeNode):

@@ -21,6 +21,7 @@ from flax import linen
 
 from runnel.config import serialization
 from runnel.errors import UserError, a
+from runnel.ops.precision import compute_dtype, default_float
 from runnel.types import Array, Box, Discrete, Leaf, MultiDiscrete, PyTree, Space, channel_axis
 
 Activation = Literal["tanh", "relu"]
@@ -33,17 +34,22 @@ class Network(NamedTuple):
     apply: Callable[[PyTree, PyTree], Array]
 
 
-def default_float() -> Any:
-    """The dtype of parameters: float32, or float64 under `jax_enable_x64`."""
-    return jnp.result_type(float)
-
-
 def dense(size: int, scale: float = math.sqrt(2.0), name: str | None = None) -> linen.Dense:
     """A layer with orthogonal weights, which preserve the norm of their inputs."""
-    dtype = default_float()
     return linen.Dense(
-        size, kernel_init=linen.initializers.orthogonal(scale), dtype=dtype, param_dtype=dtype, name=name
-    )
+        size, kernel_init=linen.initializers.orthogonal(scale), dtype=compute_dtype(), param_dtype=default_float(),
+        name=name,
+    )  # fmt: skip
+
+
+def product(x: Array, kernel: Array) -> Array:
+    """The matrix product, in the dtype that networks compute in."""
+    return x.astype(compute_dtype()) @ kernel.astype(compute_dtype())
+
+
+def widened(x: Any) -> Array:
+    """A network's outputs in the dtype of parameters and losses."""
+    return x.astype(default_float())
 
 
 class MLP(linen.Module):
@@ -55,7 +61,7 @@ class MLP(linen.Module):
     @linen.compact
     def __call__(self, x: Array) -> Array:
         activation = jnp.tanh if self.activation == "tanh" else jax.nn.relu
-        x = jnp.ravel(x).astype(default_float())
+        x = jnp.ravel(x).astype(compute_dtype())
         for size in self.hidden:
             x = activation(dense(size)(x))
         return x
@@ -68,12 +74,12 @@ class NatureCNN(linen.Module):
 
     @linen.compact
     def __call__(self, image: Array) -> Array:
-        dtype = default_float()
-        x = image.astype(dtype)
+        x = image.astype(compute_dtype())
         for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             convolution = linen.Conv(
                 channels, (kernel, kernel), (stride, stride), padding="VALID",
-                kernel_init=linen.initializers.orthogonal(math.sqrt(2.0)), dtype=dtype, param_dtype=dtype,
+                kernel_init=linen.initializers.orthogonal(math.sqrt(2.0)), dtype=compute_dtype(),
+                param_dtype=default_float(),
             )  # fmt: skip
             x = jax.nn.relu(convolution(x))
         return jax.nn.relu(dense(self.features)(jnp.ravel(x)))
@@ -90,7 +96,7 @@ class MinAtarCNN(linen.Module):
         # Written as a product with the nine cells around each: XLA's convolutions take a CPU several times as long.
         rows, columns = grid.shape[0] - 2, grid.shape[1] - 2
         cells = [grid[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
-        x = jax.nn.relu(dense(self.channels)(jnp.concatenate(cells, -1).astype(default_float())))
+        x = jax.nn.relu(dense(self.channels)(jnp.concatenate(cells, -1).astype(compute_dtype())))
         return jax.nn.relu(dense(self.features)(jnp.ravel(x)))
 
 
@@ -102,7 +108,7 @@ class OneHot:
 
     def __call__(self, x: Array) -> Array:
         numbers = jnp.atleast_1d(x)
-        parts = [jax.nn.one_hot(numbers[i], n, dtype=default_float()) for i, n in enumerate(self.sizes)]
+        parts = [jax.nn.one_hot(numbers[i], n, dtype=compute_dtype()) for i, n in enumerate(self.sizes)]
         return jnp.concatenate(parts)
 
 
@@ -113,7 +119,7 @@ class Flat:
     scale: float = 1.0
 
     def __call__(self, x: Array) -> Array:
-        return jnp.ravel(x).astype(default_float()) * self.scale
+        return jnp.ravel(x).astype(compute_dtype()) * self.scale
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class Image:
     def __call__(self, x: Array) -> Array:
         x = x[..., None] if x.ndim == 2 else x
         x = jnp.moveaxis(x, 0, -1) if self.channels_first else x
-        return x.astype(default_float()) * self.scale
+        return x.astype(compute_dtype()) * self.scale
 
 
 Encoding = OneHot | Flat | Image

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen
 
-from runnel.nn.networks import default_float
+from runnel.nn.networks import product
+from runnel.ops.precision import compute_dtype, default_float
 from runnel.types import Array
 
 NOISE = "noise"
@@ -38,14 +39,16 @@ class NoisyDense(linen.Module):
         bias = self.param("bias", uniform, (self.size,))
         kernel_noise = self.param("kernel_noise", deviation, kernel.shape, dtype)
         bias_noise = self.param("bias_noise", deviation, bias.shape, dtype)
-        means = x @ kernel + bias
+        x, bias, bias_noise = (each.astype(compute_dtype()) for each in (x, bias, bias_noise))
+        means = product(x, kernel) + bias
         if not self.has_rng(NOISE):
             return means
         in_key, out_key = jax.random.split(self.make_rng(NOISE))
-        return means + _drawn(out_key, self.size) * ((_drawn(in_key, x.shape[-1]) * x) @ kernel_noise + bias_noise)
+        noise = product(_drawn(in_key, x.shape[-1]) * x, kernel_noise) + bias_noise
+        return means + _drawn(out_key, self.size) * noise
 
 
 def _drawn(key: Array, size: int) -> Array:
     """Normal numbers whose magnitudes are moved towards 1, so that products of two are about normal again."""
     z = jax.random.normal(key, (size,), default_float())
-    return jnp.sign(z) * jnp.sqrt(jnp.abs(z))
+    return (jnp.sign(z) * jnp.sqrt(jnp.abs(z))).astype(compute_dtype())

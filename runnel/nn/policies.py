@@ -15,7 +15,7 @@ from flax import struct
 
 from runnel.nn.bounds import Bounds
 from runnel.nn.heads import POLICY_SCALE, Gaussian
-from runnel.nn.networks import dense
+from runnel.nn.networks import dense, widened
 from runnel.types import Array, PyTree
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
@@ -85,4 +85,4 @@ def _layers(key: Array, network: Any, size: int, observation: PyTree) -> tuple[P
 
 def _outputs(policy: DeterministicPolicy | StochasticPolicy, observation: PyTree, size: int) -> Array:
     features = policy.network.apply(policy.torso, observation)
-    return dense(size).apply(policy.head, features)  # type: ignore[return-value]
+    return widened(dense(size).apply(policy.head, features))

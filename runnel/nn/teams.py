@@ -14,6 +14,7 @@ from runnel.nn.action_values import ActionValues
 from runnel.nn.critics import joint_network
 from runnel.observations import view
 from runnel.ops.exploration import legal_only
+from runnel.ops.precision import default_float
 from runnel.ops.teams import taking_part
 from runnel.types import AgentSpec, Array, Discrete, PyTree, Space, zeros
 
@@ -39,8 +40,8 @@ def identities_of(settings: TeamNetworkSettings, spec: AgentSpec) -> int:
 def identity(agent: Array | int, agents: int) -> Array:
     """[agents] the one-hot number of an agent, given that number or its column's; [0] for a single agent."""
     if agents <= 1:
-        return jnp.zeros(0, networks.default_float())
-    return jax.nn.one_hot(agent % agents, agents, dtype=networks.default_float())
+        return jnp.zeros(0, default_float())
+    return jax.nn.one_hot(agent % agents, agents, dtype=default_float())
 
 
 def beside(seen: PyTree, vector: Array) -> PyTree:
@@ -72,8 +73,8 @@ class WholeState:
         once."""
         seen, _, _, state = view(observation)
         if state is not None:
-            return state.astype(networks.default_float())
-        return jnp.ravel(jax.vmap(self._encoded)(seen))
+            return state.astype(default_float())
+        return networks.widened(jnp.ravel(jax.vmap(self._encoded)(seen)))
 
     def _encoded(self, seen: PyTree) -> Array:
         leaves = zip(self.encodings, jax.tree.leaves(seen), strict=True)

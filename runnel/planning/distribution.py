@@ -32,6 +32,10 @@ class Fragment:
     A worker whose environments ask others for their actions holds them in `env_splits` blocks: while one block waits,
     another steps.
 
+    `deadline_us`: in an asynchronous run, replicas that act for others wait this long after a request for those of all
+    other blocks. None: they act at once for the blocks that have asked. `prefetch`: in an asynchronous run, a learner
+    on a GPU copies the next unrolls to it during the update.
+
     Replicas that step environments share them; replicas that learn are one program over all their devices; other
     replicas take whole iterations in rotation.
     """
@@ -42,6 +46,8 @@ class Fragment:
     devices: Devices = "cpu"
     compiled: bool = False
     env_splits: int = 1
+    deadline_us: int | None = None
+    prefetch: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.nodes, tuple | list) or not all(isinstance(node, str) for node in self.nodes):
@@ -54,6 +60,11 @@ class Fragment:
         if not is_whole(self.env_splits, 1):
             raise UserError(
                 f"fragment {self.name}: found env_splits={self.env_splits!r}, expected a whole number, 1 or more"
+            )
+        if self.deadline_us is not None and not is_whole(self.deadline_us, 0):
+            raise UserError(
+                f"fragment {self.name}: found deadline_us={self.deadline_us!r}, expected a whole number of "
+                "microseconds, or None"
             )
 
 

@@ -30,6 +30,8 @@ class PlacedFragment:
     compiled: bool
     environments: tuple[tuple[int, int], ...] = ()  # of each replica: the indices it steps, from and to
     env_splits: int = 1  # blocks that each replica's environments form
+    deadline_us: int | None = None  # for which requests wait for those of other blocks
+    prefetch: bool = True  # whether the next unrolls go to the device during the update
 
     @property
     def steps_envs(self) -> bool:

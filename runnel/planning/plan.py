@@ -385,4 +385,7 @@ def _placed(fragment: Fragment, nodes: tuple[str, ...], graph: Graph, seats: Seq
     share = graph.envs // fragment.replicas
     shares = tuple((i * share, (i + 1) * share) for i in range(fragment.replicas)) if steps else ()
     splits = max(k for k in range(1, max(fragment.env_splits, 1) + 1) if share % k == 0) if steps else 1
-    return PlacedFragment(fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, splits)
+    return PlacedFragment(
+        fragment.name, nodes, fragment.replicas, devices, fragment.compiled, shares, splits, fragment.deadline_us,
+        fragment.prefetch,
+    )  # fmt: skip

@@ -26,6 +26,7 @@ from runnel.config.policy_config import PolicyConfig
 from runnel.errors import UserError, nearest
 from runnel.graph.rollout_act import rollout_act
 from runnel.ops import random
+from runnel.ops.precision import check_precision, with_precision
 from runnel.policy.acting_parameters import params_leaves
 from runnel.policy.conversion import native_action_traced, native_actions, read_rows, read_traced
 from runnel.recording import parameters, policy_directory
@@ -50,7 +51,9 @@ class Policy:
         `where`: the name of the policy's file in errors.
         """
         self.algorithm, self.config, self.spec, self.arrays = algorithm, config, config.spec, dict(arrays)
-        self.acts_with = rollout_act(algorithm, config.group, config.spec)  # what the loop passes to a rollout
+        check_precision(config.precision)
+        act = rollout_act(algorithm, config.group, config.spec)  # what the loop passes to a rollout
+        self.acts_with = with_precision(act, config.precision)
         self.device = find_device(device)
         key = jax.eval_shape(lambda: jax.random.key(0))
         state = jax.eval_shape(lambda key: first_state(algorithm, key, config.spec, config.group), key)

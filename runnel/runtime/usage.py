@@ -21,12 +21,17 @@ class WorkerUsage:
     waits: Mapping[str, float] = field(default_factory=dict)  # seconds, by cause
     env_steps: int | None = None
     updates: int | None = None
+    full_batches: int | None = None  # of an inference worker: batches for all blocks that could ask
+    partial_batches: int | None = None
     per_second: float | None = None  # steps where it has steps, else updates
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds by part of the loop, where they are measured
     host: str = ""  # the machine it runs on, where there are several
 
     def json(self) -> dict[str, Any]:
-        counted = {"env_steps": self.env_steps, "updates": self.updates}
+        counted = {
+            "env_steps": self.env_steps, "updates": self.updates,
+            "full_batches": self.full_batches, "partial_batches": self.partial_batches,
+        }  # fmt: skip
         waits = sorted(self.waits.items(), key=lambda wait: -wait[1])[:4]
         return {
             "name": self.name,

@@ -34,6 +34,7 @@ class BuildJob:
     distribution: Any
     envs: int
     frozen: tuple[str, ...]
+    precision: str
     machines: tuple[dict[str, Any], ...]
     """Each a `planning.plan.Machine`."""
 

@@ -35,6 +35,7 @@ SMALLEST = {
     "policy_readers": ["--readers", "1", "3", "--megabytes", "1", "--rounds", "2"],
     "population": ["--repetitions", "1", "--members", "4", "--steps", "4096", "--envs", "4", "--rounds", "2", "--rates",
                    "2", "--eval-episodes", "2", "--fresh-episodes", "4"],
+    "precision": ["--seeds", "2", "--steps", "16384"],
     "psro_exact": ["--games", "kuhn_poker", "--iterations", "3"],
     "scaling": ["--actors", "1", "--distributions", "async", "--envs", "4", "--seconds", "0.5"],
     "self_play": ["--seeds", "1", "--fraction", "0.002", "--games", "4"],

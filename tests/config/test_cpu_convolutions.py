@@ -66,6 +66,25 @@ def test_training_a_cnn_uses_the_fast_layout_in_every_loop(loop):
 LAYOUTS = [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("CHWN", "IHWO", "HWNC"), ("HWNC", "OHWI", "CNHW")]
 
 
+def test_a_loop_in_bf16_uses_the_fast_layout_too():
+    narrow = jnp.bfloat16
+    kernel, images = jnp.ones((3, 3, 2, 4)), jnp.ones((2, 8, 8, 2))
+
+    def loss(kernel, images):
+        dims = lax.conv_dimension_numbers(images.shape, kernel.shape, ("NHWC", "HWIO", "NHWC"))
+        found = lax.conv_general_dilated(
+            images.astype(narrow), kernel.astype(narrow), (1, 1), "VALID", dimension_numbers=dims
+        )
+        return found.astype(jnp.float32).sum()
+
+    def body(kernel, _):
+        return kernel - jax.grad(loss)(kernel, images), None
+
+    compiled = jax.jit(lambda kernel: lax.scan(body, kernel, None, 3)[0]).lower(kernel).compile()
+    assert set(convolutions(compiled)) == {FAST}
+    np.testing.assert_array_equal(compiled(kernel), 1 - 3 * 2 * 36 * jnp.ones_like(kernel))
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     layout=st.sampled_from(LAYOUTS),

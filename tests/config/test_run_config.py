@@ -64,6 +64,7 @@ def test_what_is_stored_is_read_again() -> None:
         env_settings={}, eval_every=100, eval_episodes=3, eval_seed=9, eval_env_settings={"b": "c"}, eval_workers=2,
         eval_wait=True, eval_explore=True, eval_metric="min:length", stop_at_eval_return=4.5, keep_every=50,
         keep_every_s=2.5, keep_best=4, callback_every_s=0.5, init_from="there@best", frozen={"prey": "elsewhere"},
+        precision="bf16",
     )  # fmt: skip
     assert all(getattr(asked, name) != getattr(RunConfig(), name) for name in STORED)
     parts: dict[str, Any] = {

@@ -44,6 +44,10 @@ class _Running(NamedTuple):
     thread: threading.Thread
 
 
+PARTS: Final = ("environment", "distribution", "envs", "frozen", "precision")
+"""The parts of config.json, beside the algorithm, that compiled programs depend on."""
+
+
 class SharedPrograms:
     """Compiled programs of members, reused by members trained later whose settings are equal except for traced ones."""
 
@@ -64,7 +68,7 @@ class SharedPrograms:
     def program(self, built: BuiltRun, config: Mapping[str, Any], traced: Sequence[str]) -> CohortProgram:
         """The program for members like this one. `config`: its configuration, which names all that it depends on."""
         settings = {name: v for name, v in config["algorithm"]["settings"].items() if name not in traced}
-        others = [config.get(part) for part in ("environment", "distribution", "envs", "frozen")]
+        others = [config.get(part) for part in PARTS]
         key = json.dumps([config["algorithm"].get("class"), settings, sorted(traced), others], sort_keys=True)
         if key not in self._made:
             self._made[key] = cohort_program(built, traced)
@@ -72,8 +76,7 @@ class SharedPrograms:
 
     def built(self, member: WaitingMember, trust: Collection[str], objects: Mapping[str, Any]) -> BuiltRun:
         """A member's run; cached if it was built before."""
-        parts = ("algorithm", "environment", "distribution", "envs", "frozen")
-        key = json.dumps([member.config.get(part) for part in parts], sort_keys=True)
+        key = json.dumps([member.config.get(part) for part in ("algorithm", *PARTS)], sort_keys=True)
         if key not in self._built:
             if len(self._built) >= MOST_BUILT:
                 del self._built[next(iter(self._built))]
@@ -359,13 +362,12 @@ def _loop(built: BuiltRun, algorithm: Algorithm | None) -> Loop:
     """The loop of a run; that of another algorithm on the same environments, where one is given."""
     graph = built.graph
     if algorithm is not None:
-        graph = trace(algorithm, graph.spec, graph.envs, graph.frozen)
+        graph = trace(algorithm, graph.spec, graph.envs, graph.frozen, graph.precision)
     return Loop(graph, built.environment)  # type: ignore[arg-type]
 
 
 def _alike(a: WaitingMember, b: WaitingMember) -> bool:
-    parts = ("environment", "distribution", "envs", "frozen")
-    same = all(a.config.get(part) == b.config.get(part) for part in parts)
+    same = all(a.config.get(part) == b.config.get(part) for part in PARTS)
     return same and a.asked.snapshot_periods == b.asked.snapshot_periods
 
 

@@ -135,6 +135,7 @@ class MemberMaker:
             self._made[key] = build(
                 algorithm, self.environment, self.distribution, self.run.envs, settings, self.run.env_settings,
                 frozen=tuple(self.run.frozen or ()), opponents=matchmaker(self.run.opponents),
+                precision=self.run.precision,
             )  # fmt: skip
         return self._made[key]
 

@@ -33,6 +33,12 @@ def frozen_parameters(
             "trains",
             keywords=("frozen",),
         )
+    if stored.config.precision != built.graph.precision:
+        raise UserError(
+            f"frozen=: {stored.where} was trained with precision={stored.config.precision}, found "
+            f"precision={built.graph.precision}, with which it would choose other actions; expected the same",
+            keywords=("frozen", "precision"),
+        )
     wanted = {name: leaf for name, leaf in parameter_leaves(fresh).items() if name.startswith("params")}
     arrays = stored.arrays()
     check_fit(arrays, wanted, stored.where)

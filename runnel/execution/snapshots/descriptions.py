@@ -24,6 +24,7 @@ def described_policies(built: BuiltRun, config: Mapping[str, Any]) -> dict[str, 
             spec=spec,
             acting=tuple(acting_names(algorithms[group], acts[group], spec, built.graph.states[group])),
             trained_on=str(config["environment"]["name"]),
+            precision=built.graph.precision,
             code=sign({"algorithm": stored[group]}).code,
         )
         for group, spec in built.graph.spec.groups.items()

@@ -132,6 +132,7 @@ class WorkerGroup:
                 self.config["distribution"],
                 self.config["envs"],
                 tuple(sorted(self.graph.frozen)),
+                self.graph.precision,
                 tuple(asdict(machine) for machine in self.machines.values()),
             ),
             self.config["seed"],

@@ -11,7 +11,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from runnel import envs as environments
 from runnel.environment import HostEnvironment, HostVector
@@ -150,6 +150,7 @@ def _built(job: BuildJob) -> Any:
             env_settings=job.environment.settings,
             machine=tuple(Machine.from_json(data) for data in job.machines),
             frozen=job.frozen,
+            precision=cast(Any, job.precision),
         )
     return _CACHE[key]
 

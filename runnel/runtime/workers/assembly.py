@@ -162,7 +162,8 @@ class Assignment:
         if not (self.training_nodes and self.steps_envs and self.fragment.replicas > 1) or self.learns:
             return self.run_graph
         start, stop = self.fragment.environments[self.spec.replica]
-        return trace(self.run_graph.algorithm, self.run_graph.spec, stop - start, self.run_graph.frozen)
+        graph = self.run_graph
+        return trace(graph.algorithm, graph.spec, stop - start, graph.frozen, graph.precision)
 
     @cached_property
     def blocks(self) -> list[EnvBlock]:
@@ -278,7 +279,8 @@ def make_servers(a: Assignment, parameters: ParameterSource) -> list[InferenceSe
                 worker_checkpoint.load_client(client, a.start.saved)
                 clients.append(client)
         if group not in a.plan.step_synchronous:
-            servers.append(AsyncInferenceServer(a.context, a.run_graph, clients, parameters, a.seed))
+            deadline_us = a.fragment.deadline_us
+            servers.append(AsyncInferenceServer(a.context, a.run_graph, clients, parameters, a.seed, deadline_us))
         else:
             servers.append(InferenceServer(a.run_graph, clients, parameters, a.seed))
         worker_checkpoint.load_server(servers[-1], a.start.saved)

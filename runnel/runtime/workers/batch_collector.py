@@ -62,6 +62,11 @@ class BatchCollector:
             for port, message in zip(self.sources[each.source], each.messages, strict=True):
                 port.release(message)
 
+    def give_back(self, taken: Iterable[Collected]) -> None:
+        """Messages that were collected and not read wait again. Those that are taken in order cannot."""
+        assert not self.in_order
+        self._waiting.extend(taken)
+
     def drain(self) -> bool:
         """Discards what has arrived; returns whether anything had."""
         found = [bool(self._waiting)]

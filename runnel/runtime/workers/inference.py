@@ -7,7 +7,9 @@ that have arrived, in batches padded to a few sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -229,7 +231,8 @@ class AsyncInferenceServer:
     """The policy of one group, for whichever blocks have asked.
 
     Where another device than this processor acts, the next batch is put together and sent there before the last one
-    is waited for.
+    is waited for. With a deadline, a batch departs when all blocks have asked whose last request is answered, or so
+    long after the first of its requests was seen.
     """
 
     def __init__(
@@ -239,8 +242,13 @@ class AsyncInferenceServer:
         clients: Sequence[InferenceClient],
         parameters: ParameterSource,
         seed: int,
+        deadline_us: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.context, self.graph, self.clients, self.parameters = context, graph, list(clients), parameters
+        self._deadline_s = None if deadline_us is None else deadline_us / 1e6
+        self._clock = clock
+        self._asked_at: float | None = None  # when the first request of the next batch was seen
         self.group = clients[0].group
         self.loop = Loop(graph)
         self.envs, self.agents = len(clients[0].block.envs), graph.spec.groups[self.group].agents
@@ -287,13 +295,40 @@ class AsyncInferenceServer:
             _, _, self.memory = self._act(self._base, params[self.group], self.memory, question)
 
     def serve(self) -> None:
-        """Acts for those that have asked, if any, and answers those acted for before."""
-        asking = [client for client in self.clients if client.request.peek()]
-        flight = self._depart(asking) if asking else None
+        """Acts for those that have asked, if their batch is due, and answers those acted for before."""
+        flight = None
+        if self.due():
+            asking = self._asking()
+            full, self._asked_at = self._is_full(asking), None
+            self.context.counts["full_batches" if full else "partial_batches"] += 1
+            flight = self._depart(asking)
         self.land()
         self.flight = flight
         if not self.ahead:
             self.land()
+
+    def due(self) -> bool:
+        """Whether a batch departs now."""
+        asking = self._asking()
+        if not asking:
+            return False
+        if self._asked_at is None:
+            self._asked_at = self._clock()
+        return self._deadline_s is None or self._is_full(asking) or self.left_s() <= 0
+
+    def left_s(self) -> float:
+        """The seconds until the batch of those that have asked departs anyhow; infinite where nobody has."""
+        if self._deadline_s is None or self._asked_at is None:
+            return math.inf
+        return self._asked_at + self._deadline_s - self._clock()
+
+    def _asking(self) -> list[InferenceClient]:
+        return [client for client in self.clients if client.request.peek()]
+
+    def _is_full(self, asking: Sequence[InferenceClient]) -> bool:
+        """Whether no other block can ask: a block asks again once it was answered."""
+        waiting = 0 if self.flight is None else len(self.flight.clients)
+        return len(asking) + waiting == len(self.clients)
 
     def land(self) -> None:
         """Answers those that have been acted for."""

@@ -7,8 +7,10 @@ from runnel.runtime.recovery import worker_checkpoint
 from runnel.runtime.recovery.journal import Arrays
 from runnel.runtime.workers.assembly import Assignment, make_servers
 from runnel.runtime.workers.inference import AsyncInferenceServer, InferenceServer
-from runnel.runtime.workers.ports import first_of
 from runnel.runtime.workers.worker_loop import Worker, listen
+
+POLL_S = 1e-3
+"""For how long a worker polls before the deadline of a batch."""
 
 
 class InferenceWorker(Worker):
@@ -56,7 +58,12 @@ class InferenceWorker(Worker):
         """Acts once for the blocks that have sent requests."""
         servers = self._asynchronous
         if not any(server.flight for server in servers):
-            first_of(self.context, [client.request for server in servers for client in server.clients], "observations")
+            self.context.wait(
+                lambda: any(server.due() for server in servers) or None,
+                "observations",
+                # Sleeps are long by up to a millisecond: the last one is polled.
+                lambda: min(server.left_s() for server in servers) - POLL_S,
+            )
         self.context.leave_boundary()
         for server in servers:
             server.serve()

@@ -129,8 +129,9 @@ class WorkerContext:
         self._waits_since = self._began_to_wait = 0.0
         self._reported = self.started = time.monotonic()
 
-    def wait(self, ready: Callable[[], T | None], cause: str) -> T:
-        """Waits until `ready` returns something, and returns it."""
+    def wait(self, ready: Callable[[], T | None], cause: str, left_s: Callable[[], float] = lambda: SLICE_S) -> T:
+        """Waits until `ready` returns something, and returns it. `left_s`: how long it may sleep before it looks again
+        although nobody has rung."""
         found = ready()
         if found is not None:
             return found
@@ -139,7 +140,7 @@ class WorkerContext:
         try:
             while True:
                 self.bell.beat()
-                found = self.bell.wait(ready, SLICE_S)
+                found = self.bell.wait(ready, max(0.0, min(SLICE_S, left_s())))
                 if found is not None:
                     break
                 self.poll()
@@ -349,12 +350,3 @@ class InPort:
                 self.reader.release(message)
                 found = True
         return found
-
-
-def first_of(context: WorkerContext, ports: Sequence[InPort], cause: str) -> list[InPort]:
-    """The ports that have something, once at least one has."""
-
-    def some() -> list[InPort] | None:
-        return [port for port in ports if port.peek()] or None
-
-    return context.wait(some, cause)

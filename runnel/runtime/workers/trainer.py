@@ -45,6 +45,7 @@ class TrainerBatch(NamedTuple):
     acted: dict[str, Acted]  # by group: the versions of all of them
     unrolled: tuple[dict[str, Trajectory], Finished] | None = None  # in place of blocks
     begun: int = 0  # the oldest iteration whose parameters acted in them, by the learner's clock
+    give_back: Callable[[], None] | None = None  # the blocks have not been read, and wait again
     fresh: np.bool_ | None = None  # whether it is learnt from for the first time; None: for the only time
 
 
@@ -147,6 +148,11 @@ class Trainer:
         if self.remote_states is not None:
             ports = [port for values in self.outgoing for port in values.ports]
             self.params_iteration = self.remote_states.refresh(self.carry, self.iteration, self.messages_sent, ports)
+
+    def at_work(self) -> bool:
+        """Whether the device still computes the last iteration."""
+        leaves: list[Any] = jax.tree.leaves(self.carry.states)
+        return not all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
 
     def acted_in(self, group: str) -> Acted:
         """The versions of the unrolls that the present iteration is made from."""

@@ -13,6 +13,7 @@ from runnel.runtime.workers.assembly import Assignment
 from runnel.runtime.workers.batch_collector import BatchCollector
 from runnel.runtime.workers.inference_worker import InferenceWorker
 from runnel.runtime.workers.parameters import ParameterReader, RemoteStates
+from runnel.runtime.workers.prefetch import Prefetch
 from runnel.runtime.workers.sample_reuse import SampleReuse
 from runnel.runtime.workers.stream_headers import ValueHeader
 from runnel.runtime.workers.trainer import Trainer, TrainerBatch
@@ -76,6 +77,7 @@ class TrainerWorker(Worker):
         return self.trainer.iteration
 
     def on_pause(self) -> None:
+        self.work.before_pause()
         self.progress.report()
 
     def drain(self) -> bool:
@@ -104,7 +106,10 @@ class _Iterations:
         self.reuse = None
         if self.collector is not None and worker.a.reuses > 1:
             self.reuse = SampleReuse(self.collector, worker.a.reuses, worker.held.release)
-        self._ahead: TrainerBatch | None = None  # the next batch, where it was taken while the device was at work
+        self.prefetch: Prefetch | None = None
+        if worker.a.free and not worker.a.in_order and worker.a.fragment.prefetch and self.copies:
+            trainer: Trainer = worker.trainer
+            self.prefetch = Prefetch(worker.context, self.batches.ready, self._batch, trainer.at_work)
 
     @property
     def repetitions(self) -> int:
@@ -124,16 +129,17 @@ class _Iterations:
             worker.context.between |= a.pauses and worker.actor.player.between_unrolls
         if worker.inference is not None:
             worker.inference.serve_unroll()
-        batch, self._ahead = self._ahead or self._batch(), None
+        batch = (None if self.prefetch is None else self.prefetch.take()) or self._batch()
         if self.reuse is not None and batch is not None:
             batch = self.reuse.keep(batch)
         trainer.iterate(batch, trainer.graph.steps_per_iteration)
         worker.progress.add_iteration()
-        if a.free and self.copies and self.batches.ready(worker.clock):
-            # The device is still at work: the next batch goes to it meanwhile.
-            self._ahead = self._batch()
+        if self.prefetch is not None:
+            self.prefetch.look(worker.clock)
 
     def before_pause(self) -> None:
+        if self.prefetch is not None:
+            self.prefetch.give_back()
         if self.reuse is not None:
             self.reuse.pause()
             self.worker.progress.dropped = self.reuse.dropped
@@ -143,7 +149,11 @@ class _Iterations:
         if self.reuse is None:
             return None
         clock = self.worker.clock
-        return self.reuse.again(clock, ready=self._ahead is not None or self.batches.ready(clock))
+        return self.reuse.again(clock, ready=self._has_next(clock))
+
+    def _has_next(self, clock: int) -> bool:
+        """Whether newer unrolls have arrived."""
+        return (self.prefetch is not None and self.prefetch.batch is not None) or self.batches.ready(clock)
 
     def _batch(self) -> TrainerBatch | None:
         clock = self.worker.clock

@@ -80,7 +80,10 @@ class UnrollBatches:
                 collector.release(collected)
 
         oldest = min(each.iteration for each in collected)
-        return TrainerBatch(self._on_device(blocks), starts, versions, release, acted, begun=oldest)
+        return TrainerBatch(
+            self._on_device(blocks), starts, versions, release, acted, begun=oldest,
+            give_back=lambda: collector.give_back(collected),
+        )  # fmt: skip
 
     def _stepped_here(self, now: Mapping[str, int]) -> TrainerBatch | None:
         """The batch of the environments that this worker steps or acts for."""

@@ -21,6 +21,9 @@ LEAST_S = 0.5
 SAMPLE_S = 0.1
 """How often the fill of streams is looked at."""
 
+COUNTED = ("env_steps", "updates", "full_batches", "partial_batches")
+"""What workers count, as reports name it."""
+
 RECENT_S = 5.0
 """The stretch of time that a report covers."""
 
@@ -179,9 +182,9 @@ class UsageMeter:
             return WorkerUsage(name, fragment)
         reported = self._heard[name].counts  # since the worker began: compiling it took steps too
         before = self._before.get(name, {})
-        counts = {key: int(reported[key] + before.get(key, 0)) for key in ("env_steps", "updates") if key in reported}
+        counts: dict[str, Any] = {key: int(reported[key] + before.get(key, 0)) for key in COUNTED if key in reported}
         if seconds < LEAST_S:
-            return WorkerUsage(name, fragment, env_steps=counts.get("env_steps"), updates=counts.get("updates"))
+            return WorkerUsage(name, fragment, **counts)
         waited, counted = stretch.waited[name], stretch.counted[name]
         first = next(iter(counts), None)
         return WorkerUsage(
@@ -190,8 +193,7 @@ class UsageMeter:
             busy=min(1.0, max(0.0, 1 - sum(waited.values()) / seconds)),
             seconds=seconds,
             waits={cause: spent for cause, spent in waited.items() if spent > 0},
-            env_steps=counts.get("env_steps"),
-            updates=counts.get("updates"),
+            **counts,
             per_second=counted[first] / seconds if first else None,
         )
 
