@@ -26,7 +26,9 @@ from runnel.algorithms.ppo import PPO
 from runnel.errors import UserError
 from runnel.evaluation.evaluate import evaluate
 from runnel.execution.policies.opponents import Opponents
+from runnel.launch.host_launcher import LocalHostLauncher
 from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, UniformPast
+from runnel.planning.machine import Machine
 from runnel.recording.match_log import payoffs_of, read_matches
 
 SMALL = PPO(unroll=8, minibatches=2, epochs=2, hidden=(16,), learning_rate=3e-3, advantages="gae")
@@ -305,6 +307,19 @@ def test_lines_that_no_run_writes_are_left_out(line, played):
     with (played / "matches.jsonl").open("a") as file:
         file.write(line + "\n")
     assert read_matches(played) == known
+
+
+@pytest.mark.slow
+def test_opponents_on_two_machines_are_those_on_one(tmp_path):
+    """Policies of the pool reach actors whose machine has no access to the store."""
+    given = {"distribution": "coarse", "iterations": 6, "actors": 2, "opponents": MATCHMAKER}
+    alone = play(tmp_path / "alone", **given)
+    machines = LocalHostLauncher([Machine(2, ("cpu:0",), name) for name in "ab"])
+    both = play(tmp_path / "both", launcher=machines, **given)
+    assert {worker["host"] for worker in both.result["workers"]} == {"a", "b"}
+    assert everything(both) == everything(alone)
+    assert [made.places for made in read_matches(both.run_dir)] == [made.places for made in read_matches(alone.run_dir)]
+    assert len(read_matches(both.run_dir)[-1].pool) > 2
 
 
 def test_stored_policies_of_other_runs_can_be_the_opponents(whole_run, tmp_path):
