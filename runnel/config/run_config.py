@@ -107,6 +107,8 @@ class RunConfig:
     """Called after each checkpoint."""
     callback_every_s: float = field(default=1.0, metadata=_ranged(Range(lambda x: x >= 0, "0 seconds or more")))
     """The shortest time between two calls of `on_update`."""
+    callback_every: int | None = field(default=None, metadata=_ranged(STEPS))
+    """Environment steps between two calls of `on_update`, instead of `callback_every_s`."""
     checkpoint_every_s: float = field(default=60.0, metadata=_stored(SECONDS))
     """The time between two checkpoints."""
     restarts: int = field(default=10, metadata=_stored(Range(lambda x: x >= 0, "a whole number, 0 or more")))

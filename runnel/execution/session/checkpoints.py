@@ -139,6 +139,7 @@ class SessionCheckpoints:
         steps, lost = state.counters.env_steps, before.updates - state.counters.updates
         state.report_event("rollback", reason=reason, action=f"all resume from {steps:,} steps", lost_updates=lost)
         log.rewind(steps)
+        state.callbacks.begin(steps)
         state.policies.rewind(steps if saved is not None else -1)
         state.opponents.rewind(steps, {} if saved is None else saved["carry"].states)
         state.counters.cut_episodes += program.load(saved, steps)
