@@ -181,6 +181,12 @@ class RunConfig:
         """Snapshots are due at multiples of these numbers of environment steps."""
         return tuple(period for period in (self.eval_every, self.keep_every) if period is not None)
 
+    @property
+    def optional_snapshots(self) -> tuple[int, ...]:
+        """Of these: the periods of snapshots for evaluations alone that training does not wait for."""
+        every = self.eval_every
+        return () if self.eval_wait or every is None or every == self.keep_every else (every,)
+
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> RunConfig:
         """From the arguments of a call, among others."""

@@ -39,6 +39,7 @@ class SessionCheckpoints:
         state = self.state
         if state.counters.iterations == self.saved_at_iteration or not state.counters.iterations:
             return
+        self.evaluation.settle(program)
         saved, rest = program.save(), program.rest()
         state.rest = rest
         if rest is not None:

@@ -162,6 +162,7 @@ class Session:
         log = stack.enter_context(self._begin())
         state.callbacks.begin(state.counters.env_steps)
         self._train(log, view)
+        state.policies.settle()
         self._report_rejections(at_once=True)
         return self.end.write_result("interrupted" if state.interrupted else "finished", state.program)
 
