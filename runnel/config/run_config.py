@@ -112,6 +112,8 @@ class RunConfig:
     """Called after each checkpoint."""
     callback_every_s: float = field(default=1.0, metadata=_ranged(Range(lambda x: x >= 0, "0 seconds or more")))
     """The shortest time between two calls of `on_update`."""
+    callback_every: int | None = field(default=None, metadata=_ranged(STEPS))
+    """Environment steps between two calls of `on_update`, instead of `callback_every_s`."""
     checkpoint_every_s: float = field(default=60.0, metadata=_stored(SECONDS))
     """The time between two checkpoints."""
     restarts: int = field(default=10, metadata=_stored(Range(lambda x: x >= 0, "a whole number, 0 or more")))
@@ -183,6 +185,12 @@ class RunConfig:
     def snapshot_periods(self) -> tuple[int, ...]:
         """Snapshots are due at multiples of these numbers of environment steps."""
         return tuple(period for period in (self.eval_every, self.keep_every) if period is not None)
+
+    @property
+    def optional_snapshots(self) -> tuple[int, ...]:
+        """Of these: the periods of snapshots for evaluations alone that training does not wait for."""
+        every = self.eval_every
+        return () if self.eval_wait or every is None or every == self.keep_every else (every,)
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> RunConfig:

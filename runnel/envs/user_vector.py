@@ -41,7 +41,8 @@ class UserVectorEnvironment:
     """A `VectorEnv` as a host environment.
 
     A callable with a parameter `num_envs` is called for the number of environments of each worker. Other callables, and
-    existing vectors, have a number of their own, `fixed_envs`.
+    existing vectors, have a number of their own, `fixed_envs`. Where a vector cannot reset some of its environments,
+    every environment has a vector to itself: a vector of one, or a whole one of which that environment alone is played.
     """
 
     def __init__(self, name: str, make: MakeVector, probe: VectorEnv, fixed_envs: int | None, free: bool):
@@ -52,12 +53,7 @@ class UserVectorEnvironment:
         self._observations, self._actions = spaces.observations(seen, name), spaces.actions(action, name)
         self._apart = not resets_rows(probe, name)
         self._takes_seeds = _takes_seeds(probe, name)
-        if self._apart and not free and fixed_envs != 1:
-            raise UserError(
-                f"{name}: found a vector of {fixed_envs} environments whose autoreset_mode is {mode_of(probe, name)}: "
-                "while one of them spends a step on its reset, the others take it, and training would see it; "
-                "expected SAME_STEP or DISABLED, or a callable that takes `num_envs`"
-            )
+        self._size = 1 if free else int(probe.num_envs)  # of each vector, where every environment has its own
         native = spaces.native_format(seen, action, name)
         self.spec = EnvSpec.single(name, self._observations.space, self._actions.space, _time_limit(probe), native)
 
@@ -78,18 +74,26 @@ class UserVectorEnvironment:
 
     @classmethod
     def of_object(cls, name: str, vector: VectorEnv) -> UserVectorEnvironment:
-        """From an existing vector. It stays the user's: one run at a time uses it, and none closes it."""
+        """From an existing vector. It stays the user's: one run at a time uses it, and none closes it.
+
+        A vector that cannot reset some environments is not used itself: each environment is played in a copy of it.
+        """
         number, remake = int(vector.num_envs), _remaker(name, vector)
         if remake is not None:
             return cls(name, _making(name, remake, {}, None), vector, number, free=True)
+        copied = not resets_rows(vector, name)
 
         def make(count: int, render: bool) -> VectorEnv:
             if render:
                 _check_pictures(name, vector)
-            return vector
+            return _copy(name, vector) if copied else vector
 
-        found = cls(name, make, vector, number, free=False)
-        found._lent = _Lent(name)
+        probe = _copy(name, vector) if copied else vector
+        found = cls(name, make, probe, number, free=False)
+        if copied:
+            _close(probe)
+        else:
+            found._lent = _Lent(name)
         return found
 
     @property
@@ -111,7 +115,8 @@ class UserVectorEnvironment:
 
         def build() -> Treated:
             if self._apart:
-                return Apart([self._make(1, render) for _ in indices], self._takes_seeds, self._name)
+                vectors = [self._make(self._size, render) for _ in indices]
+                return Apart(vectors, [index % self._size for index in indices], self._takes_seeds, self._name)
             return treat(self._make(most or count, render), self._takes_seeds, self._name)
 
         return UserVector(
@@ -140,6 +145,18 @@ class _Lent:
 
     def give_back(self) -> None:
         self._taken = False
+
+
+def _copy(name: str, vector: VectorEnv) -> VectorEnv:
+    """Another vector like this one, in its own state."""
+    try:
+        return copy.deepcopy(vector)
+    except Exception as problem:
+        raise UserError(
+            f"{name}: found autoreset_mode {mode_of(vector, name)}, in which each environment is played in a copy of "
+            f"the vector, and {raised('deepcopy', problem).what}; expected SAME_STEP or DISABLED, or a callable that "
+            "takes `num_envs`"
+        ) from problem
 
 
 def _making(name: str, makes: Maker, settings: Mapping[str, Any], number: int | None) -> MakeVector:

@@ -6,12 +6,12 @@ Every step of a row must be a step of its environment, and the true last observa
 |---|---|
 | SAME_STEP | the vector resets its environments; last observations are in `info["final_obs"]` |
 | DISABLED | ended environments are reset at once, with `options={"reset_mask": ...}` |
-| NEXT_STEP | Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv`: as DISABLED. Others: vectors of one environment |
+| NEXT_STEP | Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv`: as DISABLED. Others: a vector for each environment |
 
 In NEXT_STEP mode a vector uses the step after an episode's end to reset that environment, while its others take an
 ordinary step. That step has no action and no reward: it is no step of the environment, and algorithms must not learn
-from it. All rows step together, so it cannot be left out of one row. Vectors of one environment are reset as a whole,
-between two steps. No JAX is imported here.
+from it. All rows step together, so it cannot be left out of one row. A vector of which one environment alone is played
+is reset as a whole, between two steps. No JAX is imported here.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ class Treated(Protocol):
     """The vectors of one worker, reset as described above."""
 
     vectors: Sequence[VectorEnv]
+
+    @property
+    def envs(self) -> int:
+        """The number of environments that a step has actions for."""
+        ...
 
     def reset(self, seeds: Seeds) -> Sequence[Any]:
         """Begins an episode of every environment."""
@@ -132,6 +137,10 @@ class SameStep:
         self._vector = vector
         self._takes_seeds, self._name = takes_seeds, name
 
+    @property
+    def envs(self) -> int:
+        return self._vector.num_envs
+
     def reset(self, seeds: Seeds) -> Sequence[Any]:
         observation, _ = self._vector.reset(seed=self._seed(seeds))
         return each(observation, self._vector.num_envs)
@@ -196,32 +205,56 @@ class Masked(SameStep):
 
 
 class Apart:
-    """Vectors of one environment each."""
+    """Vectors of which one environment each is played. Their other environments step with it, and are not looked at."""
 
-    def __init__(self, vectors: Sequence[VectorEnv], takes_seeds: bool, name: str):
-        self.vectors = vectors
+    def __init__(self, vectors: Sequence[VectorEnv], places: Sequence[int], takes_seeds: bool, name: str):
+        """`places`: which environment of each vector is played."""
+        self.vectors, self._places = vectors, places
         self._rows = [SameStep(vector, takes_seeds, name) for vector in vectors]
+
+    @property
+    def envs(self) -> int:
+        return len(self.vectors)
 
     def reset(self, seeds: Seeds) -> Sequence[Any]:
         return list(self.restart(range(len(self.vectors)), seeds).values())
 
     def step(self, actions: np.ndarray, seeds: Seeds) -> VectorStep:
-        given = [vector.step(actions[env : env + 1]) for env, vector in enumerate(self.vectors)]
-        seen = [each(step[0], 1)[0] for step in given]
-        reward = np.array([np.asarray(step[1])[0] for step in given])
-        flags = [np.concatenate(part) for part in zip(*(_flags(step[2], step[3], 1) for step in given), strict=True)]
-        ended = np.flatnonzero(flags[0] | flags[1]).tolist()
-        metrics = {env: _metrics(info_of(given[env][4], 0)) for env in ended}
+        steps = [self._step(env, actions[env : env + 1]) for env in range(len(self.vectors))]
+        seen = [step.observation for step in steps]
+        reward, terminated, truncated = (np.array(part) for part in list(zip(*steps, strict=True))[1:4])
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        metrics = {env: _metrics(steps[env].info) for env in ended}
         last = {env: copy.deepcopy(seen[env]) for env in ended}
         for env, first in self.restart(ended, seeds).items():
             seen[env] = first
-        return VectorStep(seen, reward, flags[0], flags[1], last, metrics)
+        return VectorStep(seen, reward, terminated, truncated, last, metrics)
 
     def restart(self, envs: Sequence[int], seeds: Seeds) -> dict[int, Any]:
-        return {env: self._rows[env].reset(lambda _, env=env: seeds(env))[0] for env in envs}
+        return {env: self._rows[env].reset(lambda _, env=env: seeds(env))[self._places[env]] for env in envs}
 
     def render(self, env: int) -> Any:
-        return self._rows[env].render(0)
+        return self._rows[env].render(self._places[env])
+
+    def _step(self, env: int, action: np.ndarray) -> _Played:
+        vector, place = self.vectors[env], self._places[env]
+        count = vector.num_envs
+        observation, reward, terminated, truncated, info = vector.step(action.repeat(count, axis=0))
+        flags = _flags(terminated, truncated, count)
+        return _Played(
+            each(observation, count)[place], np.asarray(reward)[place], flags[0][place], flags[1][place],
+            info_of(info, place),
+        )  # fmt: skip
+
+
+class _Played(NamedTuple):
+    """A step of the environment that is played."""
+
+    observation: Any
+    reward: np.generic
+    terminated: np.bool_
+    truncated: np.bool_
+    info: dict[str, Any]
 
 
 def each(observation: Any, count: int) -> Sequence[Any]:

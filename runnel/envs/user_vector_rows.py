@@ -26,7 +26,7 @@ SPARE: Final = 1 << 31
 
 
 class UserVector(PooledVector):
-    """Environments of one vector, or of several vectors of one environment each.
+    """Environments of one vector, or of several vectors of which one environment each is played.
 
     A vector may have more environments than there are rows; those are stepped with the others and ignored.
 
@@ -245,7 +245,7 @@ class UserVector(PooledVector):
 
     def _unpack(self, action: dict[str, np.ndarray]) -> np.ndarray:
         actions = np.asarray(self._actions.unpack(action[DEFAULT_GROUP]))
-        spare = sum(vector.num_envs for vector in self.treated.vectors) - len(actions)
+        spare = self.treated.envs - len(actions)
         return np.concatenate([actions, actions[:1].repeat(spare, axis=0)]) if spare else actions
 
     def _this_seed(self, env: int) -> int:

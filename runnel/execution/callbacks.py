@@ -65,9 +65,11 @@ class Callbacks:
     on_evaluation: Callback | None = None
     on_checkpoint: Callback | None = None
     every_s: float = 1.0
+    every: int | None = None  # environment steps: between two calls, instead of seconds
     stopped: str = ""  # the callback that has ended the run
     error: Exception | SystemExit | None = None  # what it raised
     _called_at: float = float("-inf")
+    _called_at_steps: int = 0
 
     def __post_init__(self) -> None:
         for name in ("on_update", "on_evaluation", "on_checkpoint"):
@@ -94,9 +96,25 @@ class Callbacks:
         if isinstance(self.error, SystemExit):
             raise self.error
 
-    def is_due(self) -> bool:
+    def given(self, name: str) -> bool:
+        """Whether there is such a callback."""
+        return getattr(self, name) is not None
+
+    def is_due(self, env_steps: int) -> bool:
         """Whether it is time for `on_update`."""
-        return self.on_update is not None and time.monotonic() >= self._called_at + self.every_s
+        if self.on_update is None:
+            return False
+        if self.every is not None:
+            return env_steps // self.every > self._called_at_steps // self.every
+        return time.monotonic() >= self._called_at + self.every_s
+
+    def next_mark(self, env_steps: int) -> int | None:
+        """The environment step at which `on_update` is due next, if steps decide."""
+        return None if self.on_update is None or self.every is None else (env_steps // self.every + 1) * self.every
+
+    def begin(self, env_steps: int) -> None:
+        """The run begins here, resumes, or returns to a checkpoint."""
+        self._called_at_steps = env_steps
 
     def call(self, name: str, progress: Progress) -> None:
         """Calls one of them, if it is given. An exception ends the run, after a checkpoint."""
@@ -113,4 +131,4 @@ class Callbacks:
             if answer is False:
                 self.stopped = name
         if name == "on_update":
-            self._called_at = time.monotonic()
+            self._called_at, self._called_at_steps = time.monotonic(), progress.env_steps

@@ -29,7 +29,7 @@ from runnel.execution.building import BuiltRun, build, matchmaker, read_config, 
 from runnel.execution.callbacks import Callback, Callbacks
 from runnel.execution.policies.group_algorithms import resolved
 from runnel.execution.policies.stored_policies import Source
-from runnel.execution.policies.warm_start import warm_start
+from runnel.execution.policies.warm_start import record_matched, warm_start
 from runnel.execution.run import Run, finished, is_reached, may_be_done, of_run, read_result
 from runnel.execution.run_directories import alone, cleared, fresh_directory, refuse_held
 from runnel.execution.session.session import Session
@@ -80,6 +80,7 @@ def train(
     on_evaluation: Callback | None = None,
     on_checkpoint: Callback | None = None,
     callback_every_s: float = 1.0,
+    callback_every: int | None = None,
     checkpoint_every_s: float = 60.0,
     restarts: int = 10,
     hang_after_s: float = 120.0,
@@ -130,7 +131,8 @@ def train(
 
     `on_update`, `on_evaluation` and `on_checkpoint` are called with a `runnel.Progress`; one that returns False ends
     the run, and one that raises interrupts it, with a checkpoint. `on_update` is called several times a second at most,
-    after updates, and not before `callback_every_s` have passed; `on_evaluation` needs `eval_every`.
+    after updates, and not before `callback_every_s` have passed, or instead at every multiple of `callback_every`
+    environment steps; `on_evaluation` needs `eval_every`.
 
     `sinks` receive every line of metrics: objects with `write(record)` and `close()`, see `runnel.Sink`, or names of
     trackers, such as `"mlflow"`. The page "Extend Runnel" describes sinks, launchers and transports of your own. None
@@ -143,7 +145,7 @@ def train(
     defined_enough()
     began = time.monotonic()
     run, distribution = asked_of_train(given)
-    callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
+    callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s, callback_every)
     callbacks.check_evaluation(run.eval_every)
     configure_jax()
     one, settings = resolved(algorithm, environment, settings)
@@ -160,12 +162,13 @@ def train(
         built = with_signature(config, built, run_dir)
         if built.plan.workers > 1:
             check_portable(config, built)
-        initial, notes = warm_start(built, run.seed, init_from, frozen)
+        initial, notes, matched = warm_start(built, run.seed, init_from, frozen)
         built = noted(built, notes)
         directory, made = fresh_directory(run_dir, built, run.seed)
         built = noted(built, stack.enter_context(alone(directory)))
         stack.enter_context(cleared(made))
         refuse_held(directory)  # of two that start at once, the other may have been faster
+        record_matched(directory, matched)
         session = Session(
             directory, config, built, began=began, quiet=quiet, pool=pool, sinks=sinks, callbacks=callbacks,
             initial=initial,
@@ -239,6 +242,7 @@ def resume(
     on_evaluation: Callback | None = None,
     on_checkpoint: Callback | None = None,
     callback_every_s: float = 1.0,
+    callback_every: int | None = None,
     **fields_of_distribution: Any,
 ) -> Run:
     """Continues a run, named by its directory or as returned by `train`, from its newest whole checkpoint.
@@ -268,7 +272,7 @@ def resume(
         _check_keywords(resume, fields_of_distribution, None, distribution)
         distribution = distributions.with_fields(distribution, fields_of_distribution)
     asked = changed(run_config.from_json(config), steps, on_nan, read_result(directory))
-    callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s)
+    callbacks = Callbacks(on_update, on_evaluation, on_checkpoint, callback_every_s, callback_every)
     callbacks.check_evaluation(asked.eval_every)
     with callbacks.may_exit(), contained(), startup.starting(quiet), contextlib.ExitStack() as stack:
         stack.enter_context(metrics_server.serving(metrics_port, metrics_address, quiet))

@@ -192,6 +192,13 @@ class SnapshotTaken(JsonMessage):
 
 
 @dataclass(frozen=True)
+class SnapshotLeftOut(JsonMessage):
+    """A snapshot that was due is left out, because newer ones waited to be sent."""
+
+    mark: int
+
+
+@dataclass(frozen=True)
 class ReadyToLoad(JsonMessage):
     """The worker was reset, and waits for `Load`."""
 
@@ -218,7 +225,10 @@ class Failed(JsonMessage):
     """Whether an environment failed for good (`EnvironmentFailed`): a restart would not help."""
 
 
-Report = Phase | Status | ProgressReport | EpisodesEnded | Paused | Saved | SnapshotTaken | ReadyToLoad | Event | Failed
+Report = (
+    Phase | Status | ProgressReport | EpisodesEnded | Paused | Saved | SnapshotTaken | SnapshotLeftOut | ReadyToLoad
+    | Event | Failed
+)  # fmt: skip
 
 
 def parse_command(value: Mapping[str, Any]) -> Command:

@@ -48,6 +48,7 @@ class RunJob(JsonMessage):
     x64: bool
     """Whether JAX computes with 64 bits."""
     snapshot_periods: tuple[int, ...]
+    optional_snapshots: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ FLAGS = {"checkpoint_every_s": "--checkpoint-every", "hang_after_s": "--hang-aft
          "sinks": "--sink"}  # fmt: skip
 """Those that are not called as the field is."""
 
-PYTHON_ONLY = {"transport", "on_update", "on_evaluation", "on_checkpoint", "callback_every_s"}
+PYTHON_ONLY = {"transport", "on_update", "on_evaluation", "on_checkpoint", "callback_every_s", "callback_every"}
 
 
 def test_train_has_a_keyword_for_each_field_with_its_type_and_default() -> None:
@@ -106,6 +106,7 @@ def test_what_an_older_version_did_not_store_has_its_default() -> None:
         ({"keep_best": -1}, "keep_best=-1: found -1, expected a whole number, 0 or more"),
         ({"metrics_port": 65536}, "metrics_port=65536: found 65536, expected a whole number from 0 to 65535"),
         ({"callback_every_s": -1.0}, "callback_every_s=-1.0: found -1.0, expected 0 seconds or more"),
+        ({"callback_every": 0}, "callback_every=0: found 0, expected a whole number from 1 to 2**62"),
         (
             {"stop_at_eval_return": 5.0},
             "stop_at_eval_return=5.0: found it without eval_every=, expected how often to evaluate",

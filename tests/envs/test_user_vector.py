@@ -25,11 +25,19 @@ from runnel.errors import EnvironmentFailed, UserError
 from runnel.recording.events import read_events
 
 MODES = [mode.name for mode in AutoresetMode]
+
+
+class Existing(functools.partial):
+    """Makes a vector that is given as it is: of three environments, in the default mode."""
+
+
 MADE = {
     **{f"own {mode}": own(mode) for mode in MODES},
     **{f"sync {mode}": functools.partial(sync, mode=mode) for mode in MODES},
     "sync NEXT_STEP, one buffer": functools.partial(sync, mode="NEXT_STEP", copy=False),
     "sync DISABLED, one buffer": functools.partial(sync, mode="DISABLED", copy=False),
+    "existing, own": Existing(OwnVector, 3),
+    "existing, in an unknown wrapper": Existing(lambda: Strange(sync(3))),
     "list of infos": lambda num_envs: wrappers.DictInfoToList(sync(num_envs, "SAME_STEP")),
     "statistics": lambda num_envs: wrappers.RecordEpisodeStatistics(sync(num_envs, "DISABLED")),
 }
@@ -64,7 +72,8 @@ class Table:
 
 @pytest.mark.parametrize("name", MADE)
 def test_every_step_of_a_row_is_a_step_of_its_environment(name):
-    table = Table(of_object(MADE[name], {}))
+    made = MADE[name]
+    table = Table(of_object(made() if isinstance(made, Existing) else made, {}))
     rng, ended, cut = np.random.default_rng(0), 0, 0
     for _ in range(60):
         before, actions = table.shown, rng.integers(0, 4, 3)
@@ -122,6 +131,13 @@ class Strange(gymnasium.vector.VectorObservationWrapper):
         return observations
 
 
+class Uncopied(OwnVector):
+    """One that holds what exists once."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("a handle of the simulator")
+
+
 def test_a_vector_without_shared_memory_resets_nothing_twice():
     """Gymnasium's own, which forgets that an environment was reset by a mask."""
     environment = of_object(async_, {"shared_memory": False})
@@ -138,6 +154,37 @@ def test_training_sees_no_step_that_is_none(tmp_path):
     for ours, theirs in zip(jax.tree.leaves(run.states), jax.tree.leaves(plain.states), strict=True):
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
     assert run.result["mean_return"] == plain.result["mean_return"]
+
+
+@pytest.mark.parametrize("fixed", ["existing", "made anew"])
+def test_a_vector_of_several_trains_as_its_environments_do(fixed, tmp_path):
+    """In its default mode, and of a class that cannot reset one environment alone."""
+
+    def made():
+        return Strange(own_vectors.cartpoles(3, "NEXT_STEP"))
+
+    given = dict(envs=3, steps=360, quiet=True, eval_every=120, eval_episodes=3)
+    run = runnel.train(PPO_OF_COUNTER, made() if fixed == "existing" else made, run_dir=tmp_path / "run", **given)
+    plain = runnel.train(PPO_OF_COUNTER, "CartPole-v1", run_dir=tmp_path / "plain", **given)
+    for ours, theirs in zip(jax.tree.leaves(run.states), jax.tree.leaves(plain.states), strict=True):
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+    counted = ("env_steps", "updates", "episodes", "mean_return", "evaluation")
+    assert [run.result[name] for name in counted] == [plain.result[name] for name in counted]
+
+
+def test_an_existing_vector_that_is_copied_stays_as_it_is():
+    vector = OwnVector(3)
+    environment = of_object(vector, {})
+    assert environment.fixed_envs == 3
+    first, second = Table(environment), Table(environment, 2)  # and each table has its own
+    for table in (first, second):
+        table.play(10)
+        assert [type(treated) for treated in table.vector.treated.vectors] == [OwnVector] * len(table.out.terminated)
+    np.testing.assert_array_equal(first.shown[:2], second.shown)
+    assert [env.episode for env in vector.envs] == [-1] * 3  # never reset
+    first.vector.close()
+    second.vector.close()
+    assert not vector.closed
 
 
 # Numbers of environments
@@ -383,7 +430,8 @@ def test_infos_that_are_none_stop_nothing():
 
 @pytest.mark.parametrize("name", MADE)
 def test_numbers_of_info_are_metrics_of_an_episode(name):
-    table = Table(of_object(MADE[name], {}))
+    made = MADE[name]
+    table = Table(of_object(made() if isinstance(made, Existing) else made, {}))
     found, wanted = [], []
     for _ in range(12):
         numbers, before = table.vector.episode_numbers(), table.shown
@@ -419,11 +467,11 @@ def test_a_picture_of_one_environment(made, monkeypatch):
     ("given", "settings", "words"),
     [
         (
-            OwnVector(2),
+            Uncopied(2),
             {},
-            "found a vector of 2 environments whose autoreset_mode is .*NEXT_STEP.*expected SAME_STEP or",
+            "NEXT_STEP, in which each environment is played in a copy of the vector, and deepcopy raised TypeError: a "
+            "handle of the simulator; expected SAME_STEP or DISABLED, or a callable that takes `num_envs`",
         ),
-        (Strange(sync(2)), {}, "expected SAME_STEP or DISABLED, or a callable that takes `num_envs`"),
         (sync(2), {"mode": 1}, r"is made already; settings \(mode\) need what makes it"),
         (
             own_vectors.Undeclared,

@@ -110,10 +110,40 @@ def test_updates_are_reported_at_the_rate_that_is_asked_for(tmp_path: Path) -> N
     train(tmp_path / "run", callback_every_s=1000.0, on_update=lambda p: called.append(p.env_steps))
     assert called == [PER_ITERATION]
     callbacks = Callbacks(on_update=lambda progress: None, every_s=1000.0)
-    assert callbacks.is_due()
+    assert callbacks.is_due(0)
     callbacks.call("on_update", Progress(Path(), 0, 0, 0, None))
-    assert not callbacks.is_due()
-    assert not Callbacks().is_due()
+    assert not callbacks.is_due(0)
+    assert not Callbacks().is_due(0)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "environment"),
+    [
+        ("inline", "evaluated:Walk"),
+        ("fused", "toys:Corridor"),
+        pytest.param("coarse", "evaluated:Walk", marks=pytest.mark.slow),
+    ],
+)
+def test_updates_are_reported_at_the_steps_that_are_asked_for(
+    distribution: str, environment: str, tmp_path: Path
+) -> None:
+    every, called = 3 * PER_ITERATION // 2, []
+    more = {"actors": 2} if distribution == "coarse" else {}
+    train(
+        tmp_path / "run", distribution, environment=environment, callback_every=every,
+        on_update=lambda p: called.append(p.env_steps), **more,
+    )  # fmt: skip
+    if distribution == "coarse":  # which trains on: no interval twice
+        assert len({at // every for at in called}) == len(called) >= 1
+        return
+    wanted = [-(-at // PER_ITERATION) * PER_ITERATION for at in range(every, STEPS + 1, every)]
+    assert called == wanted
+    again: list[int] = []
+    runnel.resume(
+        tmp_path / "run", steps=2 * STEPS, quiet=True, callback_every=STEPS,
+        on_update=lambda p: again.append(p.env_steps),
+    )  # fmt: skip
+    assert again == [2 * STEPS]
 
 
 # What follows

@@ -19,7 +19,7 @@ from runnel.config import json_messages, run_config
 from runnel.config.json_messages import JsonMessage
 from runnel.config.run_config import RunConfig
 from runnel.execution.building import BuiltRun, read_config, rebuild
-from runnel.execution.policies.warm_start import warm_start
+from runnel.execution.policies.warm_start import record_matched, warm_start
 from runnel.execution.run import Run, read_result
 from runnel.execution.run_directories import alone
 from runnel.execution.session.session import Session, SharedParts
@@ -85,8 +85,9 @@ def member_session(
             raise checkpoints.none_whole()
         initial: Mapping[str, Any] = {}
         if not resumed:
-            initial, more = warm_start(built, asked.seed, asked.init_from, asked.frozen)
+            initial, more, matched = warm_start(built, asked.seed, asked.init_from, asked.frozen)
             notes = [*notes, *more]
+            record_matched(directory, matched)
         config = run_config.to_json(asked, described(built))
         built = with_signature(config, noted(built, notes), directory)
         yield Session(

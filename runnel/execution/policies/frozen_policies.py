@@ -30,8 +30,9 @@ def frozen_parameters(
     if _class_of(found) != _class_of(own):
         raise UserError(
             f"frozen=: {stored.where} is a policy of {_class_of(found)}, expected one of {_class_of(own)}, as this run "
-            "trains",
+            f"trains; {group}=RUN_DIR@TAG in place of the algorithm acts with a policy of any",
             keywords=("frozen",),
+            page="use-a-policy#start-another-run-from-it",
         )
     if stored.config.precision != built.graph.precision:
         raise UserError(

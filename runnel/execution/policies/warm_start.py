@@ -7,6 +7,7 @@ that its learning rate or its exploration follows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +18,13 @@ from runnel.execution.building import BuiltRun
 from runnel.execution.policies.frozen_policies import frozen_parameters
 from runnel.execution.policies.stored_policies import Source, StoredPolicy, find
 from runnel.policy.acting_parameters import acting_names
+from runnel.recording.events import EventLog
 from runnel.recording.parameters import as_leaf, check_fit, parameter_leaves, path_name, stored_type
 from runnel.runtime.programs.loop import Loop
 from runnel.types import PyTree
 
 SHOWN = 6
-"""The number of names that a line lists."""
+"""The number of names that a line lists. All of them are in `events.jsonl`."""
 
 
 class WarmStart(NamedTuple):
@@ -30,6 +32,17 @@ class WarmStart(NamedTuple):
 
     states: dict[str, PyTree]  # by group: whole states; groups that start fresh are not in it
     notes: tuple[str, ...]
+    matched: dict[str, MatchedLeaves]  # by group: the leaves that notes list the first of
+
+
+class MatchedLeaves(NamedTuple):
+    """How the leaves of a group's state, by name, match a stored policy."""
+
+    source: str  # where the policy is stored
+    stored: list[str]  # as they were stored
+    counters: list[str]  # start fresh: they count what the learner has done
+    misfits: list[str]  # start fresh: found and expected type
+    missing: list[str]  # start fresh: not stored
 
 
 def warm_start(
@@ -44,7 +57,7 @@ def warm_start(
     learning = [group for group in built.graph.learning_groups if group not in frozen]
     sources: dict[str, Any] = {} if init_from is None else dict.fromkeys(learning, init_from)
     sources = dict(init_from) if isinstance(init_from, Mapping) else sources
-    states, notes = {}, []
+    states, notes, matched = {}, [], {}
     for group, source in [*sources.items(), *frozen.items()]:
         if group not in groups:
             raise UserError(f"init_from=: there is no group '{group}'{nearest(group, groups)}", keywords=("init_from",))
@@ -53,10 +66,17 @@ def warm_start(
         if group in frozen:
             taken, said = frozen_parameters(built, group, fresh, stored)
         else:
-            taken, said = _that_fit(fresh, stored, _counters(built, group, fresh))
+            taken, said, matched[group] = _that_fit(fresh, stored, _counters(built, group, fresh))
         states[group] = _replaced(fresh, taken)
         notes += [f"{group}: {text}" if len(groups) > 1 else text for text in said]
-    return WarmStart(states, tuple(notes))
+    return WarmStart(states, tuple(notes), matched)
+
+
+def record_matched(run_dir: Path, matched: Mapping[str, MatchedLeaves]) -> None:
+    """Records all leaves by name: the notes list the first of them."""
+    if matched:
+        groups = {group: leaves._asdict() for group, leaves in matched.items()}
+        EventLog(run_dir).record("warm_start", action="training begins", groups=groups)
 
 
 def fitted_parameters(like: PyTree, stored: StoredPolicy) -> PyTree:
@@ -99,8 +119,10 @@ def _counters(built: BuiltRun, group: str, fresh: PyTree) -> list[str]:
     ]
 
 
-def _that_fit(fresh: PyTree, stored: StoredPolicy, counters: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The stored parameters for a fresh state, by name, and the names of missing ones."""
+def _that_fit(
+    fresh: PyTree, stored: StoredPolicy, counters: list[str]
+) -> tuple[dict[str, np.ndarray], list[str], MatchedLeaves]:
+    """The stored parameters for a fresh state, by name; warnings for the user; and how all leaves match."""
     arrays, wanted = stored.arrays(), parameter_leaves(fresh)
     taken, misfits, missing = {}, [], []
     for name, leaf in wanted.items():
@@ -126,7 +148,7 @@ def _that_fit(fresh: PyTree, stored: StoredPolicy, counters: Sequence[str]) -> t
     notes = [f"{len(taken)} of {whole} parameters are those of {stored.where}; the optimiser starts fresh{fresh_too}"]
     notes += [f"they do not fit and start fresh: {_some(misfits)}"] if misfits else []
     notes += [f"not stored, start fresh: {_some(missing)}"] if missing else []
-    return taken, notes
+    return taken, notes, MatchedLeaves(stored.where, list(taken), counters, misfits, missing)
 
 
 def _replaced(state: PyTree, taken: Mapping[str, np.ndarray]) -> PyTree:

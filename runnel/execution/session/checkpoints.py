@@ -39,6 +39,7 @@ class SessionCheckpoints:
         state = self.state
         if state.counters.iterations == self.saved_at_iteration or not state.counters.iterations:
             return
+        self.evaluation.settle(program)
         saved, rest = program.save(), program.rest()
         state.rest = rest
         if rest is not None:
@@ -139,6 +140,7 @@ class SessionCheckpoints:
         steps, lost = state.counters.env_steps, before.updates - state.counters.updates
         state.report_event("rollback", reason=reason, action=f"all resume from {steps:,} steps", lost_updates=lost)
         log.rewind(steps)
+        state.callbacks.begin(steps)
         state.policies.rewind(steps if saved is not None else -1)
         state.opponents.rewind(steps, {} if saved is None else saved["carry"].states)
         state.counters.cut_episodes += program.load(saved, steps)

@@ -29,10 +29,14 @@ class SessionEvaluation:
         self._asked_at = -math.inf  # when a snapshot was last asked for
         self._calling = False  # whether a callback is being called
 
-    def hand_over(self, program: Program, view: LiveView) -> bool:
-        """Hands over the snapshots that were taken; returns whether an evaluation has reached its target return."""
+    def hand_over(self, program: Program, view: LiveView, last: bool = False) -> bool:
+        """Hands over the snapshots that were taken; returns whether an evaluation has reached its target return.
+
+        Those that training does not wait for may still be fetched: they are handed over by a later call, or the last.
+        """
         began, policies = time.monotonic(), self.state.policies
-        snapshots_taken = program.snapshots()
+        evaluates = self._training_waits() and policies.evaluation_due(self.state.counters.env_steps)
+        snapshots_taken = program.snapshots(wait=evaluates or last)
         with self._shown(view, snapshots_taken[-1:] if self._training_waits() else []):
             for taken in snapshots_taken:
                 policies.take(taken)
@@ -57,6 +61,12 @@ class SessionEvaluation:
             view.note(evaluation_line(found, self.state.run_config.eval_metric))
             self.call("on_evaluation", lambda snapshot=snapshot: snapshot)
 
+    def settle(self, program: Program) -> None:
+        """Stores what was taken: a checkpoint follows, which may name it."""
+        for taken in program.snapshots(wait=True):
+            self.state.policies.take(taken)
+        self.state.policies.settle()
+
     def take_in_time(self, program: Program) -> None:
         """Takes snapshots by the clock (`keep_every_s`)."""
         every_s, now = self.state.run_config.keep_every_s, time.monotonic()
@@ -71,10 +81,13 @@ class SessionEvaluation:
         program.ask_for_snapshot()
         deadline = time.monotonic() + self.state.run_config.hang_after_s
         while time.monotonic() < deadline:
-            for taken in program.snapshots():
-                if taken.mark == snapshots.ASKED:
-                    return taken
-                self.state.policies.take(taken)
+            found = program.snapshots(wait=True)
+            newest = next((taken for taken in reversed(found) if taken.mark == snapshots.ASKED), None)
+            for taken in found:
+                if taken is not newest:
+                    self.state.policies.take(taken)
+            if newest is not None:
+                return newest
             program.listen(LISTEN_S)
         raise RunFailed(f"no learner has sent its parameters within {self.state.run_config.hang_after_s:.0f} s")
 
@@ -88,6 +101,8 @@ class SessionEvaluation:
             self.state.newest_checkpoint,
             lambda: self.state.policies.policies(snapshot()),
         )  # fmt: skip
+        if self.state.callbacks.given(name):
+            self.state.policies.settle()  # it may read the store
         try:
             self.state.callbacks.call(name, progress)
         finally:
@@ -104,7 +119,7 @@ class SessionEvaluation:
         last = snapshots.take(*learnt, self.state.counters.env_steps)
         while True:
             try:
-                self.hand_over(program, view)
+                self.hand_over(program, view, last=True)
                 with self._shown(view, [last]):
                     return self._evaluated(self.state.policies.finish(last), view)
             except HostLost as lost:  # the workers have done their part: nothing is trained again

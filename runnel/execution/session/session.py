@@ -161,7 +161,9 @@ class Session:
             view.note(note)
         state.events.note = view.event
         log = stack.enter_context(self._begin())
+        state.callbacks.begin(state.counters.env_steps)
         self._train(log, view)
+        state.policies.settle()
         self._report_rejections(at_once=True)
         return self.end.write_result("interrupted" if state.interrupted else "finished", state.program)
 
@@ -329,7 +331,7 @@ class Session:
                 if self._shared is None:
                     self._usage.write(lambda lately=lately: usage_now(lately, state))
             self.refused.handle(progress.broken, program, log, view)
-            if progress.updates and state.callbacks.is_due():
+            if progress.updates and state.callbacks.is_due(state.counters.env_steps):
                 self.evaluation.call("on_update", lambda program=program: self.evaluation.snapshot_now(program))
             self._report_rejections()
             grows = state.pool.grows() and not state.built.plan.synchronous
@@ -376,6 +378,8 @@ class Session:
         mark = self._schedule.next_mark(self.state.counters.env_steps)
         stops = [wanted, mark if self.state.run_config.eval_wait else None]
         stops.append(self.state.opponents.next_mark(self.state.counters.env_steps))
+        if self.state.built.plan.workers == 1:  # pausing workers would cost more than a late call
+            stops.append(self.state.callbacks.next_mark(self.state.counters.env_steps))
         return min(stop for stop in stops if stop is not None)
 
     def _exchange_opponents(self, program: Program) -> None:

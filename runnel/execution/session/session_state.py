@@ -84,6 +84,8 @@ class SessionState:
             self.counters.restart_reasons[reason] = self.counters.restart_reasons.get(reason, 0) + 1
         elif event == "environment":
             self.counters.environment_failures += int(details.get("times", 1))
+        elif event == "evaluation":
+            self.policies.left_out += int(details.get("skipped", 0))
         elif event == "cut":
             self.counters.cut_episodes += int(details.get("episodes", 1))
         self.events.record(event, **details)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,7 +31,7 @@ from runnel.recording.events import ReportEvent
 from runnel.recording.files import one_line
 from runnel.recording.policy_store import ABANDONED, SCORE, PolicyStore, Retention
 from runnel.reporting.statistics import evaluation_statistics, flat
-from runnel.runtime.programs.snapshots import TakenSnapshot
+from runnel.runtime.programs.snapshots import MOST_WAITING, TakenSnapshot
 from runnel.system.platform import check_worker_processes
 
 SEED_OFFSET: Final = 10_000
@@ -65,7 +67,10 @@ class PolicyRecorder:
         `make_evaluator` the evaluators of this process."""
         self._make_evaluator = make_evaluator
         self.asked, self._report_event, self._stop = asked, report_event, stop
-        self.store, self.log = PolicyStore(run_dir), EvaluationLog(run_dir)
+        self._store, self.log = PolicyStore(run_dir), EvaluationLog(run_dir)
+        self._writes: deque[Future[None]] = deque()  # to the store, in order, in a thread of their own
+        self._writer = ThreadPoolExecutor(1, "policy store")
+        self.left_out = 0  # snapshots for evaluations that learners did not send
         self.rule = Retention(asked.keep_every, asked.keep_every_s, asked.keep_best)
         self._described, self._algorithm = described_policies(built, config), built.algorithm
         self._learning = built.graph.learning_groups
@@ -76,6 +81,23 @@ class PolicyRecorder:
         self.newest: dict[str, Any] | None = None  # the newest evaluation
         self.best: dict[str, Any] | None = None  # of those that have a score
         self.highest = -math.inf  # of the mean returns
+
+    @property
+    def store(self) -> PolicyStore:
+        """The store, with all that was given to it."""
+        self.settle()
+        return self._store
+
+    def settle(self) -> None:
+        """Waits until all is stored that was given to be stored."""
+        while self._writes:
+            self._writes.popleft().result()
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Changes the store after all changes before, while training continues, if not too many wait."""
+        while len(self._writes) > MOST_WAITING:
+            self._writes.popleft().result()
+        self._writes.append(self._writer.submit(write))
 
     @property
     def reached(self) -> bool:
@@ -139,36 +161,40 @@ class PolicyRecorder:
 
     def take(self, snapshot: TakenSnapshot) -> None:
         """Stores a snapshot that was due, and has it evaluated."""
-        self.keep(snapshot)
+        self._write(lambda: self._keep(snapshot))
         if snapshot.mark < 0:
             return
         # Not the mark itself: a snapshot may be due for several reasons, of which the mark names the latest.
-        before, self._taken_at = self._taken_at, snapshot.env_steps
-        every = self.asked.eval_every
-        if every is not None and snapshot.env_steps // every > before // every:
+        due, self._taken_at = self.evaluation_due(snapshot.env_steps), snapshot.env_steps
+        if due:
             self._submit(snapshot, must=self.asked.eval_wait)
 
     def keep(self, snapshot: TakenSnapshot) -> None:
-        """Stores a snapshot, unless the store has it already. A full disk does not end a run."""
+        """Stores a snapshot before it returns, unless the store has it already. A full disk does not end a run."""
+        self.settle()
+        self._keep(snapshot)
+
+    def _keep(self, snapshot: TakenSnapshot) -> None:
         with self._storing():
             self._add(snapshot)
             if self._evaluators is None or snapshot.mark < 0:
-                self.store.prune(self.rule, self._pinned)
+                self._store.prune(self.rule, self._pinned)
 
     def pin(self, group: str, versions: set[int]) -> None:
         """Keeps these versions of a group regardless of the retention rule, which applies again to versions pinned
         before."""
+        self.settle()
         self._pinned[group] = versions
 
     def _add(self, snapshot: TakenSnapshot) -> None:
         for group, arrays in snapshot.arrays.items():
             version = snapshot.versions[group]
-            known = self.store.query(group, version=version)
+            known = self._store.query(group, version=version)
             if known and known[0].abandoned:
-                self.store.annotate(group, version, {ABANDONED: False})  # the run has reached this point again
+                self._store.annotate(group, version, {ABANDONED: False})  # the run has reached this point again
             if not known:
                 config = replace(self._described[group], version=version, env_steps=snapshot.env_steps)
-                self.store.add(config, arrays)
+                self._store.add(config, arrays)
 
     @contextlib.contextmanager
     def _storing(self, what: str = "a policy") -> Iterator[None]:
@@ -214,6 +240,11 @@ class PolicyRecorder:
             self._evaluated_at = snapshot.env_steps
             self._evaluators.submit(snapshot, must)
 
+    def evaluation_due(self, env_steps: int) -> bool:
+        """Whether a snapshot up to these steps is to be evaluated that was not handed over yet."""
+        every = self.asked.eval_every
+        return every is not None and env_steps // every > self._taken_at // every
+
     def poll(self) -> list[RecordedEvaluation]:
         """The evaluations that are done since the last call, oldest first."""
         return [] if self._evaluators is None else list(filter(None, map(self._record, self._evaluators.poll())))
@@ -245,14 +276,17 @@ class PolicyRecorder:
         found["notes"] = list(played.notes)
         with self._storing("an evaluation"):
             self.log.add(found)
+        self._write(lambda: self._annotate(snapshot, found))
+        self._note(found)
+        return RecordedEvaluation(found, snapshot)
+
+    def _annotate(self, snapshot: TakenSnapshot, found: dict[str, Any]) -> None:
         with self._storing():
             self._add(snapshot)  # it may have been removed meanwhile: it had no score, and newer ones arrived
             for group, version in snapshot.versions.items():
                 summary = {**flat(found), SCORE: found["score"], "episodes": found["episodes"]}
-                self.store.annotate(group, version, summary)
-            self.store.prune(self.rule, self._pinned)
-        self._note(found)
-        return RecordedEvaluation(found, snapshot)
+                self._store.annotate(group, version, summary)
+            self._store.prune(self.rule, self._pinned)
 
     def _remark(self, text: str) -> None:
         self._report_event("evaluation", reason=text, action="training waits for it")
@@ -298,7 +332,7 @@ class PolicyRecorder:
             "evaluation": {name: self.newest[name] for name in names},
             **({} if self.best is None else {"best": {name: self.best[name] for name in names}}),
             "highest_eval_return": self.highest,
-            "evaluations_skipped": self._evaluators.skipped,
+            "evaluations_skipped": self._evaluators.skipped + self.left_out,
             **self._places(),
         }
 
@@ -308,6 +342,7 @@ class PolicyRecorder:
         return {"evaluation_workers": [{"name": n, "host": host} for n, host in hosts.items()]} if hosts else {}
 
     def close(self) -> None:
+        self._writer.shutdown()  # once all is stored
         if self._evaluators is not None:
             self._evaluators.close()
 

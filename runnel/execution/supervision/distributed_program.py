@@ -141,7 +141,8 @@ class DistributedProgram:
         """The progress that workers have reported while they paused."""
         return self.progress.progress()
 
-    def snapshots(self) -> list[TakenSnapshot]:
+    def snapshots(self, wait: bool = False) -> list[TakenSnapshot]:
+        del wait  # learners that pause have sent theirs
         return self.supervisor.snapshots.fetch()
 
     def ask_for_snapshot(self) -> None:

@@ -43,6 +43,7 @@ from runnel.runtime.control_messages import (
     ProgressReport,
     ReadyToLoad,
     Saved,
+    SnapshotLeftOut,
     SnapshotTaken,
     Status,
     parse_report,
@@ -199,6 +200,12 @@ class Supervisor:
                     record.state, record.saved = "saved", dict(message.arrays)
                 case SnapshotTaken() as taken:
                     self.snapshots.add(taken, message.arrays)
+                case SnapshotLeftOut(mark):
+                    if self.snapshots.leave_out(mark):
+                        reason = f"the snapshot at {mark:,} steps was skipped: newer ones waited to be sent"
+                        self.report_event(
+                            "evaluation", reason=reason, action="they are evaluated", skipped=1, show=False
+                        )
                 case ReadyToLoad():
                     record.state = "ready"
                 case Event(event, details):

@@ -125,6 +125,7 @@ class WorkerGroup:
         self.site.start(orders)
 
     def _run_job(self) -> RunJob:
+        asked = run_config.from_json(self.config)
         return RunJob(
             BuildJob(
                 self.config["algorithm"],
@@ -137,7 +138,8 @@ class WorkerGroup:
             ),
             self.config["seed"],
             bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
-            run_config.from_json(self.config).snapshot_periods,
+            asked.snapshot_periods,
+            asked.optional_snapshots,
         )
 
     def _order(self, spec: WorkerSpec, run: RunJob, peers: PeersJob | None) -> WorkerOrder:

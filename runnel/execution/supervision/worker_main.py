@@ -126,7 +126,7 @@ def work(job: dict[str, Any], control: Any, fds: Sequence[int]) -> None:
                 bootstrap.memory,
                 start,
                 joined or (Spmd(len(spec.devices)) if len(spec.devices) > 1 else None),
-                SnapshotSchedule(shared.snapshot_periods),
+                SnapshotSchedule(shared.snapshot_periods, shared.optional_snapshots),
             )
             run_worker(assignment)
 

@@ -15,7 +15,7 @@ from runnel.runtime.programs import finite, replay_shards, totals
 from runnel.runtime.programs.carry import Carry, IterationMetrics, StateChange
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
-from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
+from runnel.runtime.programs.snapshots import NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.usage import UsageReport, single_process_usage
@@ -93,8 +93,8 @@ class CompiledProgram:
         mark = self._snapshots.schedule.next_mark(self._env_steps)
         return MOST_ITERATIONS if mark is None else -(-(mark - self._env_steps) // per_iteration)
 
-    def snapshots(self) -> list[TakenSnapshot]:
-        return self._snapshots.fetch()
+    def snapshots(self, wait: bool = False) -> list[TakenSnapshot]:
+        return self._snapshots.fetch(wait)
 
     def ask_for_snapshot(self) -> None:
         self._snapshots.ask(self.carry.states, self.carry.updates)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ class CompiledProgram:
         self.carry = jax.device_put(saved["carry"], self._shardings)
         # Not by its iterations: under `central` these were of a part of the environments.
         self._env_steps = env_steps
-        self._snapshots.env_steps = env_steps or BEGINNING
+        self._snapshots.begin(env_steps)
         return 0
 
     def listen(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from runnel.runtime.programs import totals
 from runnel.runtime.programs.carry import Carry, StateChange
 from runnel.runtime.programs.metric_window import MetricWindow
-from runnel.runtime.programs.snapshots import BEGINNING, SnapshotTaker, TakenSnapshot
+from runnel.runtime.programs.snapshots import SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.usage import UsageReport, single_process_usage
 from runnel.types import PyTree
@@ -66,8 +66,8 @@ class MemberProgram:
         mark = self._snapshots.schedule.next_mark(self._steps_taken())
         return MOST_ITERATIONS if mark is None else -(-mark // per_iteration) - self._steps_taken() // per_iteration
 
-    def snapshots(self) -> list[TakenSnapshot]:
-        return self._snapshots.fetch()
+    def snapshots(self, wait: bool = False) -> list[TakenSnapshot]:
+        return self._snapshots.fetch(wait)
 
     def ask_for_snapshot(self) -> None:
         self._snapshots.ask(*self.learnt())
@@ -98,7 +98,7 @@ class MemberProgram:
         elif saved["carry"] is not self._held:
             self._shared.put(self._member, saved["carry"])
         self._held = None
-        self._snapshots.env_steps = self._steps_taken() or BEGINNING
+        self._snapshots.begin(self._steps_taken())
         return 0
 
     def held(self, iteration: int) -> dict[str, PyTree] | None:

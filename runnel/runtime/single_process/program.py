@@ -80,9 +80,9 @@ class Program(Protocol):
         """
         ...
 
-    def snapshots(self) -> list[TakenSnapshot]:
-        """The snapshots that were due since the last call, oldest first. Programs of one process return from `run`
-        where one is taken."""
+    def snapshots(self, wait: bool = False) -> list[TakenSnapshot]:
+        """The snapshots that have been fetched since the last call, oldest first. Programs of one process return from
+        `run` where one is taken; with `wait`, they fetch all that were."""
         ...
 
     def ask_for_snapshot(self) -> None:

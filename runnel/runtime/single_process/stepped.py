@@ -19,7 +19,7 @@ from runnel.runtime.programs.acting import LocalPolicies
 from runnel.runtime.programs.carry import ActorStates, Carry, IterationMetrics, StateChange
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.metric_window import MetricWindow
-from runnel.runtime.programs.snapshots import BEGINNING, NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
+from runnel.runtime.programs.snapshots import NO_SNAPSHOTS, SnapshotSchedule, SnapshotTaker, TakenSnapshot
 from runnel.runtime.programs.stage import Stage
 from runnel.runtime.programs.totals import ProgressDelta
 from runnel.runtime.programs.unrolls import assemble_all
@@ -100,8 +100,8 @@ class SteppedProgram:
     def _take_if_due(self) -> bool:
         return self._snapshots.reached(self._env_steps, self.carry.states, self.carry.updates)  # type: ignore[arg-type]
 
-    def snapshots(self) -> list[TakenSnapshot]:
-        return self._snapshots.fetch()
+    def snapshots(self, wait: bool = False) -> list[TakenSnapshot]:
+        return self._snapshots.fetch(wait)
 
     def ask_for_snapshot(self) -> None:
         self._snapshots.ask(self.carry.states, self.carry.updates)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ class SteppedProgram:
         self.carry = jax.device_put(saved["carry"])
         # Not by its iterations: under `central` these were of a part of the environments.
         self._env_steps = env_steps
-        self._snapshots.env_steps = env_steps or BEGINNING
+        self._snapshots.begin(env_steps)
         if self.player is None:
             return 0
         (block,) = self.player.blocks

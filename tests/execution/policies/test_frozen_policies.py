@@ -192,7 +192,7 @@ class WideDrift(Drift):
     [
         ({"huntr": "RUN"}, {}, "frozen=: there is no group 'huntr'; did you mean 'hunter'"),
         ({"hunter": "RUN", "runners": "RUN"}, {}, "frozen=: all groups are frozen, expected one that learns"),
-        ({"hunter": "RUN"}, {"algorithm": OtherDrift()}, "is a policy of toys:Drift, expected one of .*OtherDrift"),
+        ({"hunter": "RUN"}, {"algorithm": OtherDrift()}, "expected one of .*OtherDrift, .*; hunter=RUN_DIR@TAG in"),
         ({"hunter": "RUN@bset"}, {}, "has no policy 'bset'"),
         (
             {"hunter": "RUN"}, {"init_from": {"hunter": "RUN"}},

@@ -29,9 +29,11 @@ from runnel.evaluation.evaluate import evaluate
 from runnel.execution.policies.group_algorithms import resolved
 from runnel.execution.policies.opponents import Opponents, pools_in
 from runnel.execution.policies.pool_games import PoolGames
+from runnel.launch.host_launcher import LocalHostLauncher
 from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, Psro, UniformPast
 from runnel.ops import meta_games
 from runnel.planning.channels import derive_channels
+from runnel.planning.machine import Machine
 from runnel.recording.match_log import payoffs_of, read_matches
 from runnel.runtime.programs.loop import Loop
 from runnel.transport.memory import arrays_bytes
@@ -413,6 +415,19 @@ def test_lines_that_no_run_writes_are_left_out(line, played):
     with (played / "matches.jsonl").open("a") as file:
         file.write(line + "\n")
     assert read_matches(played) == known
+
+
+@pytest.mark.slow
+def test_opponents_on_two_machines_are_those_on_one(tmp_path):
+    """Policies of the pool reach actors whose machine has no access to the store."""
+    given = {"distribution": "coarse", "iterations": 6, "actors": 2, "opponents": MATCHMAKER}
+    alone = play(tmp_path / "alone", **given)
+    machines = LocalHostLauncher([Machine(2, ("cpu:0",), name) for name in "ab"])
+    both = play(tmp_path / "both", launcher=machines, **given)
+    assert {worker["host"] for worker in both.result["workers"]} == {"a", "b"}
+    assert everything(both) == everything(alone)
+    assert [made.places for made in read_matches(both.run_dir)] == [made.places for made in read_matches(alone.run_dir)]
+    assert len(read_matches(both.run_dir)[-1].pool) > 2
 
 
 def test_stored_policies_of_other_runs_can_be_the_opponents(whole_run, tmp_path):

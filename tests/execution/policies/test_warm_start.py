@@ -23,8 +23,9 @@ from runnel.algorithms.ppo import PPO
 from runnel.algorithms.sac import SAC
 from runnel.cli import main as cli
 from runnel.errors import UserError
-from runnel.execution.policies.warm_start import warm_start
+from runnel.execution.policies.warm_start import SHOWN, warm_start
 from runnel.recording.evaluation_log import read_evaluations
+from runnel.recording.events import read_events
 from runnel.recording.parameters import parameter_leaves
 from runnel.recording.policy_store import PolicyStore
 from runnel.runtime.programs.loop import Loop
@@ -93,7 +94,7 @@ def test_tags_snapshots_and_policies_serve_alike(source: runnel.Run) -> None:
         source.run_dir, str(source.run_dir), f"{source.run_dir}@latest", f"{source.run_dir}@{latest.version}", source,
         latest, latest.path, store, runnel.load(source), {"agent": source.run_dir},
     ):  # fmt: skip
-        states, notes = warm_start(built, 3, given)
+        states, notes, _ = warm_start(built, 3, given)
         np.testing.assert_array_equal(states["agent"].params["w"], latest.arrays()["params/w"])
         assert notes[0].startswith("2 of 2 parameters are those of ")
         assert "the optimiser starts fresh" in notes[0]
@@ -101,7 +102,7 @@ def test_tags_snapshots_and_policies_serve_alike(source: runnel.Run) -> None:
 
 def test_the_optimiser_starts_fresh(source: runnel.Run) -> None:
     built = runnel.build(Reinforce(), "toys:Corridor", "inline", envs=4)
-    states, _ = warm_start(built, 3, source)
+    states, *_ = warm_start(built, 3, source)
     new = Loop(built.graph).init_state(jax.numpy.uint32(3), "agent")
     trained = source.states["agent"].optimiser
     for found, wanted in zip(jax.tree.leaves(states["agent"].optimiser), jax.tree.leaves(new.optimiser), strict=True):
@@ -162,7 +163,7 @@ def test_whole_numbers_that_actions_depend_on_are_no_counters() -> None:
 def test_another_algorithm_begins_with_what_fits(other: Any) -> None:
     _, states, policies = fresh(SMALL, "CartPole-v1", moved=0.5)
     built = runnel.build(other, "CartPole-v1", "inline", envs=2)
-    begun, notes = warm_start(built, 0, policies["agent"])
+    begun, notes, _ = warm_start(built, 0, policies["agent"])
     ours, theirs = parameter_leaves(begun["agent"]), parameter_leaves(states["agent"])
     taken = [name for name in ours if name.startswith("params/actor_critic")]
     assert taken
@@ -174,7 +175,7 @@ def test_another_algorithm_begins_with_what_fits(other: Any) -> None:
 def test_what_does_not_fit_is_listed_and_starts_fresh() -> None:
     _, states, policies = fresh(SMALL, "CartPole-v1", moved=0.5)
     built = runnel.build(SMALL, "Acrobot-v1", "inline", envs=2)  # six numbers instead of four, three actions
-    begun, notes = warm_start(built, 0, policies["agent"])
+    begun, notes, _ = warm_start(built, 0, policies["agent"])
     new = Loop(built.graph).init_state(jax.numpy.uint32(0), "agent")
     ours = parameter_leaves(begun["agent"])
     (misfits,) = [note for note in notes if note.startswith("they do not fit and start fresh: ")]
@@ -184,8 +185,28 @@ def test_what_does_not_fit_is_listed_and_starts_fresh() -> None:
     critic = next(name for name in ours if "critic/" in name.partition("actor_critic/")[2] and name.endswith("kernel"))
     np.testing.assert_array_equal(ours[critic], parameter_leaves(states["agent"])[critic])
     more = runnel.build(replace(SMALL, memory="gru", memory_size=8), "CartPole-v1", "inline", envs=2)
-    _, notes = warm_start(more, 0, policies["agent"])
+    _, notes, _ = warm_start(more, 0, policies["agent"])
     assert any(note.startswith("not stored, start fresh: ") and "trunk/core" in note for note in notes)
+
+
+def test_the_event_names_all_leaves_that_the_line_cuts(tmp_path: Path) -> None:
+    _, _, policies = fresh(SMALL, "CartPole-v1", moved=0.5)
+    policy = policies["agent"]
+    for name in list(policy.arrays)[1:9]:
+        policy.arrays[name] = np.zeros((3, 3, 3), np.float32)
+    gone = list(policy.arrays)[9]
+    del policy.arrays[gone]
+    run = runnel.train(
+        SMALL, "CartPole-v1", "inline", envs=2, steps=8, quiet=True, run_dir=tmp_path / "run", init_from=policy
+    )
+    (event,) = [event for event in read_events(run.run_dir) if event["event"] == "warm_start"]
+    matched = event["groups"]["agent"]
+    state = parameter_leaves(run.states["agent"])
+    misfits = [text.partition(" (float32[3, 3, 3], expected ")[0] for text in matched["misfits"]]
+    assert len(misfits) + ("updates" in list(policy.arrays)[1:9]) == 8 > SHOWN
+    assert (matched["missing"], matched["counters"]) == ([gone], ["updates"])
+    assert sorted([*misfits, *matched["stored"], gone, "updates"]) == sorted(state)
+    assert matched["source"] == "the policy"
 
 
 @dataclass(frozen=True)
@@ -229,7 +250,7 @@ def test_groups_begin_with_policies_of_their_own(hunt: runnel.Run, tmp_path: Pat
     built = runnel.build(Drift(), "toys:Tag", "inline", envs=4)
 
     def begun(given: Any) -> dict[str, float]:
-        states, _ = warm_start(built, 3, given)
+        states, *_ = warm_start(built, 3, given)
         return {group: float(state.params["sum"]) for group, state in states.items()}
 
     assert begun(hunt.run_dir) == sums
@@ -242,7 +263,7 @@ def test_groups_begin_with_policies_of_their_own(hunt: runnel.Run, tmp_path: Pat
     single = runnel.build(Reinforce(), "toys:Corridor", "inline", envs=4)
     with pytest.raises(UserError, match="no policy of group 'agent' among hunter, runners"):
         warm_start(single, 3, hunt)
-    _, notes = warm_start(built, 3, hunt)
+    _, notes, _ = warm_start(built, 3, hunt)
     assert [note.partition(":")[0] for note in notes] == ["hunter", "runners"]
 
 

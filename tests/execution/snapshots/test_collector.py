@@ -42,6 +42,25 @@ def test_one_that_was_asked_for_comes_whatever_is_due_meanwhile() -> None:
     assert [whole.mark for whole in collector.fetch()] == [64, ASKED]
 
 
+def test_a_mark_that_a_learner_left_out_is_dropped_for_all_groups() -> None:
+    collector = SnapshotCollector(["a", "b"])
+    add(collector, "a", 64, 70)
+    assert collector.leave_out(64)
+    assert not collector.leave_out(64)  # the other learner left it out too
+    add(collector, "b", 64, 66)
+    assert (collector.fetch(), collector._parts) == ([], {})
+    for group in ("a", "b"):
+        add(collector, group, 128, 130)
+    assert [whole.mark for whole in collector.fetch()] == [128]
+    assert not collector.leave_out(64)
+    assert collector._left_out == set()
+    assert collector.leave_out(192)
+    collector.clear()
+    for group in ("a", "b"):
+        add(collector, group, 192, 200)
+    assert [whole.mark for whole in collector.fetch()] == [192]
+
+
 def test_nothing_is_left_of_what_was_before_a_rollback() -> None:
     collector = SnapshotCollector(["a", "b"])
     add(collector, "a", 64, 70, version=9)

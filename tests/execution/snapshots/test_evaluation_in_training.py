@@ -6,6 +6,7 @@ import io
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from runnel.algorithms.ppo import PPO
 from runnel.errors import RunFailed, UserError
 from runnel.evaluation.evaluate import evaluate
 from runnel.execution.run import Run
+from runnel.execution.run_stats import RunStats
 from runnel.execution.snapshots.evaluation_task import task_of
 from runnel.execution.snapshots.evaluation_workers import MOST_TRIES, EvaluationWorkers
 from runnel.execution.snapshots.evaluators import InProcessEvaluators, wait_for
@@ -809,6 +811,39 @@ def test_a_killed_learner_that_does_not_wait_for_evaluations_ends_alike(
     found, all_of_them = evaluated(broken), evaluated(calm)
     assert (found[0], found[-1]) == (all_of_them[0], all_of_them[-1])
     assert [each for each in all_of_them if each in found] == found  # in order, each once, with the same returns
+
+
+# Policies are written meanwhile
+
+
+@pytest.mark.parametrize(("distribution", "environment"), [("inline", "evaluated:Walk"), ("fused", "toys:Corridor")])
+def test_training_goes_on_while_policies_are_written_in_order_and_before_a_checkpoint(
+    distribution: str, environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained_on, written, before_checkpoints = threading.Event(), [], []
+    add, save, count = PolicyStore.add, Checkpoints.save, RunStats.add
+
+    def slow(self: PolicyStore, config: Any, arrays: Any) -> Any:
+        assert trained_on.wait(60)
+        written.append(config.env_steps)
+        return add(self, config, arrays)
+
+    def counted(self: RunStats, progress: Any, steps_per_iteration: int) -> None:
+        count(self, progress, steps_per_iteration)
+        if self.counters.env_steps >= 3 * PER_ITERATION:
+            trained_on.set()
+
+    def saved(self: Checkpoints, iteration: int, *state: Any) -> Path:
+        before_checkpoints.append((iteration * PER_ITERATION, list(written)))
+        return save(self, iteration, *state)
+
+    monkeypatch.setattr(PolicyStore, "add", slow)
+    monkeypatch.setattr(RunStats, "add", counted)
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    train(tmp_path / "run", distribution, environment, keep_every=PER_ITERATION)
+    marks = list(range(0, STEPS + 1, PER_ITERATION))
+    assert written == marks
+    assert before_checkpoints == [(STEPS, marks)]
 
 
 # Policies by the clock

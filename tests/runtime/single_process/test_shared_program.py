@@ -197,7 +197,7 @@ def test_a_call_goes_on_over_updates_that_are_refused_for_members_that_skip_them
 def test_each_member_takes_its_own_snapshots() -> None:
     shared = shared_program([SMALL_PPO] * 3)
     together(shared, [4, 4, 4])  # 32 steps each
-    taken = [view.snapshots() for view in shared.views]
+    taken = [view.snapshots(wait=True) for view in shared.views]
     assert [[snapshot.env_steps for snapshot in each] for each in taken] == [[0, 64, 128]] * 3
     first, second = (each[-1].arrays["agent"] for each in taken[:2])
     assert any(not np.array_equal(first[name], second[name]) for name in first)

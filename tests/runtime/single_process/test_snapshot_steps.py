@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import jax
+import numpy as np
 import pytest
 from toys import Corridor, Reinforce
 
 import runnel
+from runnel.recording.parameters import as_numpy
+from runnel.runtime.programs import snapshots
 from runnel.runtime.programs.snapshots import SnapshotSchedule
 from runnel.runtime.single_process.program import Program, make_program
 
@@ -34,4 +38,32 @@ def test_a_run_whose_iterations_were_of_other_sizes_is_evaluated_at_its_own_step
     made, _ = program(distribution, 4 * per_iteration)
     made.load(saved, 6 * per_iteration)
     iterate(made, 4)
-    assert [taken.env_steps for taken in made.snapshots()] == [8 * per_iteration]
+    assert [taken.env_steps for taken in made.snapshots(wait=True)] == [8 * per_iteration]
+
+
+@pytest.mark.parametrize("distribution", ["inline", "fused"])
+def test_training_goes_on_while_a_snapshot_is_fetched(distribution: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetching, go_on = threading.Event(), threading.Event()
+
+    def slow(leaf: jax.Array) -> np.ndarray:
+        fetching.set()
+        assert go_on.wait(60)
+        return as_numpy(leaf)
+
+    made, per_iteration = program(distribution, 64)
+    iterate(made, 2)
+    whole = made.snapshots(wait=True)
+    monkeypatch.setattr(snapshots, "as_numpy", slow)
+    again, _ = program(distribution, 64)
+    iterate(again, 2)
+    assert fetching.wait(60)
+    iterate(again, 3)  # the states that were copied are overwritten
+    assert again.snapshots() == []
+    go_on.set()
+    found = again.snapshots(wait=True)
+    assert [taken.mark for taken in found] == list(range(0, 5 * per_iteration + 1, 64))
+    for one, other in zip(whole, found, strict=False):
+        assert (one.mark, one.env_steps, one.versions) == (other.mark, other.env_steps, other.versions)
+        for name, array in one.arrays["agent"].items():
+            np.testing.assert_array_equal(other.arrays["agent"][name], array, err_msg=name)
+    assert again.snapshots(wait=True) == []
