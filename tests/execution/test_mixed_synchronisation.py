@@ -164,7 +164,7 @@ def test_kills_do_not_change_the_training_of_a_synchronous_group(workers, tmp_pa
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.setenv("PYTHONPATH", str(Path(apart.__file__).parent))
     command = ["apart:SlowRunners", "apart:Apart", "--distribution", "mixed_synchronisation:OneGroupFree"]
-    steps = 15_000
+    steps = 40_000
     alone = undisturbed([*command[:2], "--distribution", "inline"], tmp_path / "inline", steps)
     chaos = Chaos(
         train(command, tmp_path / "run", steps), tmp_path / "run", workers, seed=1, pause_s=(0.2, 1.5),
