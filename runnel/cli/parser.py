@@ -21,9 +21,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"there is no command '{value}'{nearest(value, action.choices)}")
         super()._check_value(action, value)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self._words = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        words = args[0] if args else kwargs.get("args")
+        self._words = list(sys.argv[1:] if words is None else words)
+        return super().parse_known_args(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("the following arguments are required"):
