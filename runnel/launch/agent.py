@@ -47,6 +47,7 @@ from runnel.launch.agent_messages import (
     GetTracebacks,
     GetTraffic,
     Hello,
+    LogTexts,
     News,
     OpenChannels,
     PrepareServers,
@@ -61,7 +62,6 @@ from runnel.launch.agent_messages import (
     Tracebacks,
     Traffic,
     WorkerEnded,
-    WorkerLogs,
     parse_request,
 )
 from runnel.launch.framing import MalformedMessage
@@ -312,7 +312,7 @@ class HostAgent:
                         if each is not None and each.processes.get(name) is process:
                             each.watch.drop(name)
                     while text := self._new_text(name):
-                        self._send(WorkerLogs({name: text}))
+                        self._send(LogTexts({name: text}))
                     self._send_reports()
                     tail = process.tail().strip()
                     self._send(WorkerEnded(name, self.lives[name], status, tail, oom_kills()))
@@ -349,7 +349,7 @@ class HostAgent:
         self._pulsed = now
         texts = {name: self._new_text(name) for name in self._processes() if name not in self._ended}
         if any(texts.values()):
-            self._send(WorkerLogs({name: text for name, text in texts.items() if text}))
+            self._send(LogTexts({name: text for name, text in texts.items() if text}))
         self._send_reports()
         pulse = Pulse(self.courier.rejected())
         if self.host is not None:

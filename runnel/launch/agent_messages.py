@@ -261,13 +261,13 @@ class WorkerEnded(JsonMessage):
 
 
 @dataclass(frozen=True)
-class WorkerLogs(JsonMessage):
+class LogTexts(JsonMessage):
     """The texts that workers have written to their logs since the last of these."""
 
     texts: dict[str, str]
 
 
-News = Reply | Hello | Pulse | FromWorker | FromWorkers | WorkerEnded | WorkerLogs
+News = Reply | Hello | Pulse | FromWorker | FromWorkers | WorkerEnded | LogTexts
 
 
 def parse_request(value: Mapping[str, Any]) -> AgentRequest:

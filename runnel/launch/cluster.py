@@ -43,6 +43,7 @@ from runnel.launch.agent_messages import (
     GetTracebacks,
     GetTraffic,
     Hello,
+    LogTexts,
     News,
     OpenChannels,
     PrepareServers,
@@ -57,7 +58,6 @@ from runnel.launch.agent_messages import (
     Tracebacks,
     Traffic,
     WorkerEnded,
-    WorkerLogs,
     parse_news,
 )
 from runnel.launch.framing import MalformedMessage, Received
@@ -354,7 +354,7 @@ class Cluster:
                 agent.ooms = oom_kills
                 if process is not None:
                     process.status, process.last = status, tail
-            case WorkerLogs(texts):
+            case LogTexts(texts):
                 for worker, text in texts.items():
                     self._write(worker, text)
             case Hello():

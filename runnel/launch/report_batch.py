@@ -13,7 +13,7 @@ from runnel.runtime.control_messages import EpisodesEnded, ProgressReport, Statu
 
 _STATUS, _EPISODES, _PROGRESS = (kind.type_name() for kind in (Status, EpisodesEnded, ProgressReport))
 
-Report = tuple[str, int, dict[str, Any]]
+WorkerReport = tuple[str, int, dict[str, Any]]
 """Worker, life and message, as in `FromWorkers`."""
 
 
@@ -30,7 +30,7 @@ class ReportBatch:
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, Report] = {}  # by number: in order
+        self._held: dict[int, WorkerReport] = {}  # by number: in order
         self._statuses: dict[_Life, int] = {}
         self._episodes: dict[_Life, int] = {}
         self._number = 0
@@ -56,7 +56,7 @@ class ReportBatch:
             self._statuses[whose] = self._number
         self._held[self._number] = (worker, life, message)
 
-    def take(self) -> list[Report]:
+    def take(self) -> list[WorkerReport]:
         """All that is held, and nothing is held any more."""
         found = [*self._held.values()]
         self._held, self._statuses, self._episodes, self.urgent = {}, {}, {}, False

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runnel.launch.agent import HostAgent
-from runnel.launch.agent_messages import FromWorker, FromWorkers, Pulse, WorkerLogs, parse_news
+from runnel.launch.agent_messages import FromWorker, FromWorkers, LogTexts, Pulse, parse_news
 from runnel.launch.framing import Received
 from runnel.launch.report_batch import ReportBatch
 from runnel.launch.standalone import StandaloneProcesses
@@ -134,7 +134,7 @@ def test_a_machine_sends_as_many_messages_a_pulse_however_many_workers_it_has(wo
     assert sent == []
     agent._pulse()
     logs, reports, pulse = sent
-    assert isinstance(logs, WorkerLogs)
+    assert isinstance(logs, LogTexts)
     assert isinstance(reports, FromWorkers)
     assert isinstance(pulse, Pulse)
     assert len(reports.reports) == 2 * workers
