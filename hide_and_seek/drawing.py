@@ -55,7 +55,7 @@ def draw(game: Any, state: Any) -> np.ndarray:
         if world.agents.exists[number]:
             _agent(pen, view, world, number)
     _bar(pen, game, state)
-    return np.asarray(picture.resize((SIDE, SIDE + BAR), Image.Resampling.LANCZOS))
+    return np.asarray(picture.resize((SIDE, SIDE + BAR), Image.Resampling.BOX))
 
 
 class _View:

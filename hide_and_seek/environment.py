@@ -164,7 +164,7 @@ class HideAndSeek:
     def reset(self, key: Array) -> tuple[State, PyTree]:
         layout_key, number_key, body_key = jax.random.split(key, 3)
         layout = rooms.quadrant(layout_key) if self.rules.layout == "quadrant" else rooms.random_rooms(layout_key)
-        world = self._populated(layout, number_key, body_key)
+        world = _populated(self, layout, number_key, body_key)
         return self.begin(world)
 
     def begin(self, world: World) -> tuple[State, PyTree]:
@@ -280,48 +280,6 @@ class HideAndSeek:
             whole = jnp.broadcast_to(vector, (self.agents, *vector.shape))
         return self._by_group(parted(seen, active=active, state=whole)), distances
 
-    def _populated(self, layout: rooms.Layout, number_key: Array, body_key: Array) -> World:
-        """Agents and blocks, in places drawn at random."""
-        keys = jax.random.split(number_key, 5)
-        place_key, turn_key, look_key = jax.random.split(body_key, 3)
-        ranges = (self._hiders, self._seekers, self._boxes, self._ramps)
-        there = [_up_to(key, each) for key, each in zip(keys, ranges, strict=False)]
-        agents_exist, blocks_exist = jnp.concatenate(there[:2]), jnp.concatenate(there[2:])
-        boxes = there[2].sum()
-        fewest = jnp.minimum(self.rules.long_boxes, boxes)
-        most = boxes if self.rules.long_boxes else 0
-        long = jnp.arange(self._boxes.most) < jax.random.randint(keys[4], (), fewest, most + 1)
-        half = jnp.concatenate([
-            jnp.where(long[:, None], jnp.array(LONG_BOX), jnp.array(BOX)),
-            jnp.broadcast_to(jnp.array(RAMP), (self._ramps.most, 2)),
-        ]).astype(jnp.float32)  # fmt: skip
-        turns = jax.random.randint(turn_key, (self.blocks,), 0, 4)
-        extent = jnp.where((turns % 2 == 1)[:, None], half[:, ::-1], half)
-        extents = jnp.concatenate([extent, jnp.full((self.agents, 2), RADIUS, jnp.float32)])
-        exists = jnp.concatenate([blocks_exist, agents_exist])
-        places = rooms.placed(place_key, layout, extents, exists, self._regions())
-        still = jnp.zeros(self.blocks, jnp.float32)
-        blocks = Blocks(
-            places[: self.blocks], jnp.zeros((self.blocks, 2), jnp.float32), turns.astype(jnp.float32) * (np.pi / 2),
-            still, half, jnp.arange(self.blocks) >= self._boxes.most, blocks_exist,
-            jnp.full(self.blocks, NOBODY, jnp.int32),
-        )  # fmt: skip
-        count, still = self.agents, jnp.zeros(self.agents, jnp.float32)
-        agents = Agents(
-            places[self.blocks :], jnp.zeros((count, 2), jnp.float32),
-            jax.random.uniform(look_key, (count,), jnp.float32, -np.pi, np.pi), still, still, jnp.asarray(self.team),
-            agents_exist, jnp.full(count, NOBODY, jnp.int32), jnp.zeros((count, 2), jnp.float32), still,
-        )  # fmt: skip
-        return World(agents, blocks, layout.walls, layout.low, layout.high, layout.walled)
-
-    def _regions(self) -> np.ndarray:
-        """Where blocks, then agents may be when an episode begins."""
-        if self.rules.layout != "quadrant":
-            return np.full(self.blocks + self.agents, rooms.ANYWHERE)
-        parts = (self._boxes, rooms.IN_ROOM), (self._ramps, rooms.OUT_OF_ROOM)
-        parts += (self._hiders, rooms.IN_ROOM), (self._seekers, rooms.OUT_OF_ROOM)
-        return np.repeat([where for _, where in parts], [number.most for number, _ in parts])
-
     def _by_group(self, rows: PyTree) -> PyTree:
         """Values of all agents by group, [agents, ...]; a group of one has no axis of agents."""
         if self._shared:
@@ -359,6 +317,50 @@ class HideAndSeek:
 TEAMS: Final = ("hider", "seeker")
 LARGEST: Final = {"hiders": 6, "seekers": 6, "boxes": 12, "ramps": 4}
 """The largest numbers that a setting may ask for: a floor of 36 square metres has no room for more."""
+
+
+def _populated(game: HideAndSeek, layout: rooms.Layout, number_key: Array, body_key: Array) -> World:
+    """Agents and blocks, in places drawn at random."""
+    keys = jax.random.split(number_key, 5)
+    place_key, turn_key, look_key = jax.random.split(body_key, 3)
+    ranges = (game._hiders, game._seekers, game._boxes, game._ramps)
+    there = [_up_to(key, each) for key, each in zip(keys, ranges, strict=False)]
+    agents_exist, blocks_exist = jnp.concatenate(there[:2]), jnp.concatenate(there[2:])
+    boxes = there[2].sum()
+    fewest = jnp.minimum(game.rules.long_boxes, boxes)
+    most = boxes if game.rules.long_boxes else 0
+    long = jnp.arange(game._boxes.most) < jax.random.randint(keys[4], (), fewest, most + 1)
+    half = jnp.concatenate([
+        jnp.where(long[:, None], jnp.array(LONG_BOX), jnp.array(BOX)),
+        jnp.broadcast_to(jnp.array(RAMP), (game._ramps.most, 2)),
+    ]).astype(jnp.float32)  # fmt: skip
+    turns = jax.random.randint(turn_key, (game.blocks,), 0, 4)
+    extent = jnp.where((turns % 2 == 1)[:, None], half[:, ::-1], half)
+    extents = jnp.concatenate([extent, jnp.full((game.agents, 2), RADIUS, jnp.float32)])
+    exists = jnp.concatenate([blocks_exist, agents_exist])
+    places = rooms.placed(place_key, layout, extents, exists, _regions(game))
+    still = jnp.zeros(game.blocks, jnp.float32)
+    blocks = Blocks(
+        places[: game.blocks], jnp.zeros((game.blocks, 2), jnp.float32), turns.astype(jnp.float32) * (np.pi / 2),
+        still, half, jnp.arange(game.blocks) >= game._boxes.most, blocks_exist,
+        jnp.full(game.blocks, NOBODY, jnp.int32),
+    )  # fmt: skip
+    count, still = game.agents, jnp.zeros(game.agents, jnp.float32)
+    agents = Agents(
+        places[game.blocks :], jnp.zeros((count, 2), jnp.float32),
+        jax.random.uniform(look_key, (count,), jnp.float32, -np.pi, np.pi), still, still, jnp.asarray(game.team),
+        agents_exist, jnp.full(count, NOBODY, jnp.int32), jnp.zeros((count, 2), jnp.float32), still,
+    )  # fmt: skip
+    return World(agents, blocks, layout.walls, layout.low, layout.high, layout.walled)
+
+
+def _regions(game: HideAndSeek) -> np.ndarray:
+    """Where blocks, then agents may be when an episode begins."""
+    if game.rules.layout != "quadrant":
+        return np.full(game.blocks + game.agents, rooms.ANYWHERE)
+    parts = (game._boxes, rooms.IN_ROOM), (game._ramps, rooms.OUT_OF_ROOM)
+    parts += (game._hiders, rooms.IN_ROOM), (game._seekers, rooms.OUT_OF_ROOM)
+    return np.repeat([where for _, where in parts], [number.most for number, _ in parts])
 
 
 def _up_to(key: Array, number: Range) -> Array:

@@ -133,7 +133,7 @@ def test_rewards_are_zero_sum_and_none_in_the_preparation():
 
 def test_seekers_cannot_act_in_the_preparation():
     environment, _, begin, step = game(**SMALL)
-    first, _ = begin(scene(environment, [(4.0, 3.0, 0.0), (2.0, 3.0, 0.0)], [(2.5, 3.0, 0.0)]))
+    first, _ = begin(scene(environment, [(4.5, 5.0, 0.0), (2.0, 2.0, 0.0)], [(2.5, 2.0, 0.0)]))
     everything = action((0, 1), turn=1, grab=True)
     state, preparing = first, environment.preparation
     for number in range(preparing + 1):

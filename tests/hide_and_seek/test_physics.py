@@ -13,6 +13,7 @@ from hide_and_seek.world import BOX, NOBODY, RADIUS, SEEKERS, TOLERANCE, TOP_SPE
 
 KEY = jax.random.key(0)
 SIZES = {"quadrant": (12, 80), "full": (4, 80)}
+GAMES = ["quadrant", pytest.param("full", marks=pytest.mark.slow)]
 SMALL = dict(hiders=1, seekers=1, boxes=1)
 
 
@@ -43,14 +44,14 @@ def episodes(name):
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(5), scenes)))
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", GAMES)
 def test_bodies_do_not_overlap(name):
     _, _, deepest = episodes(name)
     assert deepest.max() < TOLERANCE
     assert deepest.max() > 0  # something was pushed
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", GAMES)
 def test_bodies_are_in_the_world_and_numbers_are_finite(name):
     first, worlds, _ = episodes(name)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(worlds))
@@ -61,7 +62,7 @@ def test_bodies_are_in_the_world_and_numbers_are_finite(name):
     assert moved.max() > 0.2
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", GAMES)
 def test_locked_blocks_stay(name):
     _, worlds, _ = episodes(name)
     lock, place, angle = worlds.blocks.lock, worlds.blocks.position, worlds.blocks.angle
@@ -71,7 +72,7 @@ def test_locked_blocks_stay(name):
     assert (angle[:, 1:][kept] == angle[:, :-1][kept]).all()
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", GAMES)
 def test_nobody_on_the_floor_is_in_or_beyond_a_wall_it_did_not_climb(name):
     """From one step to the next, the centre of an agent on the floor does not cross a wall."""
     _, worlds, _ = episodes(name)
