@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -372,7 +372,7 @@ class Psro(Matchmaker):
     without games, as in games of two roles, count as even.
     """
 
-    games: int = 100
+    games: int = field(default=100, kw_only=True)
     """The number of games against each candidate at a decision; 0 for the results of training, which leave pairs out.
     """
     solver: str = "nash"
