@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -66,21 +66,16 @@ class Matchmaker:
     """The largest number of snapshots of a group in the pool. When it is full, snapshots evenly spaced in environment
     steps are kept."""
     games: int = 0
-    """The number of games that the learner's newest policy plays against each candidate at a decision, beside training.
-    Only these are results then. With 0, results are those of training, where the learner changes meanwhile and meets
-    the policies of the places only. In a league, and in games of two roles, results are always those of training."""
+    """The number of games that the learner's newest policy plays against each candidate at a decision, beside training,
+    as the only results. With 0, results are those of training. In leagues and games of two roles, they always are."""
 
     def __post_init__(self) -> None:
-        for name, most in (("every", None), ("places", MOST_PLACES), ("pool_every", None), ("pool_size", MOST_IN_POOL)):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1 or (most is not None and value > most):
-                limit = "of at least 1" if most is None else f"from 1 to {most}"
+        most_of = {"places": MOST_PLACES, "pool_size": MOST_IN_POOL, "games": MOST_GAMES}
+        for name in ("every", "places", "pool_every", "pool_size", "games"):
+            value, least, most = getattr(self, name), int(name != "games"), most_of.get(name)
+            if type(value) is not int or value < least or (most is not None and value > most):
+                limit = f"of at least {least}" if most is None else f"from {least} to {most}"
                 raise UserError(f"{name}={str(value)[:40]}: found {str(value)[:40]}, expected a whole number {limit}")
-        if type(self.games) is not int or not 0 <= self.games <= MOST_GAMES:
-            raise UserError(
-                f"games={str(self.games)[:40]}: found {str(self.games)[:40]}, expected a whole number from 0 to "
-                f"{MOST_GAMES}"
-            )
         share = getattr(self, "latest_share", 0.0)
         if not isinstance(share, int | float) or not 0 <= share <= 1:
             raise UserError(f"latest_share={share}: found {share}, expected a number from 0 to 1")
@@ -373,14 +368,13 @@ class Fixed(Matchmaker):
 class Psro(Matchmaker):
     """Policy-space response oracles (Lanctot et al. 2017): opponents by a meta-strategy over the payoff table.
 
-    The learner is the oracle, which trains a response to the mixture. At each decision it plays all candidates, so the
-    table is complete. Pairs without games count as even: they are in games of two roles, where there are only results
-    of training.
+    The learner is the oracle, which trains a response to the mixture. At each decision it plays all candidates. Pairs
+    without games, as in games of two roles, count as even.
     """
 
-    games: int = 100
-    """The number of games that the learner's newest policy plays against each candidate at a decision, beside training;
-    0 for the results of training, which leave pairs out."""
+    games: int = field(default=100, kw_only=True)
+    """The number of games against each candidate at a decision; 0 for the results of training, which leave pairs out.
+    """
     solver: str = "nash"
     """`nash`, `prd` (projected replicator dynamics), `alpharank` (needs OpenSpiel) or `uniform`."""
     latest_share: float = 0.0

@@ -176,4 +176,4 @@ PER_COLUMN: Final = ("memory", "discounted_sum", "version", "index")
 """Fields of a `Trajectory` without a time axis: [B, ...]. All others are [T, B, ...]."""
 
 OMISSIBLE: Final = tuple(name for name in Trajectory._fields if name not in ("version", "index"))
-"""Fields that a rollout may leave out. The others are not sent: whoever takes a trajectory knows them."""
+"""Fields that a rollout may leave out. The others are known where it is received."""

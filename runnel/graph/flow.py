@@ -112,7 +112,7 @@ class Flow:
             if name not in OMISSIBLE:
                 raise UserError(f"flow.rollout(omits=): found '{name}', expected a field{nearest(name, OMISSIBLE)}")
         if "first" in omits and "memory" not in omits:
-            raise UserError("flow.rollout(omits=): found 'first' without 'memory', which begins anew there; omit both")
+            raise UserError("flow.rollout(omits=): found 'first' without 'memory', expected both: it begins there")
         settings = Rollout(steps, discount, tuple(name for name in OMISSIBLE if name in omits))
         return self._each(
             lambda group: self._builder.played_columns(group, self._builder.rollout(group, act, settings))

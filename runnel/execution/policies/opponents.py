@@ -2,7 +2,8 @@
 
 At every decision of a matchmaker, the results since the last one are added to the payoffs, the learner's newest policy
 becomes a candidate, and the places of the pool receive the policies that the matchmaker names. Decisions depend on the
-seed, on their number and on the results so far, so a run that resumes from a checkpoint makes the same decisions.
+seed, on their number and on the results so far, so a run that resumes from a checkpoint makes the same decisions. It
+is one file because a decision reads and changes all that a pool holds.
 """
 
 from __future__ import annotations
@@ -230,12 +231,7 @@ class Opponents:
     def _decide(
         self, states: Mapping[str, PyTree], versions: Mapping[str, Any], env_steps: int, groups: set[str]
     ) -> dict[str, PyTree]:
-        results = {
-            group: self._played(self._pools[group], states, versions, env_steps)
-            if self._pools[group].games.played
-            else self._since_last(self._pools[group], states[group], versions)
-            for group in sorted(groups)
-        }
+        results = {group: self._results(self._pools[group], states, versions, env_steps) for group in sorted(groups)}
         rounds = [made for pool in self._pools.values() for made in pool.rounds]
         payoffs = payoffs_of(rounds).add(*(result for found in results.values() for result in found))
         changed = {}
@@ -347,12 +343,13 @@ class Opponents:
             found.append(GameResult(key, learner, won, drawn, lost, float(returns[k]), role))
         return PayoffTable(tuple(found)).results  # a policy may have several places
 
-    def _played(
+    def _results(
         self, pool: _Pool, states: Mapping[str, PyTree], versions: Mapping[str, Any], env_steps: int
     ) -> tuple[GameResult, ...]:
-        """Games of the learner's newest policy against all other candidates, which have played each other before."""
-        newest = pool.newest(versions, env_steps)
-        (*others, latest) = pool.candidates(newest)
+        """Those of training, or of games between the learner's newest policy and all others, which have met before."""
+        if not pool.games.played:
+            return self._since_last(pool, states[pool.group], versions)
+        (*others, latest) = pool.candidates(pool.newest(versions, env_steps))
         own, found = states[pool.algorithm.learner].params, []
         for each in others:
             if each.key not in self._lost:

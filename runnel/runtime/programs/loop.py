@@ -268,7 +268,7 @@ class Loop:
         Its parameters are one list because they are the fields of a `Trajectory`, before columns have an index.
         """
         omits = self.node("rollout", group).rollout.omits
-        began = () if "first" in omits else self.each_column(first, group)
+        began: Any = () if "first" in omits else self.each_column(first, group)
         whole = Trajectory(
             observation=observation,
             action=action,
@@ -276,7 +276,7 @@ class Loop:
             terminated=() if "terminated" in omits else self.each_column(terminated, group),
             truncated=() if "truncated" in omits else self.each_column(truncated, group),
             last_observation=last_observation,
-            first=began,  # type: ignore[arg-type]
+            first=began,
             memory=() if "memory" in omits else self.begun(group, memory, began[0]),
             extras=extras,
             discounted_sum=discounted_sum,
