@@ -17,6 +17,7 @@ fill it. Hence many environments for each run by default on a GPU.
 
     python benchmarks/sweep_members.py                                                         # one GPU
     python benchmarks/sweep_members.py --trials 8 --envs 16 --steps 30000 --seeds 1 --winner-seeds 2 --sample 2  # CPU
+    python benchmarks/sweep_members.py --seeds 1 --envs 16 --steps 100000 --sample 0            # CPU, all 64 runs
 
 Results are saved after each part; a part that fails is named with its error.
 """

@@ -16,10 +16,7 @@ def float_settings(algorithm) -> list[str]:
 
 def fixed_settings(algorithm) -> set[str]:
     """The settings that are constants of a program."""
-    found = FIXED & set(float_settings(algorithm))
-    if getattr(algorithm, "normalise_returns", False):
-        found.add("discount")  # the graph keeps it: rollouts sum discounted rewards
-    return found
+    return FIXED & set(float_settings(algorithm))
 
 
 def traced_settings(algorithm) -> tuple[str, ...]:

@@ -131,6 +131,8 @@ class DividedProgram(NamedTuple):
     traced: tuple[str, ...]  # settings that are arguments of the program
     size: int | None = None
     """The number of members that calls are for, however few train; None for those that do."""
+    rest: bool = False
+    """Whether others of the program have trained before, because memory does not hold all of them at once."""
 
 
 class Divided(NamedTuple):
@@ -266,10 +268,10 @@ class FusedMembers:
             self._say(shortage(program, devices))
             fit = 1
         if fit < len(members):
-            self._waiting.insert(0, divided._replace(members=members[fit:]))
+            self._waiting.insert(0, divided._replace(members=members[fit:], rest=True))
             self._say(f"memory for {fit} members at a time, of {len(members)}")
             members = members[:fit]
-        else:
+        elif not divided.rest:
             self._say(f"memory for all {whole or len(members)} members at once")
         if self._stopped is not None:  # while it was compiled
             return
