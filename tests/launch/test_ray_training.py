@@ -23,7 +23,6 @@ from runnel.recording.evaluation_log import read_evaluations
 from runnel.recording.events import read_events
 from runnel.recording.metrics import read_metrics
 from runnel.recording.policy_store import PolicyStore
-from runnel.recording.population_file import read_lineage
 
 pytest.importorskip("ray")
 
@@ -312,45 +311,3 @@ def test_members_share_a_cluster(own: Callable[..., RayCluster], tmp_path: Path)
     for k in range(3):
         own_result = json.loads((tmp_path / "all" / f"member-{k}" / "result.json").read_text())
         assert len({worker["host"] for worker in own_result["workers"]}) == 2
-
-
-@slow
-def test_trials_of_a_sweep_share_a_cluster(own: Callable[..., RayCluster], tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    cluster = own(2, cpus=4)  # noqa: F811
-    argv = ["sweep", *COARSE, "--over", "learning_rate=1e-4,1e-3,1e-2", "--sampler", "grid", "--trials", "3", "--seeds",
-            "1", "--winner-seeds", "1", "--steps", "3000", "--eval-episodes", "2"]  # fmt: skip
-    result = ended(cluster, argv, tmp_path / "all")
-    assert [trial["status"] for trial in result["trials"]] == ["complete"] * 3
-    assert json.loads((tmp_path / "all" / "winner" / "result.json").read_text())["finished"] == 1
-    assert hosts_of_members(tmp_path / "all") == [2, 2, 2]
-
-
-@slow
-def test_a_population_shares_a_cluster_and_copies_its_members(own: Callable[..., RayCluster], tmp_path: Path) -> None:
-    cluster = own(2, cpus=4)  # noqa: F811
-    argv = ["train", *COARSE, "--population", "3", "--pbt-every", "2000", "--pbt-quantile", "0.4", "--pbt-perturb",
-            "learning_rate=log:1e-4:1e-2", "--steps", "4000"]  # fmt: skip
-    result = ended(cluster, argv, tmp_path / "all")
-    assert result["finished"] == 3
-    (decided,) = read_lineage(tmp_path / "all", 3)
-    assert decided.copied
-    assert hosts_of_members(tmp_path / "all") == [2, 2, 2]
-
-
-def ended(cluster: RayCluster, argv: list[str], run_dir: Path) -> dict[str, Any]:  # noqa: F811
-    """The result of a command of several runs, which train two at a time on all machines."""
-    more = ["--run-dir", str(run_dir), "--launcher", "ray", "--address", cluster.address]
-    process = cluster.head.popen([sys.executable, "-m", "runnel", *argv, *more], env=FOUND, stdout=subprocess.PIPE)
-    out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, out
-    assert b"2 members at a time" in out
-    result = json.loads((run_dir / "result.json").read_text())
-    assert result["status"] == "finished"
-    return result
-
-
-def hosts_of_members(directory: Path) -> list[int]:
-    """The number of machines on which each member had workers."""
-    results = [json.loads(path.read_text()) for path in sorted(directory.glob("member-*/result.json"))]
-    return [len({worker["host"] for worker in result["workers"]}) for result in results]
