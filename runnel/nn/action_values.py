@@ -44,7 +44,7 @@ class ActionHead(linen.Module):
 
     def _outputs(self, features: Array, rows: int) -> Array:
         size = rows * math.prod(self.each)
-        layer = NoisyDense(size) if self.noisy else dense(size, scale=1.0)
+        layer = NoisyDense(size, last=True) if self.noisy else dense(size, scale=1.0, last=True)
         return widened(layer(features)).reshape(rows, *self.each)
 
 

@@ -21,12 +21,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from runnel.nn import networks
 from runnel.nn.cores import Core
 from runnel.nn.heads import ActionDistribution, Head
 from runnel.nn.networks import dense, widened
 from runnel.observations import view
 from runnel.ops.hardware import launch_bound, plain
-from runnel.ops.precision import compute_dtype
 from runnel.types import Array, PyTree
 
 
@@ -80,7 +80,7 @@ class ActorCritic(struct.PyTreeNode):
             features = features[0]
         else:
             trunk, features = init_trunk(trunk_key)
-        policy, critic = head.init(policy_key, features), dense(1, scale=1.0).init(critic_key, features)
+        policy, critic = head.init(policy_key, features), dense(1, scale=1.0, last=True).init(critic_key, features)
         return cls(trunk, policy, critic, network, head, core, towers)
 
     def step(self, observation: PyTree, memory: PyTree) -> Prediction:
@@ -144,7 +144,7 @@ class ActorCritic(struct.PyTreeNode):
             distribution, value = self._read_jointly(features[:, None])
             return jax.tree.map(itemgetter(0), distribution), value[0]
         policy_features, value_features = features
-        value: Any = dense(1).apply(self.critic, value_features)
+        value: Any = dense(1, last=True).apply(self.critic, value_features)
         return self.head.apply(self.policy, policy_features), widened(jnp.squeeze(value, -1))
 
     def _read_jointly(self, features: Array) -> tuple[ActionDistribution, Array]:
@@ -153,7 +153,7 @@ class ActorCritic(struct.PyTreeNode):
         missing = policy["kernel"].shape[-1] - 1
         kernel = jnp.stack([policy["kernel"], jnp.pad(critic["kernel"], ((0, 0), (0, missing)))])
         bias = jnp.stack([policy["bias"], jnp.pad(critic["bias"], (0, missing))])
-        features, kernel, bias = (x.astype(compute_dtype()) for x in (features, kernel, bias))
+        features, kernel, bias = (x.astype(networks.last_dtype()) for x in (features, kernel, bias))
         outputs = widened(jnp.einsum("htf,hfk->htk", features, kernel) + bias[:, None])
         distribution = jax.vmap(lambda row: self.head.read(self.policy["params"], row))(outputs[0])
         return distribution, outputs[1, :, 0]

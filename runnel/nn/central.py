@@ -102,12 +102,14 @@ class StateValue(struct.PyTreeNode):
         network = network_beside(settings.network, space, more.size, settings.hidden, settings.activation)
         known = beside(view(observation).seen, more)
         torso = network.init(torso_key, known)
-        return cls(torso, dense(1, 1.0).init(last_key, network.apply(torso, known)), network, spec.agents, whole)
+        return cls(
+            torso, dense(1, 1.0, last=True).init(last_key, network.apply(torso, known)), network, spec.agents, whole
+        )
 
     def __call__(self, observation: PyTree, agent: Array | int) -> Array:
         """[] the value for one observation that has been through `with_state`."""
         known = beside(view(observation).seen, _besides(observation, agent, self.agents))
-        value: Any = dense(1).apply(self.critic, self.network.apply(self.torso, known))
+        value: Any = dense(1, last=True).apply(self.critic, self.network.apply(self.torso, known))
         return widened(jnp.squeeze(value, -1))
 
     def with_state(self, observation: PyTree) -> PyTree:

@@ -37,7 +37,7 @@ class Critics(struct.PyTreeNode):
         def layers(key: Array) -> tuple[PyTree, PyTree]:
             torso_key, head_key = jax.random.split(key)
             torso = network.init(torso_key, seen)
-            return torso, dense(1, scale=1.0).init(head_key, network.apply(torso, seen))
+            return torso, dense(1, scale=1.0, last=True).init(head_key, network.apply(torso, seen))
 
         return cls(*jax.vmap(layers)(jax.random.split(key, count)), network, count)
 
@@ -45,7 +45,7 @@ class Critics(struct.PyTreeNode):
         """[count] the values of one observation and one action in units."""
 
         def one(torso: PyTree, head: PyTree) -> Array:
-            value: Any = dense(1).apply(head, self.network.apply(torso, (observation, action)))
+            value: Any = dense(1, last=True).apply(head, self.network.apply(torso, (observation, action)))
             return widened(jnp.squeeze(value, -1))
 
         layers = (self.torso, self.head)

@@ -143,7 +143,7 @@ class DiscreteHead(linen.Module):
 
     @linen.compact
     def __call__(self, features: Array) -> Categorical:
-        return self.read({}, widened(dense(self.n, POLICY_SCALE)(features)))
+        return self.read({}, widened(dense(self.n, POLICY_SCALE, last=True)(features)))
 
     def read(self, params: PyTree, outputs: Array) -> Categorical:
         del params
@@ -161,7 +161,7 @@ class MultiDiscreteHead(linen.Module):
 
     @linen.compact
     def __call__(self, features: Array) -> MultiCategorical:
-        return self.read({}, widened(dense(sum(self.sizes), POLICY_SCALE)(features)))
+        return self.read({}, widened(dense(sum(self.sizes), POLICY_SCALE, last=True)(features)))
 
     def read(self, params: PyTree, outputs: Array) -> MultiCategorical:
         del params
@@ -189,7 +189,7 @@ class BoxHead(linen.Module):
     def __call__(self, features: Array) -> Gaussian:
         size = math.prod(self.shape)
         log_std = self.param("log_std", linen.initializers.zeros, (size,), default_float())
-        return self.read({"log_std": log_std}, widened(dense(size, POLICY_SCALE)(features)))
+        return self.read({"log_std": log_std}, widened(dense(size, POLICY_SCALE, last=True)(features)))
 
     def read(self, params: PyTree, outputs: Array) -> Gaussian:
         return Gaussian(outputs, params["log_std"])

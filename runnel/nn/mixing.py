@@ -29,13 +29,13 @@ class MixingNetwork(linen.Module):
     def __call__(self, values: Array, state: Array) -> Array:
         def made(name: str, size: int, hidden: int) -> Array:
             features = jax.nn.relu(dense(hidden, name=f"{name}_features")(state))
-            return dense(size, scale=1.0, name=name)(features)
+            return widened(dense(size, scale=1.0, name=name)(features))
 
         weights = jnp.abs(made("weights", self.agents * self.embed, self.hidden)).reshape(self.agents, self.embed)
         last_weights = jnp.abs(made("last_weights", self.embed, self.hidden))
         # Biases keep their sign: they say what a state is worth, whatever its agents do.
-        bias, last_bias = dense(self.embed, scale=1.0, name="bias")(state), made("last_bias", 1, self.embed)
-        return widened(product(jax.nn.elu(product(values, weights) + bias), last_weights) + last_bias[0])
+        bias, last_bias = widened(dense(self.embed, scale=1.0, name="bias")(state)), made("last_bias", 1, self.embed)
+        return product(jax.nn.elu(product(values, weights, last=True) + bias), last_weights, last=True) + last_bias[0]
 
 
 class Mixer(struct.PyTreeNode):

@@ -8,11 +8,13 @@ every row of a batch may have different noise.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen
 
+from runnel.nn import networks
 from runnel.nn.networks import product
 from runnel.ops.precision import compute_dtype, default_float
 from runnel.types import Array
@@ -26,6 +28,7 @@ class NoisyDense(linen.Module):
 
     size: int
     deviation: float = 0.5  # of the noise at first, over the root of the number of inputs
+    last: bool = False  # its outputs are values
 
     @linen.compact
     def __call__(self, x: Array) -> Array:
@@ -39,16 +42,18 @@ class NoisyDense(linen.Module):
         bias = self.param("bias", uniform, (self.size,))
         kernel_noise = self.param("kernel_noise", deviation, kernel.shape, dtype)
         bias_noise = self.param("bias_noise", deviation, bias.shape, dtype)
-        x, bias, bias_noise = (each.astype(compute_dtype()) for each in (x, bias, bias_noise))
-        means = product(x, kernel) + bias
+        means = product(x, kernel, self.last) + bias.astype(self._dtype())
         if not self.has_rng(NOISE):
             return means
         in_key, out_key = jax.random.split(self.make_rng(NOISE))
-        noise = product(_drawn(in_key, x.shape[-1]) * x, kernel_noise) + bias_noise
-        return means + _drawn(out_key, self.size) * noise
+        noise = product(_drawn(in_key, x.shape[-1]) * x, kernel_noise, self.last) + bias_noise.astype(self._dtype())
+        return means + _drawn(out_key, self.size).astype(self._dtype()) * noise
+
+    def _dtype(self) -> Any:
+        return networks.last_dtype() if self.last else compute_dtype()
 
 
 def _drawn(key: Array, size: int) -> Array:
     """Normal numbers whose magnitudes are moved towards 1, so that products of two are about normal again."""
     z = jax.random.normal(key, (size,), default_float())
-    return (jnp.sign(z) * jnp.sqrt(jnp.abs(z))).astype(compute_dtype())
+    return jnp.sign(z) * jnp.sqrt(jnp.abs(z))

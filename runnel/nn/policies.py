@@ -80,9 +80,9 @@ class StochasticPolicy(struct.PyTreeNode):
 def _layers(key: Array, network: Any, size: int, observation: PyTree) -> tuple[PyTree, PyTree]:
     torso_key, head_key = jax.random.split(key)
     torso = network.init(torso_key, observation)
-    return torso, dense(size, POLICY_SCALE).init(head_key, network.apply(torso, observation))
+    return torso, dense(size, POLICY_SCALE, last=True).init(head_key, network.apply(torso, observation))
 
 
 def _outputs(policy: DeterministicPolicy | StochasticPolicy, observation: PyTree, size: int) -> Array:
     features = policy.network.apply(policy.torso, observation)
-    return widened(dense(size).apply(policy.head, features))
+    return widened(dense(size, last=True).apply(policy.head, features))

@@ -1,7 +1,7 @@
 """The dtype that networks compute in: float32, or bfloat16 (`precision=bf16`).
 
 Parameters, optimisers, statistics, recurrent memories and losses have `default_float()` in either case. Networks cast
-the inputs and weights of their products to `compute_dtype()`, and heads cast their outputs back.
+the inputs and weights of their products to `compute_dtype()`; last layers compute in `default_float()`.
 """
 
 from __future__ import annotations
