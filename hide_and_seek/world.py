@@ -1,7 +1,7 @@
 """The bodies of a game as arrays of fixed size, and the constants of its physics. Lengths are metres, times seconds.
 
 A is the number of agents, O of blocks (boxes, then ramps), W of walls. Bodies that a game does not have are arrays'
-rows whose `exists` is false: they touch nothing and are seen by nobody.
+rows whose `exists` is false: they touch nothing and no agent sees them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class World(NamedTuple):
     walls: Walls
     low: Array  # [2]
     high: Array  # [2]
-    walled: Array  # [] whether that rectangle's sides are walls, which are tall, or only a limit that nobody sees
+    walled: Array  # [] whether that rectangle's sides are walls, which are tall, or only a limit that no agent sees
 
 
 class Obstacles(NamedTuple):

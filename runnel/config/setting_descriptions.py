@@ -82,7 +82,7 @@ ENVIRONMENTS: Final[Mapping[str, str]] = {
     "max_steps": "steps after which an episode is cut; none: played to its end",
     "max_steps_in_episode": "steps after which an episode is cut",
     "observe": "what a player sees: observation or information_state; none: what the game has",
-    "preparation": "steps in which seekers cannot act and nobody is rewarded; none: as the game has it",
+    "preparation": "steps in which seekers cannot act and no agent is rewarded; none: as the game has it",
     "ramps": "number of ramps; none: as the game has it",
     "repeat_action_probability": "the chance that a step repeats the action before it; 0.25 is usual of Atari",
     "rounds": "rounds of an episode; players see the last moves",

@@ -4,7 +4,10 @@ from pathlib import Path
 
 from paths import ROOT, SUPPORT, TESTS
 
-OTHERS = {"docs": ROOT / "docs", "tools": ROOT / "tools", "benchmarks": ROOT / "benchmarks", "support": SUPPORT}
+OTHERS = {
+    "docs": ROOT / "docs", "tools": ROOT / "tools", "benchmarks": ROOT / "benchmarks", "support": SUPPORT,
+    "hide_and_seek": ROOT / "hide_and_seek",
+}  # fmt: skip
 OF_THE_WHOLE = {"class_names", "extension", "public"}
 """Tests of no single module."""
 

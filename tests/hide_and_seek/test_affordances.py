@@ -121,7 +121,7 @@ def test_the_shelter_holds_where_nobody_uses_the_ramp():
     assert (rewards[32:] == 1).all()
 
 
-def test_a_locked_ramp_leads_nobody_in():
+def test_a_locked_ramp_leads_no_seeker_in():
     rewards, states = siege(locks_ramp=True)
     assert states[-1].world.blocks.lock[1] == HIDERS
     assert np.array_equal(states[-1].world.blocks.position[1], states[0].world.blocks.position[1])

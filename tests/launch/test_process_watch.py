@@ -66,7 +66,7 @@ def test_a_replacement_that_gets_the_descriptors_of_the_one_before_is_watched():
     second.close()
 
 
-def test_a_watch_wakes_whoever_polls_it():
+def test_a_watch_wakes_its_pollers():
     watch, process = ProcessWatch(), _Process("actor-0")
     watch.add([process])
     outer = select.poll()

@@ -145,9 +145,8 @@ class Session:
 
     def _run(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         state = self.state
-        stack.callback(self._close)
-        stack.callback(state.policies.close)
-        stack.callback(state.opponents.close)
+        for close in (self._close, state.policies.close, state.opponents.close):
+            stack.callback(close)
         program = self._first_program()
         tuned = ", ".join(state.built.tuned)
         notes = [f"tuned for {state.config['environment']['name']}: {tuned}"] if tuned else []

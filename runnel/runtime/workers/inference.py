@@ -317,7 +317,7 @@ class AsyncInferenceServer:
         return self._deadline_s is None or self._is_full(asking) or self.left_s() <= 0
 
     def left_s(self) -> float:
-        """The seconds until the batch of those that have asked departs anyhow; infinite where nobody has."""
+        """The seconds until the batch of those that have asked departs anyhow; infinite where none has."""
         if self._deadline_s is None or self._asked_at is None:
             return math.inf
         return self._asked_at + self._deadline_s - self._clock()

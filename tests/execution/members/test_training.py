@@ -16,7 +16,6 @@ import jax
 import numpy as np
 import pytest
 from kinds import Kinds
-from left_behind import until_left
 from paths import ROOT
 
 import runnel

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from left_behind import until_left
 from paths import ROOT
 
 import runnel

@@ -236,7 +236,7 @@ class Silent:
         pass
 
 
-def test_a_wait_sleeps_no_longer_than_it_is_told():
+def test_a_wait_sleeps_no_longer_than_it_may():
     """No bell rings at a deadline."""
     bell, left, found = Bell(), iter([0.5, 0.03, -0.001]), iter([None, "found"])
     context = WorkerContext("inference", bell, Silent())
