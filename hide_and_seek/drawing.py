@@ -48,10 +48,10 @@ def draw(game: Any, state: Any) -> np.ndarray:
         pen.polygon(view.rectangle(centre, 0.0, half), fill=WALL_COLOUR)
     if world.walled:
         pen.rectangle([*view.at((0, FLOOR)), *view.at((FLOOR, 0))], outline=WALL_COLOUR, width=5 * SMOOTH)
-    for number in np.flatnonzero(world.blocks.exists):
+    for number in np.flatnonzero(world.blocks.exists).tolist():
         _block(pen, view, world, number)
     _sightings(pen, view, game, state)
-    for number in np.argsort(world.agents.height):
+    for number in np.argsort(world.agents.height).tolist():
         if world.agents.exists[number]:
             _agent(pen, view, world, number)
     _bar(pen, game, state)
@@ -83,7 +83,7 @@ class _View:
 
 def _lit(picture: Image.Image, view: _View, world: World) -> Image.Image:
     """The floor with what each agent sees of it in its team's colour."""
-    for number in np.flatnonzero(world.agents.exists):
+    for number in np.flatnonzero(world.agents.exists).tolist():
         angles = world.agents.angle[number] + np.linspace(-CONE / 2, CONE / 2, VIEW_RAYS)
         ends = [_seen_up_to(world, number, angle) for angle in angles]
         layer = Image.new("RGBA", picture.size, (0, 0, 0, 0))

@@ -228,13 +228,15 @@ class HideAndSeek:
         hidden_floor = jnp.clip(1 - senses.visible_area(distances) / rooms.FLOOR**2, 0.0, 1.0)
         enclosure = jnp.where(hiding, hidden_floor, 0.0).sum() / jnp.maximum(hiding.sum(), 1)
         climbing = (agents.exists & ~hiding & (agents.height > CLIMB)).any()
-        return Tally(
-            tally.start,
-            *kept,
-            tally.seen + (~preparing & self._is_seen(state)),
-            tally.enclosure + jnp.where(preparing, 0.0, enclosure),
-            tally.climbed | (~preparing & climbing),
-            tally.hider_return + reward[0],
+        return tally._replace(
+            box_move=kept[0],
+            ramp_move=kept[1],
+            box_locks=kept[2],
+            ramp_locks=kept[3],
+            seen=tally.seen + (~preparing & self._is_seen(state)),
+            enclosure=tally.enclosure + jnp.where(preparing, 0.0, enclosure),
+            climbed=tally.climbed | (~preparing & climbing),
+            hider_return=tally.hider_return + reward[0],
         )
 
     def _moves_and_locks(self, state: State) -> tuple[Array, Array, Array, Array]:
