@@ -12,7 +12,6 @@ from toys import flee
 import runnel
 from runnel.algorithm import PerGroup
 from runnel.algorithms.a2c import A2C
-from runnel.algorithms.dqn import DQN
 from runnel.algorithms.impala import IMPALA
 from runnel.algorithms.opponent_pool import OpponentPool
 from runnel.algorithms.ppo import PPO
@@ -56,7 +55,7 @@ def test_each_group_trains_as_it_does_under_the_same_algorithm_for_all(tmp_path)
         np.testing.assert_array_equal(np.asarray(mine), np.asarray(own))
 
 
-SLOW = ("environments", "coarse", "fine", "replicated")
+SLOW = ("environments", "coarse", "fine")
 
 
 @pytest.mark.parametrize("distribution", ["fused", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
@@ -78,17 +77,6 @@ def test_groups_learn_asynchronously_by_their_own_algorithms(distribution, tmp_p
         began = jax.tree.leaves(first.init_state(jax.numpy.uint32(2), group).params)
         ended = jax.tree.leaves(run.states[group].params)
         assert any((np.asarray(one) != np.asarray(other)).any() for one, other in zip(began, ended, strict=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("distribution", ["coarse", "fine"])
-def test_a_group_with_a_replay_trains_the_same_beside_one_without(distribution, tmp_path):
-    two = {"hunter": DQN(unroll=5, min_size=40, capacity=80, batch=10, hidden=(8,)), "runners": RUNNERS}
-    whole = train(tmp_path / "whole", two, iterations=6)
-    other = train(tmp_path / "other", two, distribution, iterations=6)
-    assert other.result["updates"] == whole.result["updates"] > 6
-    for mine, own in zip(jax.tree.leaves(dict(other.states)), jax.tree.leaves(dict(whole.states)), strict=True):
-        np.testing.assert_allclose(np.asarray(mine), np.asarray(own), rtol=1e-4, atol=1e-5)
 
 
 def test_a_resumed_run_remembers_the_algorithms(tmp_path):
