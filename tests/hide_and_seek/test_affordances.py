@@ -116,7 +116,7 @@ def test_a_ramp_leads_a_seeker_over_the_wall():
     assert (rewards[-LATE:] == -1).all()
 
 
-def test_the_shelter_holds_where_nobody_uses_the_ramp():
+def test_the_shelter_holds_where_no_agent_uses_the_ramp():
     rewards, _ = siege(locks_ramp=False, uses_ramp=False)
     assert (rewards[32:] == 1).all()
 

@@ -150,7 +150,7 @@ def test_who_leaves_the_area_is_punished():
     assert timestep.reward.tolist() == [-10.0, 0.0]
 
 
-def test_what_is_not_there_is_seen_by_nobody_and_sees_nothing():
+def test_what_is_not_there_is_seen_by_no_agent_and_sees_nothing():
     environment, _, begin, step = game("quadrant")
     world = scene(environment, [(1.0, 1.0, 0.0), None, (2.0, 1.0, np.pi), None], [None, None, (3.0, 1.0, 0.0)])
     state, first = begin(world)

@@ -73,7 +73,7 @@ def test_locked_blocks_stay(name):
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_nobody_on_the_floor_is_in_or_beyond_a_wall_it_did_not_climb(name):
+def test_no_agent_on_the_floor_is_in_or_beyond_a_wall_it_did_not_climb(name):
     """From one step to the next, the centre of an agent on the floor does not cross a wall."""
     _, worlds, _ = episodes(name)
     agents, walls = worlds.agents, worlds.walls

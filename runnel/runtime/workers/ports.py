@@ -131,7 +131,7 @@ class WorkerContext:
 
     def wait(self, ready: Callable[[], T | None], cause: str, left_s: Callable[[], float] = lambda: SLICE_S) -> T:
         """Waits until `ready` returns something, and returns it. `left_s`: how long it may sleep before it looks again
-        although nobody has rung."""
+        without a ring of the bell."""
         found = ready()
         if found is not None:
             return found
