@@ -1,7 +1,7 @@
 """The stages of emergent behaviour as conditions on an environment's metrics: data, fixed before any long training.
 
 A stage is reached when all its conditions hold for the means over the newest episodes, in `metrics.jsonl` under
-`env/NAME`, and every earlier stage has been reached before. Agents that act at random reach none.
+`env/NAME`, and every earlier stage has been reached before. Agents that act at random reach none in the quadrant game.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ is one file because a decision reads and changes all that a pool holds.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections import deque
@@ -24,7 +23,7 @@ import numpy as np
 from runnel.algorithm import first_state
 from runnel.algorithms.opponent_pool import DRAW, LOSS, WIN, OpponentPool, PoolState
 from runnel.envs import seats
-from runnel.errors import UserError
+from runnel.errors import RunFailed, StateLost, UserError, WorkerFailed
 from runnel.execution.building import BuiltRun
 from runnel.execution.policies.group_algorithms import policy_of
 from runnel.execution.policies.pool_games import PoolGames
@@ -39,6 +38,7 @@ from runnel.recording.events import ReportEvent
 from runnel.recording.files import one_line
 from runnel.recording.match_log import FILE, MatchLog, MatchRound, payoffs_of, read_matches
 from runnel.runtime.programs import snapshots
+from runnel.runtime.programs.carry import StateChange
 from runnel.runtime.programs.loop import Loop
 from runnel.runtime.programs.snapshots import SnapshotSchedule
 from runnel.types import PyTree
@@ -142,6 +142,7 @@ class Opponents:
         self._pools = {group: self._made(group, pool) for group, pool in pools_in(built.graph).items()}
         self._schedule = SnapshotSchedule(tuple(pool.matchmaker.every for pool in self._pools.values()))
         self._decided_at = 0
+        self._beat: Callable[[], None] = lambda: None
         self._parameters: dict[str, PyTree] = {}  # of those that play
         self._lost: set[str] = set()  # whose parameters could not be read
         self._checkpoints: deque[int] = deque([0], KEPT)  # environment steps of those that a run may return to
@@ -217,15 +218,16 @@ class Opponents:
         states |= {group: state for group, state in initial.items() if group in states}
         return self._decide(states, dict.fromkeys(states, 0), 0, set(self._pools))
 
-    def change(self, env_steps: int) -> Callable[[Mapping[str, PyTree], Mapping[str, Any]], dict[str, PyTree]]:
+    def change(self, env_steps: int, beat: Callable[[], None] = lambda: None) -> StateChange:
         """Makes the decisions that are due: takes the states and versions of all groups, returns the states that
-        change."""
+        change. `beat` is called now and then while games are played."""
         before, self._decided_at = self._decided_at, env_steps
         due = {
             group
             for group, pool in self._pools.items()
             if SnapshotSchedule((pool.matchmaker.every,)).mark(before, env_steps) is not None
         }
+        self._beat = beat
         return lambda states, versions: self._decide(states, versions, env_steps, due)
 
     def _decide(
@@ -352,10 +354,26 @@ class Opponents:
         (*others, latest) = pool.candidates(pool.newest(versions, env_steps))
         own, found = states[pool.algorithm.learner].params, []
         for each in others:
-            if each.key not in self._lost:
-                with contextlib.suppress(UserError, OSError):  # one that plays next is reported there
-                    found.append(pool.games.play(each.key, self._parameters_of(pool, each.key), latest.key, own))
-        return PayoffTable(tuple(found)).results
+            if each.key in self._lost:
+                continue
+            try:
+                parameters = self._parameters_of(pool, each.key)
+            except (UserError, OSError):  # one that plays next is reported there
+                continue
+            found.append(self._played(pool, each.key, parameters, latest.key, own))
+        return PayoffTable(tuple(result for result in found if result is not None)).results
+
+    def _played(self, pool: _Pool, key: str, own: PyTree, opponent: str, other: PyTree) -> GameResult | None:
+        """The result of two policies; None if their games fail, as evaluations may."""
+        try:
+            return pool.games.play(key, own, opponent, other, self._beat)
+        except (StateLost, RunFailed, WorkerFailed):  # of the run, or the user's
+            raise
+        except (Exception, SystemExit) as problem:  # an environment does not decide how a run ends
+            pool.games.forget()
+            reason = f"games of {key} and {opponent} failed: {type(problem).__name__}: {one_line(problem)}"
+            self._report_event("results_lost", reason=reason, action="they do not count")
+            return None
 
     def close(self) -> None:
         """Closes the environments of games beside training."""

@@ -39,8 +39,8 @@ class SessionCheckpoints:
         state = self.state
         if state.counters.iterations == self.saved_at_iteration or not state.counters.iterations:
             return
-        self.evaluation.settle(program)
         saved, rest = program.save(), program.rest()
+        self.evaluation.settle(program)  # learners send their snapshots before they pause
         state.rest = rest
         if rest is not None:
             state.stats.add(rest, state.built.graph.steps_per_iteration)

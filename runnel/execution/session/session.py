@@ -306,9 +306,8 @@ class Session:
         reached = state.counters.mean_return is not None and state.resumed and state.counters.mean_return >= target
         reached |= state.policies.reached
         while state.counters.env_steps < wanted and not (state.interrupted or reached or state.callbacks.stopped):
-            self._exchange_opponents(
-                program
-            )  # workers may have reached a decision while they paused for the checkpoint
+            # Workers may have reached a decision while they paused for the checkpoint.
+            self._exchange_opponents(program)
             left = math.ceil((self._next_stop(wanted) - state.counters.env_steps) / per_iteration)
             seconds, left = (REPORT_S, left) if state.stats.startup_s is not None else (0.0, 1)
             progress = program.run(left, seconds, target, self.end.asked_to_end)
@@ -385,7 +384,8 @@ class Session:
         """Exchanges the policies of the opponents' places if that is due."""
         state = self.state
         if state.opponents.due(state.counters.env_steps):
-            rest, cut = program.exchange(state.opponents.change(state.counters.env_steps))
+            change = state.opponents.change(state.counters.env_steps, lambda: program.listen(0.0))
+            rest, cut = program.exchange(change)
             if rest is not None:
                 state.stats.add(rest, state.built.graph.steps_per_iteration)
             state.counters.cut_episodes += cut

@@ -13,6 +13,7 @@ from runnel import distributions
 from runnel import envs as environments
 from runnel.algorithm import Algorithm
 from runnel.config import serialization
+from runnel.config.run_config import Precision
 from runnel.errors import UserError
 from runnel.execution.building import BuiltRun, build, fixed_envs
 from runnel.graph.nodes import Graph
@@ -35,12 +36,16 @@ class EvaluationTask:
     seed: int
     explore: bool = False
     fixed_envs: int | None = None  # where a vector of the environment has a number of its own
+    precision: Precision = "float32"  # that the policy computes in
     train_envs: int | None = None  # with how many the algorithm is built: its settings may not fit another number
 
     def make(self, quota: Mapping[int, int]) -> tuple[Evaluator, Graph]:
         """An evaluator of the environments with these indices."""
         inline = distributions.default_for("host")
-        built = build(self.algorithm, self.environment, inline, self.train_envs, env_settings=self.env_settings)
+        built = build(
+            self.algorithm, self.environment, inline, self.train_envs,
+            env_settings=self.env_settings, precision=self.precision,
+        )  # fmt: skip
         return make_evaluator(built.graph, built.environment, self.seed, quota, self.explore), built.graph
 
     def differs_in_seed(self, other: EvaluationTask) -> bool:
@@ -63,6 +68,7 @@ class EvaluationTask:
             "seed": self.seed,
             "explore": self.explore,
             "train_envs": self.train_envs,
+            "precision": self.precision,
         }
 
     @classmethod
@@ -75,6 +81,7 @@ class EvaluationTask:
             data["seed"],
             data["explore"],
             train_envs=data["train_envs"],
+            precision=data["precision"],
         )
 
 
@@ -116,7 +123,10 @@ def task_of(
     settings = {**built.env_settings, **env_settings}
     fixed = fixed_envs(built.environment)
     train_envs = built.graph.envs if fixed is None else None
-    task = EvaluationTask(built.algorithm, built.made_from, settings, episodes, seed, explore, fixed, train_envs)
+    task = EvaluationTask(
+        built.algorithm, built.made_from, settings, episodes, seed, explore, fixed,
+        precision=built.graph.precision, train_envs=train_envs,
+    )  # fmt: skip
     if env_settings:
         named = isinstance(built.made_from, str)
         world = (

@@ -123,7 +123,7 @@ class InProcessEvaluators:
                 self._note(f"evaluation at {snapshot.env_steps:,} steps: {done}")
 
         played, problem, detail = None, "", ""
-        with _random_numbers_kept(), startup.during(f"evaluating at {snapshot.env_steps:,} steps"):
+        with random_numbers_kept(), startup.during(f"evaluating at {snapshot.env_steps:,} steps"):
             try:
                 played = self._play(snapshot, beat)
             except _GivenUp:
@@ -166,7 +166,7 @@ class InProcessEvaluators:
 
 
 @contextlib.contextmanager
-def _random_numbers_kept() -> Iterator[None]:
+def random_numbers_kept() -> Iterator[None]:
     """Restores the global random generators afterwards, because environments may use them and evaluation must not
     change training."""
     own, numpys = random.getstate(), np.random.get_state()

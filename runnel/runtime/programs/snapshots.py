@@ -67,6 +67,9 @@ MOST_WAITING: Final = 2
 """The most copies that wait to be fetched, besides the one that is being fetched: each is as large as a state."""
 
 
+BEAT_S: Final = 0.1
+
+
 class _Copied(NamedTuple):
     mark: int
     env_steps: int
@@ -86,9 +89,13 @@ class SnapshotCopies:
     where nothing is left to fetch.
     """
 
-    def __init__(self, deliver: Callable[[TakenSnapshot], None], left_out: Callable[[int], None] = lambda mark: None):
-        """`deliver` is called in the thread, with one snapshot after the other; `left_out` by `take`, with a mark."""
-        self._deliver, self._left_out = deliver, left_out
+    def __init__(
+        self, deliver: Callable[[TakenSnapshot], None], left_out: Callable[[int], None] = lambda mark: None,
+        beat: Callable[[], None] = lambda: None,
+    ):  # fmt: skip
+        """`deliver` is called in the thread, with one snapshot after the other; `left_out` by `take`, with a mark;
+        `beat` ten times a second where training waits."""
+        self._deliver, self._left_out, self._beat = deliver, left_out, beat
         self._waiting: deque[_Copied] = deque()
         self._changed = threading.Condition()
         self._serving = False
@@ -112,8 +119,12 @@ class SnapshotCopies:
     def flush(self) -> None:
         """Waits until all are delivered."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._serving)
+            self._wait_for(lambda: not self._serving)
             self._raise()
+
+    def _wait_for(self, done: Callable[[], bool]) -> None:
+        while not self._changed.wait_for(done, BEAT_S):
+            self._beat()
 
     def _make_room(self, mark: int, needed: bool) -> bool:
         """Whether there is room for one more."""
@@ -125,7 +136,7 @@ class SnapshotCopies:
                     mark = self._waiting[spare].mark
                     del self._waiting[spare]
                 elif needed:
-                    self._changed.wait_for(lambda: len(self._waiting) < MOST_WAITING or not self._serving)
+                    self._wait_for(lambda: len(self._waiting) < MOST_WAITING or not self._serving)
             self._raise()
             room = len(self._waiting) < MOST_WAITING
         if spare is not None or not room:

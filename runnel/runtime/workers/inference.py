@@ -311,6 +311,7 @@ class AsyncInferenceServer:
         """Whether a batch departs now."""
         asking = self._asking()
         if not asking:
+            self._asked_at = None
             return False
         if self._asked_at is None:
             self._asked_at = self._clock()

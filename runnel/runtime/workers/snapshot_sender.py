@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+from typing import Any
+
+import numpy as np
 
 from runnel.runtime.control_messages import SnapshotLeftOut, SnapshotTaken
 from runnel.runtime.programs.carry import Carry
@@ -19,7 +21,7 @@ class SnapshotSender:
         self._groups = list(learnt) if a.spmd is None or not a.spec.replica else []
         self._context, self.schedule = a.context, schedule
         self._before = env_steps or BEGINNING
-        self._copies = SnapshotCopies(self._send, self._report_left_out)
+        self._copies = SnapshotCopies(self._send, self._report_left_out, a.context.bell.beat)
 
     def boundary(self, carry: Carry, env_steps: int, requested: bool = False) -> None:
         """Between two iterations: takes a snapshot of each group if one is due or requested."""
@@ -39,11 +41,21 @@ class SnapshotSender:
         self._copies.flush()
 
     def _send(self, taken: TakenSnapshot) -> None:
-        # Where the driver is gone, or does not read for half a minute, the worker's own reports notice it.
-        with contextlib.suppress(BrokenPipeError, TimeoutError):
-            for group, arrays in taken.arrays.items():
-                header = SnapshotTaken(group, taken.mark, taken.env_steps, taken.versions[group])
-                self._context.line.send_arrays(header.to_json(), arrays)
+        for group, arrays in taken.arrays.items():
+            header = SnapshotTaken(group, taken.mark, taken.env_steps, taken.versions[group]).to_json()
+            if not self._sent(header, arrays):
+                return
+
+    def _sent(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
+        """Sends it, however long the driver does not read; returns whether the driver is still there."""
+        while True:
+            try:
+                self._context.line.send_arrays(header, arrays)
+            except TimeoutError:  # nothing of it was sent: while the driver is stopped (Ctrl-Z), so is the worker
+                continue
+            except BrokenPipeError:  # the worker's own reports notice it
+                return False
+            return True
 
     def _report_left_out(self, mark: int) -> None:
         self._context.send(SnapshotLeftOut(mark))

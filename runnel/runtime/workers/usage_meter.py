@@ -186,7 +186,7 @@ class UsageMeter:
         if seconds < LEAST_S:
             return WorkerUsage(name, fragment, **counts)
         waited, counted = stretch.waited[name], stretch.counted[name]
-        first = next(iter(counts), None)
+        first = next((key for key in ("env_steps", "updates") if key in counts), None)
         return WorkerUsage(
             name,
             fragment,
