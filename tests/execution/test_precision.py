@@ -22,6 +22,7 @@ from runnel.evaluation.acting_function import acting_function
 from runnel.evaluation.evaluate import evaluate
 from runnel.evaluation.export import in_float32
 from runnel.execution.building import build
+from runnel.execution.snapshots.evaluation_task import EvaluationTask, task_of
 from runnel.policy import Policy
 from runnel.types import AgentSpec, Discrete
 
@@ -150,3 +151,13 @@ def test_another_precision_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
 def x64() -> Iterator[None]:
     with jax.enable_x64(True):
         yield
+
+
+def test_evaluations_in_training_act_in_the_precision_of_the_run() -> None:
+    for precision in ("bf16", "float32"):
+        built = build(SMALL, "CartPole-v1", "inline", envs=4, precision=precision)
+        task = task_of(built, {}, episodes=2, seed=1, explore=False)
+        for asked in (task, EvaluationTask.from_json(json.loads(json.dumps(task.to_json())))):
+            evaluator, graph = asked.make({0: 1})
+            evaluator.close()
+            assert graph.precision == precision

@@ -34,6 +34,7 @@ from runnel.matchmaking import PFSP, Fixed, Latest, Matches, Matchmaker, Psro, U
 from runnel.ops import meta_games
 from runnel.planning.channels import derive_channels
 from runnel.planning.machine import Machine
+from runnel.recording.events import read_events
 from runnel.recording.match_log import payoffs_of, read_matches
 from runnel.runtime.programs.loop import Loop
 from runnel.transport.memory import arrays_bytes
@@ -176,6 +177,24 @@ def test_psro_makes_the_same_decisions_when_it_is_resumed(psro_run, tmp_path):
     play(tmp_path / "run", opponents=PSRO, iterations=2)
     last = runnel.resume(tmp_path / "run", steps=5 * ITERATION, quiet=True)
     assert read_matches(last.run_dir) == read_matches(psro_run.run_dir)
+
+
+def test_games_that_fail_are_reported_and_the_run_continues(monkeypatch, tmp_path):
+    """An environment that raises, or ends the process, costs its results and not the run."""
+    real, problems = PoolGames.play, [OSError("no such device"), SystemExit(3)]
+
+    def play_or_fail(self, *args):
+        if problems:
+            raise problems.pop()
+        return real(self, *args)
+
+    monkeypatch.setattr(PoolGames, "play", play_or_fail)
+    run = play(tmp_path / "run", opponents=PSRO, iterations=3)
+    assert run.result["status"] == "finished"
+    lost = [event for event in read_events(run.run_dir) if event["event"] == "results_lost"]
+    assert ["SystemExit: 3" in lost[0]["reason"], "OSError: no such device" in lost[1]["reason"]] == [True, True]
+    payoffs = payoffs_of(read_matches(run.run_dir))
+    assert payoffs.games("player:3", "player:2") == PSRO.games  # of the last decision, whose games did not fail
 
 
 def trajectory_bytes(plan) -> dict[str, int]:
