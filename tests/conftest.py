@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def _compiled_programs_fit_into_memory() -> Iterator[None]:
     if resident_bytes() > MOST_MEMORY_BYTES and "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
         gc.unfreeze()
-        gc.collect()
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # of tests that ended long ago
+            gc.collect()
         return_free_memory()
 
 

@@ -64,7 +64,7 @@ def needed(script: Path) -> set[str]:
     """Packages."""
     paths = sources(script)
     modules = {module.partition(".")[0] for path in paths for module in imported(path)}
-    ours = {"runnel", "benchmarks", *(path.stem for path in SUPPORT.glob("*.py"))}
+    ours = {"runnel", "hide_and_seek", "benchmarks", *(path.stem for path in SUPPORT.glob("*.py"))}
     text = "\n".join(path.read_text() for path in paths)
     modules |= {family.package for family in FAMILIES if family.package and re.search(rf'"{family.prefix}\w', text)}
     modules |= {"optuna"} if "runnel.sweep(" in text else set()

@@ -92,7 +92,7 @@ def test_the_name_may_be_taken_by_keyword_and_need_not_be_taken() -> None:
 
 
 def test_any_other_parameter_is_still_refused() -> None:
-    with pytest.raises(UserError, match=r"takes other arguments than init\(key, spec\)"):
+    with pytest.raises(UserError, match=r"expected init\(key, spec\)"):
         trace(Unknown(), PAIR, 4)
 
 

@@ -25,7 +25,9 @@ from runnel.transport.stream import Field
 
 WORLD = EnvironmentChoice("gymnasium/CartPole-v1", {"max_steps": 5})
 SCHEMA = (Field((2, 3), "<f4"), Field((), "|b1"))
-RUN = RunJob(BuildJob({"name": "a"}, WORLD, {"name": "d"}, 8, ("red",), ({"cpus": 2},)), 3, False, (100,), (100,))
+RUN = RunJob(
+    BuildJob({"name": "a"}, WORLD, {"name": "d"}, 8, ("red",), "bf16", ({"cpus": 2},)), 3, False, (100,), (100,)
+)
 STREAM = StreamJob("a -> b: unroll", "unroll", "a", "b", "agent", 0, Rotation(1, 2), Rotation(0, 1), 4, SCHEMA)
 ENV = EnvJob(
     WORLD, 5, True, {"agent": 1, "other": None}, ("agent",), {"agent": 0.9, "other": None}, (BlockJob(0, 0, 4),),

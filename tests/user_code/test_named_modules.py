@@ -106,7 +106,7 @@ def test_what_a_library_imports_for_a_named_module_is_not(here):
     assert serialization.import_object("mine_a:found") is False
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family.package], ids=lambda family: family.extra)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.extra], ids=lambda family: family.extra)
 def test_an_optional_package_is_not_found_in_the_working_directory(family, here, monkeypatch):
     write(here, **{family.package: "raise SystemExit", f"mine_{family.package}": "x = 1"})
     monkeypatch.delitem(sys.modules, family.package, raising=False)

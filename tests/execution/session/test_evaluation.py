@@ -28,6 +28,9 @@ class Policies:
 
     wait = poll
 
+    def evaluation_due(self, env_steps: int) -> bool:
+        return False
+
 
 @pytest.mark.parametrize(
     ("workers", "evaluates_here", "eval_wait", "excluded"),
@@ -42,9 +45,9 @@ def test_only_evaluations_that_training_waits_for_are_left_out_of_its_speed(
     stats = RunStats(time.monotonic())
     state: Any = SimpleNamespace(
         policies=Policies(evaluates_here), run_config=SimpleNamespace(eval_wait=eval_wait), stats=stats,
-        built=SimpleNamespace(plan=SimpleNamespace(workers=workers)),
+        built=SimpleNamespace(plan=SimpleNamespace(workers=workers)), counters=SimpleNamespace(env_steps=0),
     )  # fmt: skip
-    program: Any = SimpleNamespace(snapshots=lambda: [])
+    program: Any = SimpleNamespace(snapshots=lambda wait: [])
     stats.rate.start(0)
     began = time.monotonic()
     SessionEvaluation(state).hand_over(program, view=None)  # type: ignore[arg-type]
