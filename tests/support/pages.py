@@ -53,8 +53,7 @@ from runnel.planning.machine import Machine
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
 FAST = {
-    "concepts.md", "evaluate.md", "export.md", "performance-knobs.md", "performance.md", "quick-start.md",
-    "run-directory.md", "use-a-policy.md",
+    "concepts.md", "evaluate.md", "export.md", "quick-start.md", "run-directory.md", "use-a-policy.md",
 }  # fmt: skip
 """The pages whose commands end soon. The others run with the slow tests, except for plans and errors."""
 
