@@ -46,7 +46,7 @@ class Held(Line):
 
 def sender(line: Line, schedule: SnapshotSchedule) -> SnapshotSender:
     node = SimpleNamespace(group="agent", traits=SimpleNamespace(learns=True))
-    context = SimpleNamespace(line=line, send=line.send)
+    context = SimpleNamespace(line=line, send=line.send, bell=SimpleNamespace(beat=lambda: None))
     assignment: Any = SimpleNamespace(training_nodes=[node], spmd=None, context=context)
     return SnapshotSender(assignment, schedule, env_steps=0)
 
@@ -131,3 +131,21 @@ def test_what_cannot_be_sent_ends_the_learner() -> None:
     taken.boundary(carry(10), 10)
     with pytest.raises(ValueError, match="no such message"):
         taken.flush()
+
+
+def test_a_driver_that_does_not_read_for_a_while_receives_every_snapshot() -> None:
+    class Stopped(Line):
+        attempts = 0
+
+        def send_arrays(self, header: Any, arrays: Any) -> None:
+            self.attempts += 1
+            if self.attempts <= 2:
+                raise TimeoutError
+            super().send_arrays(header, arrays)
+
+    line = Stopped()
+    taken = sender(line, SnapshotSchedule((10,)))
+    taken.boundary(carry(10), 10)
+    taken.flush()
+    assert line.attempts == 3
+    assert len(line.received) == 1
