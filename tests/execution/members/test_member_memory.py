@@ -230,6 +230,28 @@ def test_a_population_larger_than_memory_ends_as_one_that_fits(tmp_path: Path, m
     assert returns[0] == pytest.approx(returns[1])
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_batch_of_trials_larger_than_memory_ends_as_one_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {
+        "over": {"learning_rate": LogUniform(1e-4, 1e-2)}, "trials": 4, "batch": 4, "seeds": 1, "winner_seeds": 0,
+        "envs": 4, "steps": 8 * PER_ITERATION, "eval_episodes": 2, "quiet": True,
+    }  # fmt: skip
+    whole = runnel.sweep(SMALL, TASK, run_dir=tmp_path / "whole", **asked)
+    said: list[str] = []
+    monkeypatch.setattr(LiveView, "note", lambda self, text: said.append(text))
+    scarce_for(monkeypatch, whole.run_dir, 4, 2)
+    found = runnel.sweep(SMALL, TASK, run_dir=tmp_path / "scarce", **asked)
+    assert [text for text in said if text.startswith("memory for")] == ["memory for 2 members at a time, of 4"]
+    assert found.result["status"] == whole.result["status"] == "finished"
+    assert found.best == whole.best
+    for one, other in zip(whole.result["trials"], found.result["trials"], strict=True):
+        assert (one["settings"], one["status"]) == (other["settings"], other["status"])
+        assert one["objective"] == pytest.approx(other["objective"])
+
+
 def test_the_limit_of_a_container_counts_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 8000 kB\nMemAvailable: 4000 kB\n")

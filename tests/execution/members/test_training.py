@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import jax
 import numpy as np
 import pytest
 from kinds import Kinds
+from left_behind import until_left
 from paths import ROOT
 
 import runnel
@@ -303,18 +305,27 @@ def test_a_script_needs_no_guard_around_its_training(tmp_path: Path) -> None:
 # Interrupted and killed
 
 
-def command(*words: Any, **environ: str) -> subprocess.Popen[str]:
+FILE_LIMIT = 3_000
+"""Bytes of a file: less than a checkpoint has, more than the files of a run have that begins."""
+
+
+def command(*words: Any, limit: int | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "runnel", *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **environ},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )  # fmt: skip
 
 
-def begin(run_dir: Path, steps: int, distribution: str = "fused", task: str = TASK) -> subprocess.Popen[str]:
+TASKS = {"fused": TASK, "inline": "CartPole-v1"}
+
+
+def begin(run_dir: Path, steps: int, distribution: str = "fused", limit: int | None = None) -> subprocess.Popen[str]:
     return command(
-        "train", "ppo", task, "--distribution", distribution, "--seeds", 3, "--envs", 4, "--steps", steps, "--set",
-        "unroll=8", "minibatches=2", "epochs=1", "hidden=(8,)", "--run-dir", run_dir, "--checkpoint-every", 0.2,
+        "train", "ppo", TASKS[distribution], "--distribution", distribution, "--seeds", 3, "--envs", 4, "--steps",
+        steps, "--set", "unroll=8", "minibatches=2", "epochs=1", "hidden=(8,)", "--run-dir", run_dir,
+        "--checkpoint-every", 0.2, limit=limit,
     )  # fmt: skip
 
 
@@ -341,17 +352,22 @@ def until_saved(run_dir: Path, members: int = 3, least: int = 1) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-def test_members_that_were_stopped_end_with_the_same_training(tmp_path: Path, number: signal.Signals) -> None:
-    steps = 8_000 * PER_ITERATION
-    whole = begin(tmp_path / "whole", steps)
+@pytest.mark.parametrize(("distribution", "iterations"), [("fused", 8_000), ("inline", 3_000)])
+def test_members_that_were_stopped_end_with_the_same_training(
+    tmp_path: Path, number: signal.Signals, distribution: str, iterations: int
+) -> None:
+    """In processes, the third member has not begun then on two cores."""
+    steps, begun = iterations * PER_ITERATION, 3 if distribution == "fused" else 1
+    whole = begin(tmp_path / "whole", steps, distribution)
     out, _ = whole.communicate(timeout=600)
     assert whole.returncode == 0, out
-    process = begin(tmp_path / "stopped", steps)
-    until_saved(tmp_path / "stopped")
+    process = begin(tmp_path / "stopped", steps, distribution)
+    until_saved(tmp_path / "stopped", begun)
     process.send_signal(number)
     out, _ = process.communicate(timeout=100)
     assert process.returncode == (0 if number == signal.SIGINT else -signal.SIGKILL), out
-    left = [8_000 - int(saved(tmp_path / "stopped" / f"member-{k}")) for k in range(3)]
+    until_left(tmp_path / "stopped")
+    left = [iterations - int(saved(tmp_path / "stopped" / f"member-{k}")) for k in range(begun)]
     assert min(left) > 0, "it was stopped too late"
     again = command("resume", tmp_path / "stopped", "--steps", steps)
     out, _ = again.communicate(timeout=300)
@@ -363,16 +379,24 @@ def test_members_that_were_stopped_end_with_the_same_training(tmp_path: Path, nu
             np.testing.assert_array_equal(array, whole_arrays[name], err_msg=name)
 
 
-def processes_in(directory: Path) -> list[str]:
-    """Processes with an open file in a directory."""
-    found = []
-    for fds in Path("/proc").glob("[0-9]*/fd"):
-        try:
-            if any(str(fd.readlink()).startswith(str(directory)) for fd in fds.iterdir()):
-                found.append(fds.parent.name)
-        except OSError:
-            continue
-    return found
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_members_in_processes_on_a_full_disk_go_on_once_there_is_room(tmp_path: Path) -> None:
+    whole = begin(tmp_path / "whole", 20 * PER_ITERATION, "inline")
+    full = begin(tmp_path / "full", 20 * PER_ITERATION, "inline", FILE_LIMIT)
+    for process, status in ((whole, 0), (full, 1)):
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == status, out
+    result = json.loads((tmp_path / "full" / "result.json").read_text())
+    assert [run["status"] for run in result["runs"]] == ["failed"] * 3
+    assert "File too large" in result["runs"][0]["reason"]
+    again = command("resume", tmp_path / "full")
+    out, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, out
+    for k in range(3):
+        whole_arrays, arrays = (stored(tmp_path / name / f"member-{k}") for name in ("whole", "full"))
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, whole_arrays[name], err_msg=name)
 
 
 def test_members_on_a_full_disk_go_on_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,14 +421,11 @@ def test_members_on_a_full_disk_go_on_once_there_is_room(tmp_path: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_processes_of_members_end_with_the_command(tmp_path: Path) -> None:
-    process = begin(tmp_path / "all", 10_000_000, "inline", "CartPole-v1")
+    process = begin(tmp_path / "all", 10_000_000, "inline")
     until_saved(tmp_path / "all", members=1)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 60
-    while processes_in(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not processes_in(tmp_path)
+    until_left(tmp_path)
     taken = max(int(saved(tmp_path / "all" / f"member-{k}")) for k in range(3))
     again = command("resume", tmp_path / "all", "--steps", (taken + 200) * PER_ITERATION)
     out, _ = again.communicate(timeout=300)

@@ -1,5 +1,6 @@
 """Populations: members that are compared and copied while they train."""
 
+import contextlib
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from left_behind import until_left
 from paths import ROOT
 
 import runnel
@@ -505,11 +507,11 @@ def command(*words: Any) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def begin(run_dir: Path, rounds: int = 100) -> subprocess.Popen[str]:
+def begin(run_dir: Path, rounds: int = 100, task: str = TASK, *more: Any) -> subprocess.Popen[str]:
     return command(
-        "train", "ppo", TASK, "--population", 4, "--pbt-every", 3200, "--pbt-perturb", "learning_rate=log:1e-4:1e-2",
+        "train", "ppo", task, "--population", 4, "--pbt-every", 3200, "--pbt-perturb", "learning_rate=log:1e-4:1e-2",
         "--pbt-resample", "entropy_cost=0:0.1", "--envs", 4, "--steps", rounds * 3200, "--set", "unroll=8",
-        "minibatches=2", "epochs=1", "hidden=(8,)", "--run-dir", run_dir, "--checkpoint-every", 0.1,
+        "minibatches=2", "epochs=1", "hidden=(8,)", "--run-dir", run_dir, "--checkpoint-every", 0.1, *more,
     )  # fmt: skip
 
 
@@ -554,6 +556,32 @@ def test_a_population_killed_at_random_ten_times_ends_as_an_undisturbed_one(tmp_
     out, _ = process.communicate(timeout=900)
     assert process.returncode == 0, out
     assert_same(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_a_population_in_processes_killed_at_random_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    inline = ("CartPole-v1", "--distribution", "inline", "--pbt-quantile", 0.5)
+    undisturbed = begin(tmp_path / "whole", 4, *inline)
+    out, _ = undisturbed.communicate(timeout=900)
+    assert undisturbed.returncode == 0, out
+    assert len(lineage(tmp_path / "whole")) == 3
+    rng, kills, killed = random.Random(0), 0, tmp_path / "killed"
+    process = begin(killed, 4, *inline)
+    while kills < 5:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(2.0, 20.0))
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.communicate(timeout=60)
+        kills += 1
+        until_left(killed)
+        process = command("resume", killed) if (killed / "population.json").exists() else begin(killed, 4, *inline)
+    out, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, out
+    assert kills >= 2, "it ended too early to be killed"
+    assert_same(killed, tmp_path / "whole")
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from left_behind import until_left
 from paths import ROOT
 
 from runnel.recording.checkpoint import Checkpoints
@@ -23,6 +25,11 @@ ASKED = (
     "--eval-episodes", 4, "--set", "minibatches=2", "epochs=1", "hidden=(8,)", "--checkpoint-every", 0.2, "--quiet",
 )  # fmt: skip
 
+IN_PROCESSES = (
+    "sweep", "ppo", "CartPole-v1", "--distribution", "inline", "--over", "learning_rate=log:1e-4:1e-2", "--trials", 4,
+    "--batch", 2, "--seeds", 1, "--winner-seeds", 1, "--envs", 4, "--steps", 30_000, "--eval-episodes", 4, "--set",
+    "unroll=8", "minibatches=2", "epochs=1", "hidden=(8,)", "--checkpoint-every", 0.2, "--quiet",
+)  # fmt: skip
 
 FILE_LIMIT = 3_000
 """Bytes of a file: less than a checkpoint has, more than the files of a sweep have that is begun."""
@@ -56,10 +63,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     return directory, time.monotonic() - began
 
 
-def begun(directory: Path) -> list[Any]:
+def begun(directory: Path, asked: Sequence[Any] = ASKED) -> list[Any]:
     """The command that begins a sweep or continues it."""
     there = (directory / "sweep.json").exists()
-    return ["resume", directory] if there else [*ASKED, "--run-dir", directory]
+    return ["resume", directory] if there else [*asked, "--run-dir", directory]
 
 
 @pytest.mark.slow
@@ -74,6 +81,28 @@ def test_a_sweep_killed_ten_times_ends_with_the_same_result(tmp_path: Path, whol
         process.communicate()
     finish(command("resume", killed))
     assert reached(killed) == reached(whole[0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_a_sweep_in_processes_that_was_killed_ends_with_the_same_result(tmp_path: Path) -> None:
+    """Its runs end by themselves then, and continue from their checkpoints."""
+    finish(command(*IN_PROCESSES, "--run-dir", tmp_path / "whole"))
+    draw, killed, kills = random.Random(0), tmp_path / "killed", 0
+    while kills < KILLS:
+        process = command(*begun(killed, IN_PROCESSES))
+        try:
+            process.wait(draw.uniform(2.0, 15.0))
+        except subprocess.TimeoutExpired:
+            kills += 1
+        else:
+            break
+        process.kill()
+        process.communicate()
+        until_left(killed)
+    assert kills >= 3, "it ended too early to be killed"
+    finish(command("resume", killed))
+    assert reached(killed) == reached(tmp_path / "whole")
 
 
 @pytest.mark.slow
